@@ -1,0 +1,1 @@
+"""Measurements: what wager costs and what it brings."""

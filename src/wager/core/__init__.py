@@ -1,0 +1,23 @@
+"""The words every layer shares: Arm, Context, Round, rewards, traces."""
+
+from wager.core.arm import OFF, Arm, Tree
+from wager.core.context import Context, Hint, PromptFeatures
+from wager.core.rewards import REWARDS, Reward
+from wager.core.round import Round
+from wager.core.trace import Record, Request, TraceError, TraceWriter
+
+__all__ = [
+    "OFF",
+    "REWARDS",
+    "Arm",
+    "Context",
+    "Hint",
+    "PromptFeatures",
+    "Record",
+    "Request",
+    "Reward",
+    "Round",
+    "TraceError",
+    "TraceWriter",
+    "Tree",
+]

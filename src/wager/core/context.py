@@ -1,0 +1,62 @@
+"""What is known before a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wager.core.arm import Arm
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a drafter says of its own next proposal."""
+
+    match: int = 0  # tokens of context its proposal was found by
+    confidence: tuple[float, ...] = ()  # its own probability of each token it would draft
+
+    def __post_init__(self) -> None:
+        if self.match < 0:
+            raise ValueError(f"a match has 0 tokens or more, not {self.match}")
+        if self.confidence and not (min(self.confidence) >= 0 and max(self.confidence) <= 1):
+            raise ValueError(f"confidences lie in [0, 1], not {self.confidence}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFeatures:
+    """What a per-prompt policy may know of a prompt: numbers only, never its text."""
+
+    length: int  # tokens
+    perplexity: float  # of the prompt under the target, from the prefill's own logits
+    tfidf: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"a prompt has at least 1 token, not {self.length}")
+        if not (math.isfinite(self.perplexity) and self.perplexity >= 1):
+            raise ValueError(f"a perplexity is finite and at least 1, not {self.perplexity}")
+
+    @property
+    def vector(self) -> tuple[float, ...]:
+        """The concatenation used by on-the-fly adaptation (section 5): length, perplexity, TF-IDF."""
+        return (float(self.length), self.perplexity, *self.tfidf)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known before the round; all that a policy may look at when it chooses."""
+
+    arms: tuple[Arm, ...]  # available now; engines reuse one tuple while the set does not change
+    batch: int = 1  # requests decoding in this step
+    tokens: int = 0  # generated so far
+    previous: Arm | None = None
+    lag: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it must catch up on before it can draft
+    hints: Mapping[str, Hint] = field(default_factory=dict)  # drafter -> what it says of its proposal
+    prompt: PromptFeatures | None = None  # on the first round of a request only
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ValueError("a context needs at least one available arm")
+        if self.batch < 1 or self.tokens < 0:
+            raise ValueError(f"batch is at least 1 and tokens at least 0, not {self.batch} and {self.tokens}")

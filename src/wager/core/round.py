@@ -1,0 +1,56 @@
+"""What came back from a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wager.core.arm import Arm
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft-verify-accept step. Token counts are totals over the batch; seconds are the step's."""
+
+    arm: Arm
+    drafted: int  # draft tokens verified
+    accepted: int  # of those, accepted
+    emitted: int  # accepted tokens plus a bonus token per request, less what an end of text cut off
+    batch: int = 1  # requests in the step
+    rejected: int = -1  # requests whose draft was cut short; -1: worked out from the counts
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    lag: int = 0  # most tokens any request's drafter had to catch up on first
+    lag_seconds: float = 0.0  # what that catching up took; not part of draft_seconds
+    overlap: tuple[float, ...] = ()  # 1 - TV(target, drafter) at each drafted position, also after a rejection
+    others: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it would have had accepted
+    seen: int | None = None  # emitted tokens that had occurred before in prompt or output
+
+    def __post_init__(self) -> None:
+        arm, batch = self.arm, self.batch
+        if batch < 1:
+            raise ValueError(f"a round has a batch of at least 1, not {batch}")
+        if not 0 <= self.accepted <= self.drafted <= arm.budget * batch or self.accepted > arm.length * batch:
+            raise ValueError(
+                f"{self.accepted} accepted of {self.drafted} drafted tokens cannot come from {batch} x arm {arm}"
+            )
+        if not 1 <= self.emitted <= self.accepted + batch:
+            raise ValueError(f"{self.emitted} emitted tokens do not fit {self.accepted} accepted in a batch of {batch}")
+        if self.rejected == -1:
+            short = (arm.length if arm.tree else self.drafted) * (batch if arm.tree else 1) - self.accepted
+            object.__setattr__(self, "rejected", min(batch, short) if self.drafted else 0)
+        elif not 0 <= self.rejected <= batch:
+            raise ValueError(f"{self.rejected} requests with a rejection do not fit a batch of {batch}")
+        seconds = (self.draft_seconds, self.verify_seconds, self.lag_seconds)
+        if min(seconds) < 0 or not math.isfinite(sum(seconds)):
+            raise ValueError(f"seconds are finite and at least 0, not {seconds}")
+        if self.overlap and (len(self.overlap) > arm.budget or min(self.overlap) < 0 or max(self.overlap) > 1):
+            raise ValueError(f"overlap needs at most {arm.budget} values in [0, 1], not {self.overlap}")
+        if self.lag < 0 or (self.seen is not None and not 0 <= self.seen <= self.emitted):
+            raise ValueError(f"lag {self.lag} or seen {self.seen} is out of range")
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the whole round."""
+        return self.draft_seconds + self.verify_seconds + self.lag_seconds

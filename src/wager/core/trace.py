@@ -1,0 +1,144 @@
+"""The trace format: rounds as JSON lines.
+
+The first line is a header; every other line is one request's start or one round. Lines are only ever
+appended, so a trace cut off in the middle of its last line is still a good trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from wager.core.arm import Arm
+from wager.core.context import PromptFeatures
+from wager.core.round import Round
+
+FORMAT = "wager-trace"
+VERSION = 1
+
+
+class TraceError(ValueError):
+    """The file is not a trace, or not one this version reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Marks where a request begins."""
+
+    label: str = ""  # e.g. the task the prompt belongs to
+    prompt: PromptFeatures | None = None
+
+
+Record = Request | Round
+
+
+def _compact(value: Any) -> dict[str, Any]:
+    """A dataclass as JSON, fields that hold their default left out."""
+    out: dict[str, Any] = {}
+    for f in fields(value):
+        held = getattr(value, f.name)
+        if held == f.default or (isinstance(held, Mapping) and not held):
+            continue
+        if isinstance(held, Arm):
+            held = str(held)
+        elif isinstance(held, PromptFeatures):
+            held = _compact(held)
+        elif isinstance(held, Mapping):
+            held = dict(held)
+        out[f.name] = held
+    return out
+
+
+def encode(record: Record) -> str:
+    """One line of a trace, without its newline."""
+    kind = "round" if isinstance(record, Round) else "request"
+    return json.dumps({kind: _compact(record)}, allow_nan=False, separators=(",", ":"))
+
+
+def decode(line: str) -> Record:
+    """Read one line of a trace back."""
+    try:
+        (kind, body), *rest = json.loads(line).items()
+        if rest or kind not in ("round", "request"):
+            raise ValueError(f"a line holds one 'round' or one 'request', not {kind!r}")
+        if kind == "request":
+            features = body.pop("prompt", None)
+            if features is not None:
+                features = PromptFeatures(**{**features, "tfidf": tuple(features.get("tfidf", ()))})
+            return Request(prompt=features, **body)
+        return Round(
+            arm=Arm.parse(body.pop("arm")),
+            overlap=tuple(body.pop("overlap", ())),
+            others=body.pop("others", {}),
+            **body,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TraceError(f"not a trace record ({error})") from error
+
+
+class TraceWriter:
+    """Append records to a new trace file; use it as a context manager."""
+
+    def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
+        self._file: IO[str] = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by __exit__; never overwrites
+        header = {"format": FORMAT, "version": VERSION, "meta": dict(meta or {})}
+        self._file.write(json.dumps(header, allow_nan=False) + "\n")
+
+    def write(self, record: Record) -> None:
+        """Append one record."""
+        self._file.write(encode(record) + "\n")
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    """What the header says of the trace: model, machine, command."""
+    with open(path, encoding="utf-8") as file:
+        return _header(file.readline(), path)
+
+
+def read(path: str | Path) -> Iterator[Record]:
+    """The records of a trace in order; a truncated last line is left out."""
+    with open(path, encoding="utf-8") as file:
+        _header(file.readline(), path)
+        number, held = 1, ""
+        for line in file:
+            if held:
+                yield _at(held, path, number)
+            number, held = number + 1, line
+        if held.endswith("\n"):
+            yield _at(held, path, number)
+        elif held:
+            try:
+                last = decode(held)
+            except TraceError:
+                return
+            yield last
+
+
+def _at(line: str, path: str | Path, number: int) -> Record:
+    try:
+        return decode(line)
+    except TraceError as error:
+        raise TraceError(f"{path}, line {number}: {error}") from error
+
+
+def _header(line: str, path: str | Path) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+        known = header["format"] == FORMAT
+    except (ValueError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise TraceError(f"{path} is not a wager trace: its first line is not a '{FORMAT}' header")
+    if header.get("version") != VERSION:
+        raise TraceError(f"{path} is a trace of version {header.get('version')}; this wager reads version {VERSION}")
+    return dict(header.get("meta", {}))

@@ -1,0 +1,99 @@
+"""BanditSpec: UCBSpec and EXP3Spec."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import accumulate
+from math import exp, log, sqrt
+from typing import ClassVar
+
+from wager.core import Arm, Context, Round
+from wager.policies.base import RewardPolicy, require
+
+
+class UCBSpec(RewardPolicy):
+    """Optimism with a self-normalised confidence radius on the tokens a round brings."""
+
+    # BanditSpec Alg. 4 and 8. With the length scale L/2 and delta = 1/2 (proof of Theorem 4.3) the index of arm i is
+    #   mean_i + L/2 * sqrt((1 + n_i)/n_i^2 * (1 + 2 log(K t^2 sqrt(1 + n_i) / delta)))
+    learned = ("spread", "rounds", "pulls", "sums", "means", "shrink", "logs")
+
+    def __init__(self, arms: Sequence[Arm], *, delta: float = 0.5, reward: str = "tokens", seed: int = 0) -> None:
+        super().__init__(arms, reward=reward, seed=seed)
+        require(0 < delta <= 1, f"delta is a probability above 0, not {delta}")
+        self.delta = delta
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        k = len(self.arms)
+        self.rounds = 0
+        self.pulls = [0] * k
+        self.sums = [0.0] * k
+        self.means = [0.0] * k
+        self.shrink = [0.0] * k  # (1 + n)/n^2
+        self.logs = [0.0] * k  # log(1 + n)
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        for i in slots:
+            if not self.pulls[i]:
+                return self.arms[i]
+        scale = self.spread / 2
+        constant = 1 + 2 * log(len(self.arms) / self.delta) + 4 * log(self.rounds)
+        arms = zip(self.means, self.shrink, self.logs, strict=True)
+        return self.best([mean + scale * sqrt(shrink * (constant + logs)) for mean, shrink, logs in arms], slots)
+
+    def observe(self, round: Round) -> None:
+        i = self.slot[round.arm]
+        self.rounds += 1
+        self.pulls[i] += 1
+        self.sums[i] += self.value(round)
+        n = self.pulls[i]
+        self.means[i] = self.sums[i] / n
+        self.shrink[i] = (1 + n) / (n * n)
+        self.logs[i] = log(1 + n)
+
+
+class EXP3Spec(RewardPolicy):
+    """Exponential weights on estimated losses, with a rate that needs no horizon; for text that changes."""
+
+    # BanditSpec Alg. 5 and 9: loss (L + 1 - Y)/(L p), which is (1 - unit reward)/p; rate sqrt(log K/(t K)).
+    learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "scores", "drawn", "chances")
+
+    def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
+        super().__init__(arms, reward=reward, seed=seed)
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        k = len(self.arms)
+        self.rounds = 0
+        self.scores = [0.0] * k  # minus the sum of importance-weighted losses
+        self.drawn: list[int] = []  # places the latest choice was made from ...
+        self.chances: list[float] = []  # ... and their probabilities
+
+    def choose(self, context: Context) -> Arm:
+        k = len(self.arms)
+        rate = sqrt(log(k) / ((self.rounds + 1) * k))
+        return self.draw(self.available(context.arms), rate, 0.0)
+
+    def observe(self, round: Round) -> None:
+        self.rounds += 1
+        self.scores[self.slot[round.arm]] -= (1 - self.unit(round)) / self.chance(round.arm)
+
+    def draw(self, slots: list[int], rate: float, mix: float) -> Arm:
+        """Draw an arm with probability (1 - mix) softmax(rate * scores) + mix uniform."""
+        scores = self.scores if len(slots) == len(self.arms) else [self.scores[i] for i in slots]
+        top = max(scores)
+        weights = [exp(rate * (score - top)) for score in scores]
+        share, floor = (1 - mix) / sum(weights), mix / len(slots)
+        self.drawn, self.chances = slots, [weight * share + floor for weight in weights]
+        drawn = bisect(list(accumulate(self.chances)), self.rng.random())
+        return self.arms[slots[min(drawn, len(slots) - 1)]]
+
+    def chance(self, arm: Arm) -> float:
+        """How likely the arm was in the latest choice; 1/K for one that could not be drawn."""
+        place = self.slot[arm]
+        return self.chances[self.drawn.index(place)] if place in self.drawn else 1 / len(self.arms)

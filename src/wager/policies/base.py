@@ -1,0 +1,183 @@
+"""The contract every policy keeps, and the ground they share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from wager.core import REWARDS, Arm, Context, Round
+
+
+class Policy(Protocol):
+    """Picks the arm for the next round and learns from the round that came back."""
+
+    def choose(self, context: Context) -> Arm:
+        """The arm to play, one of ``context.arms``."""
+        ...
+
+    def observe(self, round: Round) -> None:
+        """Learn from a finished round."""
+        ...
+
+
+class ArmPolicy:
+    """A policy over a fixed set of arms, of which any non-empty subset may be available in a round.
+
+    A subclass names in ``learned`` what it learns, creates those attributes in ``reset`` and calls ``reset`` at the
+    end of its ``__init__``; saving and loading then work by themselves.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+        self.arms = tuple(arms)
+        self.slot = {arm: i for i, arm in enumerate(self.arms)}  # arm -> its place in arm order
+        if not self.arms or len(self.slot) != len(self.arms):
+            raise ValueError(f"a policy needs at least one arm and no arm twice, not {[str(a) for a in self.arms]}")
+        self.longest = max(arm.length for arm in self.arms)
+        self.seed = seed
+        self._seen: tuple[Arm, ...] | None = None
+        self._slots: list[int] = []
+        self._rungs: dict[str, list[Arm]] = {}
+
+    def choose(self, context: Context) -> Arm:
+        raise NotImplementedError
+
+    def observe(self, round: Round) -> None:
+        """Learn from a finished round."""
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        self.rng = np.random.default_rng(self.seed)
+
+    # Which arms are available changes rarely, so the answer is kept for as long as the engine passes the same tuple.
+    def available(self, arms: tuple[Arm, ...]) -> list[int]:
+        """Places of the available arms, in arm order."""
+        if arms is not self._seen:
+            try:
+                self._slots = sorted([self.slot[arm] for arm in arms])
+            except KeyError as missing:
+                raise ValueError(f"arm {missing.args[0]} is not one of {[str(a) for a in self.arms]}") from None
+            self._rungs = {}
+            self._seen = arms
+        return self._slots
+
+    def best(self, index: list[float], slots: list[int]) -> Arm:
+        """The available arm of largest index; the earlier one on a tie."""
+        if len(slots) == len(index):
+            return self.arms[index.index(max(index))]
+        return self.arms[max(slots, key=index.__getitem__)]
+
+    def uniform(self, slots: Sequence[int]) -> Arm:
+        """One of the available arms, all alike."""
+        return self.arms[slots[int(self.rng.random() * len(slots))]]
+
+    def at_most(self, limit: int, drafter: str, slots: list[int]) -> Arm:
+        """The drafter's longest available arm of at most so many tokens; if it has none, the shortest arm there is."""
+        rungs = self._rungs.get(drafter)
+        if rungs is None:
+            steps = [self.arms[i] for i in slots if self.arms[i].drafter == drafter]
+            floor = min((self.arms[i] for i in slots), key=_length)
+            rungs = [
+                max((arm for arm in steps if arm.length <= n), key=_length, default=floor)
+                for n in range(self.longest + 1)
+            ]
+            self._rungs[drafter] = rungs
+        return rungs[limit]
+
+    def state(self) -> dict[str, Any]:
+        """Everything learned, as JSON."""
+        return {
+            "policy": type(self).__name__,
+            "arms": [str(arm) for arm in self.arms],
+            "rng": self.rng.bit_generator.state,
+            "learned": {name: _pack(getattr(self, name)) for name in self.learned},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what another policy of the same kind over the same arms had learned."""
+        ours = (type(self).__name__, [str(arm) for arm in self.arms])
+        theirs = (state.get("policy"), state.get("arms"))
+        if ours != theirs:
+            raise ValueError(f"saved state is of {theirs[0]} over {theirs[1]}, not of {ours[0]} over {ours[1]}")
+        self.reset()
+        self.rng.bit_generator.state = state["rng"]
+        for name in self.learned:
+            setattr(self, name, _unpack(state["learned"][name]))
+
+
+class RewardPolicy(ArmPolicy):
+    """A policy driven by a reward of the user's choice."""
+
+    allowed: ClassVar[tuple[str, ...]] = tuple(REWARDS)
+
+    def __init__(self, arms: Sequence[Arm], *, reward: str, seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        if reward not in self.allowed:
+            raise ValueError(
+                f"reward {reward!r} does not fit {type(self).__name__}; choose from {', '.join(self.allowed)}"
+            )
+        self._reward = REWARDS[reward].of
+        self._floor = REWARDS[reward].floor
+        known = REWARDS[reward].spread
+        self._known_spread = known(self.longest) if known else None
+
+    def reset(self) -> None:
+        super().reset()
+        self.spread = self._known_spread or 0.0  # range of the reward; the largest seen where it is not known
+
+    def value(self, round: Round) -> float:
+        """The round's reward in its own unit."""
+        value = self._reward(round, self.longest)
+        if self._known_spread is None and value > self.spread:
+            self.spread = value
+        return value
+
+    def unit(self, round: Round) -> float:
+        """The round's reward brought to [0, 1]."""
+        return (self.value(round) - self._floor) / self.spread
+
+
+def _length(arm: Arm) -> int:
+    return arm.length
+
+
+def expected_tokens(acceptance: float, length: int) -> float:
+    """Tokens a round emits on average when each drafted token is accepted with this probability (on-the-fly eq. 9)."""
+    if acceptance >= 1.0:
+        return length + 1.0
+    return float((1.0 - acceptance ** (length + 1)) / (1.0 - acceptance))
+
+
+def require(ok: bool, what: str) -> None:
+    """Refuse a parameter with a sentence."""
+    if not ok:
+        raise ValueError(what)
+
+
+def _pack(value: Any) -> Any:
+    """A learned attribute as JSON."""
+    if isinstance(value, deque):
+        return {"deque": [_pack(v) for v in value], "maxlen": value.maxlen}
+    if isinstance(value, dict):
+        return {"map": [[_pack(k), _pack(v)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_pack(v) for v in value]}
+    if isinstance(value, list):
+        return [_pack(v) for v in value]
+    return value
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpack(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "deque" in value:
+        return deque((_unpack(v) for v in value["deque"]), maxlen=value["maxlen"])
+    if "map" in value:
+        return {_unpack(k): _unpack(v) for k, v in value["map"]}
+    return tuple(_unpack(v) for v in value["tuple"])

@@ -1,0 +1,131 @@
+"""Two published rules Nightjar compares with: DSD's goodput model and TETRIS' token budget."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from wager.core import Arm, Context, Round
+from wager.policies.base import ArmPolicy, require
+from wager.policies.onthefly import ModelPolicy, only_drafter
+
+
+class DSD(ModelPolicy):
+    """The length of best predicted goodput: average acceptance over a linear model of verification time."""
+
+    # Dynamic speculative decoding / SmartSpec (Liu et al. 2024), its latency model fitted online instead of profiled.
+    # Length 0 brings no new acceptance data, so a bad average that turned it off is never corrected.
+    learned = ("untried", "counts", "verify")
+
+    def __init__(self, arms: Sequence[Arm], *, cap: float = 0.98, seed: int = 0) -> None:
+        super().__init__(arms, cap=cap, seed=seed)
+        self.widths = [arm.length + 1 for arm in self.arms]  # tokens verified per request
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        # drafter -> [accepted, rejected, draft seconds, draft steps]
+        self.counts: dict[str, list[float]] = {}
+        # rounds, and sums of x, y, x^2, x y for x = tokens verified and y = seconds
+        self.verify = [0.0] * 5
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        first = self.first(slots)
+        if first is not None:
+            return first
+        at_zero, per_token = self.latency()
+        per_width = per_token * context.batch
+        per_arm = zip(self.tokens, self.drafting, self.widths, strict=True)
+        return self.best([t / (draft + max(1e-9, at_zero + per_width * width)) for t, draft, width in per_arm], slots)
+
+    def observe(self, round: Round) -> None:
+        x, y = round.drafted + round.batch, round.verify_seconds
+        n, sx, sy, sxx, sxy = self.verify
+        self.verify = [n + 1, sx + x, sy + y, sxx + x * x, sxy + x * y]
+        drafter = round.arm.drafter
+        if round.arm.length:
+            if drafter in self.untried:
+                self.untried.remove(drafter)
+                self.counts[drafter] = [0.0] * 4
+            counts = self.counts[drafter]
+            counts[0] += round.accepted
+            counts[1] += round.rejected
+            counts[2] += round.draft_seconds
+            counts[3] += round.drafted / round.batch
+            self.fit(drafter, *counts)
+
+    def latency(self) -> tuple[float, float]:
+        """Verification seconds as intercept and slope over the tokens verified, by least squares."""
+        n, x, y, xx, xy = self.verify
+        if not y:
+            return 1.0, 0.0
+        variance = xx / n - (x / n) ** 2
+        slope = (xy / n - x * y / n**2) / variance if variance > 1e-12 else 0.0
+        return (y - slope * x) / n, slope
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        for drafter, counts in self.counts.items():
+            self.fit(drafter, *counts)
+
+
+class Tetris(ArmPolicy):
+    """A token budget over the batch, spent on the drafts most likely to be accepted."""
+
+    # TETRIS (Wu et al. 2025): a draft token is worth the product of the confidences along its chain; since that falls
+    # along a chain, taking the best tokens of the batch one by one always takes prefixes.
+    learned = ("accepted", "rejected")
+
+    def __init__(self, arms: Sequence[Arm], *, per_request: int = 3, drafter: str = "", seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        require(per_request >= 0, f"per_request is at least 0 tokens, not {per_request}")
+        self.per_request = per_request
+        self.drafter = only_drafter(self.arms, drafter)
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        self.accepted = 0
+        self.rejected = 0
+
+    def choose(self, context: Context) -> Arm:
+        return self.choose_batch([context])[0]
+
+    def choose_batch(self, contexts: Sequence[Context]) -> list[Arm]:
+        """An arm for every request of a batch, under one token budget."""
+        chains = [self._confidence(context) for context in contexts]
+        taken = [0] * len(contexts)
+        heap = [(-chain[0], request) for request, chain in enumerate(chains) if chain and chain[0] > 0]
+        heapq.heapify(heap)
+        for _ in range(self.per_request * len(contexts)):
+            if not heap:
+                break
+            worth, request = heap[0]
+            taken[request] += 1
+            at, chain = taken[request], chains[request]
+            if at < len(chain) and chain[at] > 0:
+                heapq.heapreplace(heap, (worth * chain[at], request))
+            else:
+                heapq.heappop(heap)
+        return [self._arm(context, n) for context, n in zip(contexts, taken, strict=True)]
+
+    def observe(self, round: Round) -> None:
+        if round.arm.drafter == self.drafter:
+            self.accepted += round.accepted
+            self.rejected += round.rejected
+
+    def _confidence(self, context: Context) -> Sequence[float]:
+        """Probability that each further draft token of a request is accepted, given those before it."""
+        longest = self.at_most(self.longest, self.drafter, self.available(context.arms))
+        if longest.drafter != self.drafter:
+            return ()
+        hint = context.hints.get(self.drafter)
+        if hint is not None:
+            return hint.confidence[: longest.length]
+        tried = self.accepted + self.rejected
+        return [self.accepted / tried if tried else 1.0] * longest.length
+
+    def _arm(self, context: Context, length: int) -> Arm:
+        return self.at_most(length, self.drafter, self.available(context.arms))

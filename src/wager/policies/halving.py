@@ -1,0 +1,74 @@
+"""MetaSD's elimination rules: few switches, then commit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wager.core import Arm, Context, Round
+from wager.policies.base import RewardPolicy, require
+
+
+class Halving(RewardPolicy):
+    """Sequential halving: play all arms alike, drop the worse half, until one is left for good."""
+
+    # MetaSD Alg. 5, with the phases and the surviving half of the original (Karnin et al. 2013): as printed it keeps
+    # the half with the smaller rewards.
+    learned = ("spread", "alive", "pulls", "sums", "all_pulls", "all_sums")
+
+    def __init__(self, arms: Sequence[Arm], *, budget: int = 128, reward: str = "bd", seed: int = 0) -> None:
+        super().__init__(arms, reward=reward, seed=seed)
+        require(budget >= 1, f"budget is at least 1 round, not {budget}")
+        self.budget = budget
+        self.phases = max(1, math.ceil(math.log2(len(self.arms))))
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        k = len(self.arms)
+        self.alive = list(range(k))
+        self.pulls = [0] * k  # in this phase
+        self.sums = [0.0] * k
+        self.all_pulls = [0] * k  # since the start, for when no surviving arm is available
+        self.all_sums = [0.0] * k
+
+    @property
+    def quota(self) -> int:
+        """Rounds every surviving arm gets in this phase."""
+        return max(1, self.budget // (len(self.alive) * self.phases))
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        done = len(self.alive) == 1
+        quota = self.quota
+        for i in self.alive:
+            if i in slots and (done or self.pulls[i] < quota):
+                return self.arms[i]
+        return self.arms[max(slots, key=lambda i: self.all_sums[i] / max(1, self.all_pulls[i]))]
+
+    def observe(self, round: Round) -> None:
+        i = self.slot[round.arm]
+        reward = self.value(round)
+        self.all_pulls[i] += 1
+        self.all_sums[i] += reward
+        quota = self.quota
+        if len(self.alive) == 1 or i not in self.alive or self.pulls[i] >= quota:
+            return
+        self.pulls[i] += 1
+        self.sums[i] += reward
+        if all(self.pulls[j] >= quota for j in self.alive):
+            ranked = sorted(self.alive, key=lambda j: -self.sums[j])
+            self.alive = sorted(ranked[: math.ceil(len(ranked) / 2)])
+            self.pulls = [0] * len(self.arms)
+            self.sums = [0.0] * len(self.arms)
+
+
+class PETC(Halving):
+    """Pure exploration, then commit: halving for a time logarithmic in the text's length, then one drafter."""
+
+    # MetaSD Alg. 4 with B0 = c ln B (Theorem 8).
+    def __init__(
+        self, arms: Sequence[Arm], *, c: float = 10.0, tokens: int = 20000, reward: str = "bd", seed: int = 0
+    ) -> None:
+        require(c > 0 and tokens >= 1, f"c is above 0 and tokens at least 1, not {c} and {tokens}")
+        super().__init__(arms, budget=max(1, math.ceil(c * math.log(tokens))), reward=reward, seed=seed)

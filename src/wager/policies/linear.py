@@ -1,0 +1,80 @@
+"""Linear contextual bandits with the batch size as context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+from wager.core import Arm, Context, Round
+from wager.policies.base import RewardPolicy, require
+
+
+class LinUCB(RewardPolicy):
+    """Optimism in a linear model of the reward over the batch size, one model per arm."""
+
+    # Li et al. 2010, disjoint models; x = (1, batch / batch_scale), A = I + sum x x', theta = A^-1 sum r x.
+    learned = ("spread", "gram", "sums", "models")
+
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        *,
+        alpha: float = 0.5,
+        batch_scale: float = 16.0,
+        reward: str = "goodput",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(arms, reward=reward, seed=seed)
+        require(alpha >= 0 and batch_scale > 0, f"alpha and batch_scale are positive, not {alpha} and {batch_scale}")
+        self.width = alpha
+        self.batch_scale = batch_scale
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        k = len(self.arms)
+        self.gram = [[1.0, 0.0, 1.0] for _ in range(k)]  # A as [A00, A01, A11]
+        self.sums = [[0.0, 0.0] for _ in range(k)]
+        # (theta0, theta1, and A^-1 as 00, 01, 11)
+        self.models = [(0.0, 0.0, 1.0, 0.0, 1.0)] * k
+
+    def choose(self, context: Context) -> Arm:
+        x = context.batch / self.batch_scale
+        twice, square = 2 * x, x * x
+        models = zip(self.models, self.bonus(), strict=True)
+        index = [t0 + t1 * x + z * sqrt(a + b * twice + c * square) for (t0, t1, a, b, c), z in models]
+        return self.best(index, self.available(context.arms))
+
+    def bonus(self) -> list[float]:
+        """How many standard deviations to add to each arm."""
+        return [self.width * self.spread] * len(self.arms)
+
+    def observe(self, round: Round) -> None:
+        i = self.slot[round.arm]
+        x = round.batch / self.batch_scale
+        reward = self.value(round)
+        gram, sums = self.gram[i], self.sums[i]
+        gram[0] += 1
+        gram[1] += x
+        gram[2] += x * x
+        sums[0] += reward
+        sums[1] += reward * x
+        det = gram[0] * gram[2] - gram[1] * gram[1]
+        flat, cross, steep = gram[2] / det, -gram[1] / det, gram[0] / det
+        theta = flat * sums[0] + cross * sums[1], cross * sums[0] + steep * sums[1]
+        self.models[i] = (*theta, flat, cross, steep)
+
+
+class LinTS(LinUCB):
+    """Thompson sampling in a linear model of the reward over the batch size, one model per arm."""
+
+    # Agrawal & Goyal 2013. With one model per arm, drawing theta from N(theta, v^2 A^-1) and drawing theta.x are alike.
+    def __init__(
+        self, arms: Sequence[Arm], *, v: float = 0.2, batch_scale: float = 16.0, reward: str = "goodput", seed: int = 0
+    ) -> None:
+        super().__init__(arms, alpha=v, batch_scale=batch_scale, reward=reward, seed=seed)
+
+    def bonus(self) -> list[float]:
+        draws: list[float] = self.rng.standard_normal(len(self.arms)).tolist()
+        scale = self.width * self.spread
+        return [scale * z for z in draws]

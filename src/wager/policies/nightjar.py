@@ -1,0 +1,153 @@
+"""Nightjar and the ADA-BINGREEDY it grew from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from wager.core import Arm, Context, Round
+from wager.policies.base import RewardPolicy, require
+
+
+class Schedule:
+    """When to explore: blocks of doubling size, cut into bins that explore with probability 1/sqrt(bin)."""
+
+    # Nightjar Alg. 1, lines 6 to 8 and 16 to 22.
+    __slots__ = ("bin", "block", "exploring", "round")
+
+    def __init__(self, block: int = 1, bin: int = 1, round: int = 1, exploring: bool | None = None) -> None:
+        self.block = block  # j
+        self.bin = bin  # b
+        self.round = round  # tau
+        self.exploring = exploring  # this bin's type; None until its first round draws it
+
+    def advance(self) -> None:
+        """One round has been played."""
+        side = math.sqrt(2 ** (self.block - 1))  # sqrt(H), H = 2^(j-1)
+        self.round += 1
+        if self.round > side:
+            self.bin, self.round, self.exploring = self.bin + 1, 1, None
+            if self.bin > side:
+                self.block, self.bin = self.block + 1, 1
+
+
+class AdaBinGreedy(RewardPolicy):
+    """Greedy on the mean reward between scheduled bins of uniform exploration; blind to batch size and cost."""
+
+    # Luo et al. 2018, as Nightjar uses it: Alg. 1 with one state for all batch sizes and without eq. 3's second term.
+    learned: ClassVar[tuple[str, ...]] = ("spread", "pulls", "means")
+
+    def __init__(self, arms: Sequence[Arm], *, reward: str = "goodput", seed: int = 0) -> None:
+        super().__init__(arms, reward=reward, seed=seed)
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        # situation -> schedule; -> rounds of each arm; -> mean reward of each arm (g in eq. 3)
+        self.schedules: dict[int, Schedule] = {}
+        self.pulls: dict[int, list[int]] = {}
+        self.means: dict[int, list[float]] = {}
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        key = self.situation(context.batch)
+        schedule = self._open(key)
+        if schedule.exploring is None:
+            schedule.exploring = bool(self.rng.random() < 1 / math.sqrt(schedule.bin))
+        if not schedule.exploring:
+            # g starts at 0, so 1/g is infinite for an arm never tried: only tried arms can be exploited.
+            pulls = self.pulls[key]
+            tried = [i for i in slots if pulls[i]]
+            if tried:
+                return self.arms[self.greedy(context, tried, self.means[key])]
+        return self.uniform(slots)
+
+    def observe(self, round: Round) -> None:
+        key = self.situation(round.batch)
+        schedule = self._open(key)
+        pulls, means, i = self.pulls[key], self.means[key], self.slot[round.arm]
+        pulls[i] += 1
+        means[i] += (self.value(round) - means[i]) / pulls[i]
+        schedule.advance()
+
+    def situation(self, batch: int) -> int:
+        """Rounds in the same situation share a schedule and their means."""
+        return 0
+
+    def greedy(self, context: Context, tried: list[int], means: list[float]) -> int:
+        """Place of the arm to exploit."""
+        return max(tried, key=means.__getitem__)
+
+    def _open(self, key: int) -> Schedule:
+        schedule = self.schedules.get(key)
+        if schedule is None:
+            schedule = self.schedules[key] = Schedule()
+            self.pulls[key] = [0] * len(self.arms)
+            self.means[key] = [0.0] * len(self.arms)
+        return schedule
+
+    def state(self) -> dict[str, Any]:
+        rows = [[key, s.block, s.bin, s.round, s.exploring] for key, s in self.schedules.items()]
+        return {**super().state(), "schedules": rows}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.schedules = {key: Schedule(*rest) for key, *rest in state["schedules"]}
+
+
+class Nightjar(AdaBinGreedy):
+    """The best length for each batch size by measured goodput, the cost of waking the drafter included."""
+
+    # Nightjar Alg. 1 and eq. 3. Its table c_prefill(L_max, B) is not typed in but learned from rounds that paid lag.
+    learned = (*AdaBinGreedy.learned, "catch_up")
+
+    def __init__(self, arms: Sequence[Arm], *, max_batch: int = 512, seed: int = 0) -> None:
+        require(max_batch >= 1, f"max_batch is at least 1, not {max_batch}")
+        self.max_batch = max_batch
+        super().__init__(arms, reward="goodput", seed=seed)
+
+    def reset(self) -> None:
+        super().reset()
+        # (bits of lag, bits of batch size) -> (rounds, mean seconds): the table in powers of two
+        self.catch_up: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def observe(self, round: Round) -> None:
+        super().observe(round)
+        if round.lag:
+            key = (round.lag.bit_length(), round.batch.bit_length())
+            n, mean = self.catch_up.get(key, (0, 0.0))
+            self.catch_up[key] = (n + 1, mean + (round.lag_seconds - mean) / (n + 1))
+
+    def value(self, round: Round) -> float:
+        """Goodput without the seconds of catching up: those are eq. 3's second term."""
+        return round.emitted / (round.draft_seconds + round.verify_seconds or 1.0)
+
+    def situation(self, batch: int) -> int:
+        return min(batch, self.max_batch)
+
+    def greedy(self, context: Context, tried: list[int], means: list[float]) -> int:
+        # eq. 3: argmin 1/g + [drafter was idle] c_prefill / length
+        arms = self.arms
+        asleep = self._asleep(context)
+        if not asleep:
+            return max(tried, key=means.__getitem__)
+        return min(tried, key=lambda i: 1 / means[i] + asleep.get(arms[i].drafter, 0.0) / max(1, arms[i].length))
+
+    def _asleep(self, context: Context) -> dict[str, float]:
+        """Seconds it would take to wake each drafter that was not used in the previous round."""
+        if context.previous is None:
+            return {}
+        awake = context.previous.drafter
+        return {name: self.prefill(lag, context.batch) for name, lag in context.lag.items() if lag and name != awake}
+
+    def prefill(self, lag: int, batch: int) -> float:
+        """Seconds to catch up on so much lag at this batch size, from the nearest case measured."""
+        if not self.catch_up:
+            return 0.0
+        bits = (lag.bit_length(), batch.bit_length())
+        known = self.catch_up.get(bits)
+        if known is None:
+            nearest = min(self.catch_up, key=lambda k: (abs(k[0] - bits[0]) + abs(k[1] - bits[1]), k))
+            known = self.catch_up[nearest]
+        return known[1]

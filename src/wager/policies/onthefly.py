@@ -1,0 +1,204 @@
+"""On-the-fly adaptation: the analytical model, the state machines and Q-learning."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from wager.core import OFF, Arm, Context, Round
+from wager.policies.base import ArmPolicy, RewardPolicy, expected_tokens, require
+
+
+class ModelPolicy(ArmPolicy):
+    """A policy that predicts tokens and seconds of every arm; drafters it knows nothing of go first."""
+
+    def __init__(self, arms: Sequence[Arm], *, cap: float, seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        require(0 < cap < 1, f"cap lies between 0 and 1, not {cap}")
+        self.cap = cap  # on the acceptance of one token, so that 1 - acceptance never is 0
+        self.drafters = list(dict.fromkeys(arm.drafter for arm in self.arms if arm != OFF))
+        self.places = {name: [i for i, arm in enumerate(self.arms) if arm.drafter == name] for name in self.drafters}
+
+    def reset(self) -> None:
+        super().reset()
+        self.untried = list(self.drafters)
+        self.tokens = [1.0] * len(self.arms)  # expected per request and round
+        self.drafting = [0.0] * len(self.arms)  # expected seconds per round
+
+    def first(self, slots: list[int]) -> Arm | None:
+        """The longest available arm of the first drafter that was never played, if there is one."""
+        if self.untried:
+            for i in slots:
+                if self.arms[i].drafter in self.untried:
+                    return self.at_most(self.longest, self.arms[i].drafter, slots)
+        return None
+
+    def fit(self, drafter: str, accepted: float, rejected: float, seconds: float, steps: float) -> None:
+        """Predict the drafter's arms from what it had accepted and what drafting took."""
+        acceptance = min(self.cap, accepted / (accepted + rejected)) if accepted + rejected else 0.0  # eq. 2
+        step = seconds / steps if steps else 0.0
+        for i in self.places[drafter]:
+            length = self.arms[i].length
+            self.tokens[i] = expected_tokens(acceptance, length)
+            self.drafting[i] = length * step
+
+
+class Analytical(ModelPolicy):
+    """The length that maximises expected tokens per second, from acceptance and latencies of the last rounds."""
+
+    # On-the-fly eq. 1 and 2. Length 0 brings no new acceptance data: once it turns itself off it has no way back.
+    learned = ("untried", "past", "verify")
+
+    def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
+        super().__init__(arms, cap=cap, seed=seed)
+        require(history >= 1, f"history is at least 1 round, not {history}")
+        self.history = history
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        # drafter -> (accepted, rejected, draft seconds, draft steps) of its last rounds
+        self.past: dict[str, deque[tuple[int, int, float, float]]] = {}
+        self.verify: dict[int, deque[float]] = {}  # length -> verify seconds of its last rounds
+        self.verifying = [1.0] * len(self.arms)  # expected seconds per round
+        self._follows: dict[int, list[int]] = {}  # length played -> places of the arms timed by it
+
+    def choose(self, context: Context) -> Arm:
+        return self.pick(self.available(context.arms))
+
+    def pick(self, slots: list[int]) -> Arm:
+        """The best of the arms at these places (eq. 1)."""
+        per_arm = zip(self.tokens, self.drafting, self.verifying, strict=True)
+        return self.first(slots) or self.best([tokens / (draft + verify) for tokens, draft, verify in per_arm], slots)
+
+    def observe(self, round: Round) -> None:
+        arm = round.arm
+        if arm.length:
+            if arm.drafter in self.untried:
+                self.untried.remove(arm.drafter)
+                self.past[arm.drafter] = deque(maxlen=self.history)
+            past = self.past[arm.drafter]
+            past.append((round.accepted, round.rejected, round.draft_seconds, round.drafted / round.batch))
+            self.fit(arm.drafter, *map(sum, zip(*past, strict=True)))
+        if arm.length not in self.verify:
+            self.verify[arm.length] = deque(maxlen=self.history)
+            self._follow()
+        self.verify[arm.length].append(round.verify_seconds)
+        self._time(arm.length)
+
+    def verify_seconds(self, length: int) -> float:
+        """Recent verification time at a length that was played."""
+        times = self.verify[length]
+        return sum(times) / len(times) or 1.0
+
+    def _follow(self) -> None:
+        """An arm of a length never played is timed by the nearest length that was; the shorter on a tie."""
+        self._follows = {length: [] for length in self.verify}
+        for i, arm in enumerate(self.arms):
+            nearest = min(self.verify, key=lambda played: (abs(played - arm.length), played))
+            self._follows[nearest].append(i)
+        for length, times in self.verify.items():
+            if times:
+                self._time(length)
+
+    def _time(self, length: int) -> None:
+        seconds = self.verify_seconds(length)
+        for i in self._follows[length]:
+            self.verifying[i] = seconds
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        for drafter, past in self.past.items():
+            self.fit(drafter, *map(sum, zip(*past, strict=True)))
+        if self.verify:
+            self._follow()
+
+
+class FSM(ArmPolicy):
+    """A saturating counter: one token longer after a clean round, one shorter after a rejection."""
+
+    # On-the-fly section 4.2, method 2.
+    learned = ("gamma",)
+
+    def __init__(self, arms: Sequence[Arm], *, drafter: str = "", seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        self.drafter = only_drafter(self.arms, drafter)
+        self.limit = max((arm.length for arm in self.arms if arm.drafter == self.drafter), default=0)
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        self.gamma = self.limit
+
+    def choose(self, context: Context) -> Arm:
+        return self.at_most(self.gamma, self.drafter, self.available(context.arms))
+
+    def observe(self, round: Round) -> None:
+        if round.arm.drafter in (self.drafter, OFF.drafter):
+            self.gamma = min(self.limit, max(0, self.gamma + self.change(round)))
+
+    def change(self, round: Round) -> int:
+        """How far the counter moves."""
+        return -1 if round.rejected else 1
+
+
+class CachedFSM(FSM):
+    """A saturating counter that also asks whether the text repeats what has been seen before."""
+
+    # On-the-fly section 4.2, method 3. The cache is the engine's; here only the number of known tokens arrives.
+    def change(self, round: Round) -> int:
+        if round.seen is None:
+            return super().change(round)
+        clean = round.drafted > 0 and not round.rejected
+        return (1 if round.seen else -1) + clean
+
+
+class QLearning(RewardPolicy):
+    """Q-learning over arms: the last arm is the state, the next one the action."""
+
+    # On-the-fly section 4.2, method 4, and Alg. 2 of its appendix; the reward is the share of drafts accepted.
+    learned = ("spread", "q", "at")
+
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        *,
+        alpha: float = 0.1,
+        gamma: float = 0.9,
+        epsilon: float = 0.1,
+        reward: str = "acceptance",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(arms, reward=reward, seed=seed)
+        require(0 < alpha <= 1, f"alpha is above 0 and at most 1, not {alpha}")
+        require(0 <= gamma < 1, f"gamma is at least 0 and below 1, not {gamma}")
+        require(0 <= epsilon <= 1, f"epsilon is a probability, not {epsilon}")
+        self.alpha, self.gamma, self.epsilon = alpha, gamma, epsilon
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        k = len(self.arms)
+        self.q = [[0.0] * k for _ in range(k + 1)]  # the last row is the state before the first round
+        self.at = k
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        if self.rng.random() < self.epsilon:
+            return self.uniform(slots)
+        return self.best(self.q[self.at], slots)
+
+    def observe(self, round: Round) -> None:
+        action = self.slot[round.arm]
+        row = self.q[self.at]
+        row[action] += self.alpha * (self.unit(round) + self.gamma * max(self.q[action]) - row[action])
+        self.at = action
+
+
+def only_drafter(arms: Sequence[Arm], name: str) -> str:
+    """The drafter a one-drafter policy works with: the named one, or the first that is not `off`."""
+    names = dict.fromkeys(arm.drafter for arm in arms if arm != OFF)
+    if name and name not in names:
+        raise ValueError(f"no drafter {name!r} here; the drafters are {', '.join(names) or 'none'}")
+    return name or next(iter(names), OFF.drafter)

@@ -1,0 +1,61 @@
+"""Rules that learn nothing: what every other policy is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wager.core import OFF, Arm, Context
+from wager.policies.base import ArmPolicy
+
+
+class Fixed(ArmPolicy):
+    """Always the same arm; the shortest available one while it cannot be had."""
+
+    def __init__(self, arms: Sequence[Arm], *, drafter: str, length: int, seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        matching = [arm for arm in self.arms if arm.drafter == drafter and arm.length == length]
+        if not matching:
+            raise ValueError(f"no arm {drafter}:{length} here; the arms are {', '.join(map(str, self.arms))}")
+        self.arm = matching[0]
+        self.reset()
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        return self.arm if self.slot[self.arm] in slots else self.at_most(0, OFF.drafter, slots)
+
+
+class Off(Fixed):
+    """Plain decoding: never speculate."""
+
+    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+        super().__init__(arms, drafter=OFF.drafter, length=OFF.length, seed=seed)
+
+
+class Random(ArmPolicy):
+    """An arm drawn at random every round."""
+
+    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        self.reset()
+
+    def choose(self, context: Context) -> Arm:
+        return self.uniform(self.available(context.arms))
+
+
+class RoundRobin(ArmPolicy):
+    """Every arm in turn."""
+
+    learned = ("last",)
+
+    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        self.last = -1
+
+    def choose(self, context: Context) -> Arm:
+        slots = self.available(context.arms)
+        self.last = next((i for i in slots if i > self.last), slots[0])
+        return self.arms[self.last]

@@ -1,0 +1,115 @@
+"""Policies by name, with parameters: how the command line and the tests build them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from wager.core import Arm
+from wager.policies.banditspec import EXP3Spec, UCBSpec
+from wager.policies.base import ArmPolicy
+from wager.policies.goodput import DSD, Tetris
+from wager.policies.halving import PETC, Halving
+from wager.policies.linear import LinTS, LinUCB
+from wager.policies.metasd import DiscountedUCB, MetaEXP3, MetaUCB, SlidingUCB
+from wager.policies.nightjar import AdaBinGreedy, Nightjar
+from wager.policies.onthefly import FSM, Analytical, CachedFSM, QLearning
+from wager.policies.plain import Fixed, Off, Random, RoundRobin
+from wager.policies.posterior import KLUCB, Thompson
+from wager.policies.router import PromptRouter
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A policy as it is listed."""
+
+    make: type[ArmPolicy]
+    source: str  # the paper it comes from and where it stands there
+
+    @property
+    def summary(self) -> str:
+        """The first line of its docstring."""
+        return (inspect.getdoc(self.make) or "").splitlines()[0]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters a user may set, with their defaults (``inspect.Parameter.empty``: must be given)."""
+        given = inspect.signature(self.make).parameters
+        return {name: p.default for name, p in given.items() if p.kind is p.KEYWORD_ONLY and name != "seed"}
+
+
+POLICIES: dict[str, Entry] = {
+    "off": Entry(Off, "plain"),
+    "fixed": Entry(Fixed, "plain"),
+    "random": Entry(Random, "plain"),
+    "round-robin": Entry(RoundRobin, "plain"),
+    "ucbspec": Entry(UCBSpec, "BanditSpec, Alg. 4 and 8"),
+    "exp3spec": Entry(EXP3Spec, "BanditSpec, Alg. 5 and 9"),
+    "meta-ucb": Entry(MetaUCB, "MetaSD, Alg. 2"),
+    "meta-exp3": Entry(MetaEXP3, "MetaSD, Alg. 7"),
+    "discounted-ucb": Entry(DiscountedUCB, "MetaSD, Alg. 6"),
+    "sliding-ucb": Entry(SlidingUCB, "MetaSD, Alg. 8"),
+    "halving": Entry(Halving, "MetaSD, Alg. 5"),
+    "petc": Entry(PETC, "MetaSD, Alg. 4"),
+    "analytical": Entry(Analytical, "on-the-fly, eq. 1 and 2"),
+    "fsm": Entry(FSM, "on-the-fly, method 2"),
+    "cached-fsm": Entry(CachedFSM, "on-the-fly, method 3"),
+    "qlearning": Entry(QLearning, "on-the-fly, method 4"),
+    "prompt-router": Entry(PromptRouter, "on-the-fly, section 5"),
+    "nightjar": Entry(Nightjar, "Nightjar, Alg. 1 and eq. 3"),
+    "ada-bingreedy": Entry(AdaBinGreedy, "Luo et al. 2018, in Nightjar"),
+    "dsd": Entry(DSD, "Liu et al. 2024, in Nightjar"),
+    "tetris": Entry(Tetris, "Wu et al. 2025, in Nightjar"),
+    "linucb": Entry(LinUCB, "Li et al. 2010, in Nightjar"),
+    "lints": Entry(LinTS, "Agrawal & Goyal 2013, in Nightjar"),
+    "kl-ucb": Entry(KLUCB, "Garivier & Cappé 2011"),
+    "thompson": Entry(Thompson, "Thompson 1933"),
+}
+
+
+def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> ArmPolicy:
+    """The policy a specification such as ``meta-ucb:beta=0.01,reward=be`` describes.
+
+    ``known`` holds values for parameters the caller knows (``tokens``, the length of the text to come); they fill in
+    where a policy has such a parameter and the specification does not set it.
+    """
+    name, given = parse(spec)
+    entry = POLICIES[name]
+    takes = entry.parameters
+    types = get_type_hints(entry.make.__init__)
+    values = {key: value for key, value in known.items() if key in takes}
+    for key, text in given.items():
+        values[key] = _convert(name, key, text, types[key])
+    missing = [key for key, default in takes.items() if default is inspect.Parameter.empty and key not in values]
+    if missing:
+        raise ValueError(f"policy {name!r} needs {' and '.join(missing)}, as in {name}:{missing[0]}=…")
+    return entry.make(arms, seed=seed, **values)
+
+
+def parse(spec: str) -> tuple[str, dict[str, str]]:
+    """The name and the parameters of a specification, both known to exist."""
+    name, _, rest = spec.partition(":")
+    if name not in POLICIES:
+        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+    takes = POLICIES[name].parameters
+    given: dict[str, str] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, text = item.partition("=")
+        if key not in takes:
+            raise ValueError(f"policy {name!r} has no parameter {key!r}; it takes {', '.join(takes) or 'none'}")
+        if not equals or not text:
+            raise ValueError(f"write {key}=VALUE for parameter {key!r} of policy {name!r}, not {item!r}")
+        given[key] = text
+    return name, given
+
+
+def _convert(policy: str, key: str, text: str, kind: type) -> int | float | str:
+    if kind is str:
+        return text
+    try:
+        return int(text) if kind is int else float(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"parameter {key!r} of policy {policy!r} is {wanted}, not {text!r}") from None

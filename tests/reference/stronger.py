@@ -1,0 +1,88 @@
+"""References of the bandits that use the truncated geometric's likelihood."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from reference.history import Rewarded, expected_tokens
+from wager.core import Arm, Context
+
+
+class Geometric(Rewarded):
+    """A reference whose index is the expected number of tokens, or that over the mean seconds of a round."""
+
+    def successes(self, arm: Arm) -> int:
+        return sum(past.accepted for past in self.rounds_of(arm))
+
+    def failures(self, arm: Arm) -> int:
+        return sum(past.rejected for past in self.rounds_of(arm))
+
+    def index(self, arm: Arm, probability: float) -> float:
+        tokens = expected_tokens(probability, arm.length)
+        if self.reward == "tokens":
+            return tokens
+        seconds = [past.draft_seconds + past.verify_seconds + past.lag_seconds for past in self.rounds_of(arm)]
+        mean = sum(seconds) / len(seconds)
+        return tokens / (mean if mean > 0 else 1.0)
+
+
+class KLUCB(Geometric):
+    """Garivier and Cappe (2011), Algorithm 1: KL-UCB, on the acceptance probability."""
+
+    def __init__(self, arms: Sequence[Arm], *, seed: int = 0, c: float = 0.0, reward: str = "tokens") -> None:
+        super().__init__(arms, seed=seed, reward=reward)
+        self.c = c
+
+    def choose(self, context: Context) -> Arm:
+        available = self.available(context)
+        unplayed = self.first_unplayed(available)
+        if unplayed is not None:
+            return unplayed
+        return self.argmax({arm: self.index(arm, self.upper(arm)) for arm in available})
+
+    def upper(self, arm: Arm) -> float:
+        """max {q in [p, 1]: N kl(p, q) <= ln t + c ln ln t}, by bisection."""
+        s, trials = self.successes(arm), self.successes(arm) + self.failures(arm)
+        if trials == 0:
+            return 1.0
+        p, log_t = s / trials, math.log(len(self.history))
+        bound = log_t + self.c * math.log(max(log_t, 1.0))
+        low, high = p, 1.0
+        for _ in range(100):
+            middle = (low + high) / 2
+            if trials * kl(p, middle) <= bound:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+def kl(p: float, q: float) -> float:
+    """Kullback-Leibler divergence between Bernoulli(p) and Bernoulli(q), 0 ln 0 being 0."""
+    if p == q:
+        return 0.0
+    if q in (0.0, 1.0):
+        return math.inf
+    first = p * math.log(p / q) if p > 0 else 0.0
+    second = (1 - p) * math.log((1 - p) / (1 - q)) if p < 1 else 0.0
+    return first + second
+
+
+class Thompson(Geometric):
+    """Thompson (1933) with a Beta(1, 1) prior on each arm's acceptance probability."""
+
+    def __init__(self, arms: Sequence[Arm], *, seed: int = 0, reward: str = "tokens") -> None:
+        super().__init__(arms, seed=seed, reward=reward)
+
+    def choose(self, context: Context) -> Arm:
+        available = self.available(context)
+        unplayed = self.first_unplayed(available)
+        if self.reward == "goodput" and unplayed is not None:
+            return unplayed
+        shape = [[1.0 + self.successes(arm) for arm in self.arms], [1.0 + self.failures(arm) for arm in self.arms]]
+        g = self.rng.standard_gamma(np.array(shape))
+        theta = {arm: float(g[0][i] / (g[0][i] + g[1][i])) for i, arm in enumerate(self.arms)}
+        return self.argmax({arm: self.index(arm, theta[arm]) for arm in available})

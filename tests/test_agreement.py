@@ -1,0 +1,407 @@
+"""The package's policies decide as the slow references do, round after round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import REFERENCES
+from reference.banditspec import EXP3Spec, UCBSpec
+from reference.history import Reference
+from reference.metasd import DiscountedUCB, Halving, SlidingUCB
+from reference.nightjar import Nightjar
+from reference.onthefly import Analytical, PromptRouter, QLearning
+from reference.stronger import KLUCB
+
+from wager.core import Arm, Context, Hint, PromptFeatures, Round
+from wager.policies import build
+
+SEED = 11
+TIE = 1e-9  # relative; two indices this close may be told apart by rounding alone
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A kind of stream; everything in it comes from one seeded generator."""
+
+    arms: tuple[Arm, ...]
+    rounds: int
+    acceptance: Mapping[str, float]  # of one token, per drafter
+    subsets: bool = False  # random subsets of the arms are available, in any order
+    batches: tuple[int, ...] = (1,)  # changes in stretches
+    requests: int = 0  # rounds of a request, on average; 0: no request is ever announced
+    tfidf: tuple[int, ...] = (2,)  # number of TF-IDF scores a prompt may have
+    alike: bool = False  # every prompt's vector is a multiple of the first one's
+    overridden: float = 0.0  # share of rounds where the engine plays an arm of its own
+    clock: bool = True
+
+
+def arms_of(text: str) -> tuple[Arm, ...]:
+    return tuple(Arm.parse(word) for word in text.split())
+
+
+MIXED = Scenario(
+    arms=arms_of("beta:2 alpha:1 alpha:3 off alpha:5 beta:4 gamma:3 alpha:5@2x9 gamma:6 beta:1"),
+    rounds=640,
+    acceptance={"alpha": 0.75, "beta": 0.6, "gamma": 0.85},
+    subsets=True,
+    requests=40,
+    tfidf=(2, 2, 2, 0, 5),
+    overridden=0.05,
+)
+SCENARIOS = {
+    "drafters": Scenario(
+        arms=arms_of("alpha:3 beta:3 gamma:3 delta:3 epsilon:3"),
+        rounds=640,
+        acceptance={"alpha": 0.6, "beta": 0.65, "gamma": 0.3, "delta": 0.7, "epsilon": 0.55},
+    ),
+    "mixed": MIXED,
+    "batched": Scenario(
+        arms=arms_of("off alpha:1 alpha:2 alpha:3 alpha:4 alpha:5"),
+        rounds=700,
+        acceptance={"alpha": 0.7},
+        batches=(1, 2, 3, 5, 8, 8, 13, 24, 40),
+        overridden=0.02,
+    ),
+    "clockless": Scenario(
+        arms=arms_of("alpha:3 gamma:2 off gamma:4"),
+        rounds=600,
+        acceptance={"alpha": 0.6, "gamma": 0.8},
+        subsets=True,
+        requests=15,
+        tfidf=(0,),
+        alike=True,
+        clock=False,
+    ),
+}
+
+
+class Stream:
+    """Contexts, and for any arm a round that could have come of it."""
+
+    def __init__(self, scenario: Scenario, seed: int = SEED) -> None:
+        self.scenario = scenario
+        self.rng = np.random.default_rng(seed)
+        self.drafters = sorted(scenario.acceptance)
+        self.behind = dict.fromkeys(self.drafters, 0)  # tokens each drafter has not read yet
+        self.previous: Arm | None = None
+        self.tokens = 0
+        self.batch = 1
+        self.prompt: PromptFeatures | None = None
+        self.number = 0
+
+    def integer(self, low: int, high: int) -> int:
+        """Any of low..high."""
+        return int(self.rng.integers(low, high + 1))
+
+    def context(self) -> Context:
+        scenario, rng = self.scenario, self.rng
+        prompt = None
+        if scenario.requests and (self.number == 0 or rng.random() < 1 / scenario.requests):
+            prompt = self.new_prompt()
+        if rng.random() < 1 / 12:
+            self.batch = int(rng.choice(scenario.batches))
+        arms = list(scenario.arms)
+        if scenario.subsets:
+            count = self.integer(1, len(arms))
+            arms = [arms[int(i)] for i in rng.permutation(len(arms))[:count]]
+        hints = {
+            drafter: Hint(confidence=tuple(float(c) for c in rng.random(self.integer(0, 7)) ** 0.3))
+            for drafter in self.drafters
+            if rng.random() < 0.5
+        }
+        self.number += 1
+        return Context(
+            arms=tuple(arms),
+            batch=self.batch,
+            tokens=self.tokens,
+            previous=self.previous,
+            lag={drafter: lag for drafter, lag in self.behind.items() if lag > 0 or rng.random() < 0.5},
+            hints=hints,
+            prompt=prompt,
+        )
+
+    def new_prompt(self) -> PromptFeatures:
+        rng = self.rng
+        if self.scenario.alike and self.prompt is not None:
+            factor = self.integer(1, 5)
+            return PromptFeatures(self.prompt.length * factor, self.prompt.perplexity * factor, self.prompt.tfidf)
+        tfidf = tuple(float(score) for score in rng.random(int(rng.choice(self.scenario.tfidf))))
+        if self.prompt is None:  # the first one decides how long a vector is
+            tfidf = tuple(float(score) for score in rng.random(self.scenario.tfidf[0]))
+        self.tokens = 0
+        self.previous = None if rng.random() < 0.5 else self.previous
+        self.prompt = PromptFeatures(self.integer(5, 60), 1 + 20 * rng.random(), tfidf)
+        return self.prompt
+
+    def played(self, arm: Arm) -> Round:
+        """A legal round of the arm, random but plausible."""
+        rng, batch = self.rng, self.batch
+        accepted = drafted = rejected = 0
+        p = self.scenario.acceptance.get(arm.drafter, 0.0) * (1 + 0.2 * math.sin(self.number / 90))
+        for _ in range(batch):
+            if arm.length == 0 or rng.random() < 0.05:  # nothing to propose
+                continue
+            depth = arm.length if arm.tree or rng.random() < 0.9 else self.integer(1, arm.length)
+            run = 0
+            while run < depth and rng.random() < p:
+                run += 1
+            accepted += run
+            drafted += arm.budget if arm.tree else depth
+            rejected += run < depth
+        emitted = accepted + batch
+        if rng.random() < 0.03:
+            emitted = max(1, emitted - self.integer(0, accepted))
+        lag = self.behind.get(arm.drafter, 0)
+        speed = 1 + self.drafters.index(arm.drafter) if arm.length else 0
+        overlap = tuple(float(p * u) for u in rng.random(arm.length)) if p < 1 and rng.random() < 0.7 else ()
+        clock = float(self.scenario.clock) * (rng.random() > 0.01)
+        played = Round(
+            arm=arm,
+            drafted=drafted,
+            accepted=accepted,
+            emitted=emitted,
+            batch=batch,
+            rejected=rejected if rng.random() < 0.5 else -1,
+            draft_seconds=clock * speed * 0.002 * drafted / batch * (0.8 + 0.4 * rng.random()),
+            verify_seconds=clock * (0.02 + 0.0004 * (drafted + batch)) * (0.9 + 0.2 * rng.random()),
+            lag=lag,
+            lag_seconds=clock * (0.004 * lag * (1 + batch / 20)) * (0.5 + rng.random()) if lag else 0.0,
+            overlap=overlap,
+            seen=None if rng.random() < 0.2 else self.integer(0, min(2, emitted)),
+        )
+        for drafter in self.behind:
+            self.behind[drafter] = 0 if drafter == arm.drafter else self.behind[drafter] + -(-emitted // batch)
+        self.previous = arm
+        self.tokens += emitted
+        return played
+
+
+@dataclass
+class Outcome:
+    """How far two policies went together."""
+
+    rounds: int = 0
+    ties: int = 0  # rounds where both indices were equal but for rounding
+    disagreement: str = ""  # empty: none
+
+
+def params_of(spec: str) -> tuple[str, dict[str, Any]]:
+    """A policy's name and its parameters, as its spec writes them."""
+    name, _, rest = spec.partition(":")
+    params: dict[str, Any] = {}
+    for pair in filter(None, rest.split(",")):
+        key, _, value = pair.partition("=")
+        params[key] = int(value) if value.isdecimal() else value if value.isalpha() else float(value)
+    return name, params
+
+
+def tied(index: Mapping[Arm, float], one: Arm, other: Arm) -> bool:
+    return one in index and other in index and math.isclose(index[one], index[other], rel_tol=TIE)
+
+
+def play_together(fast: Any, slow: Reference, scenario: Scenario) -> Outcome:
+    """Show both the same stream until they disagree or it ends."""
+    stream, outcome = Stream(scenario), Outcome()
+    for number in range(scenario.rounds):
+        context = stream.context()
+        chosen, expected = fast.choose(context), slow.choose(context)
+        assert chosen in context.arms, f"round {number}: {chosen} is not available"
+        if chosen != expected:
+            if not tied(slow.last_index, chosen, expected):
+                shown = {str(arm): value for arm, value in slow.last_index.items()}
+                outcome.disagreement = f"round {number}: {chosen}, the reference {expected}; its indices {shown}"
+                return outcome
+            outcome.ties += 1
+        played = chosen
+        if stream.rng.random() < scenario.overridden:
+            played = scenario.arms[int(stream.rng.integers(len(scenario.arms)))]
+        came_back = stream.played(played)
+        fast.observe(came_back)
+        slow.observe(came_back)
+        outcome.rounds += 1
+    return outcome
+
+
+def disagreement_of(spec: str, scenario: str, reference: type[Reference] | None = None) -> Outcome:
+    name, params = params_of(spec)
+    arms = SCENARIOS[scenario].arms
+    slow = (reference or REFERENCES[name])(arms, seed=SEED, **params)
+    return play_together(build(spec, arms, seed=SEED), slow, SCENARIOS[scenario])
+
+
+SPECS = [
+    "off",
+    "fixed:drafter=alpha,length=3",
+    "random",
+    "round-robin",
+    "ucbspec",
+    "ucbspec:reward=goodput",
+    "ucbspec:delta=0.05,reward=be",
+    "exp3spec",
+    "exp3spec:reward=goodput",
+    "meta-ucb",
+    "meta-ucb:reward=be,lag_cost=0.01",
+    "meta-ucb:beta=0.3,reward=goodput",
+    "discounted-ucb",
+    "discounted-ucb:gamma=0.9,beta=0.2,reward=tokens,lag_cost=0.02",
+    "sliding-ucb",
+    "sliding-ucb:window=40,beta=0.3,reward=goodput,lag_cost=0.1",
+    "meta-exp3",
+    "meta-exp3:gamma=0.1,reward=goodput",
+    "halving",
+    "halving:budget=300,reward=goodput",
+    "halving:budget=5,reward=be",
+    "petc",
+    "petc:c=20.5,tokens=5000,reward=tokens",
+    "analytical",
+    "analytical:history=20,cap=0.7",
+    "fsm",
+    "fsm:drafter=alpha",
+    "cached-fsm",
+    "cached-fsm:drafter=alpha",
+    "qlearning",
+    "qlearning:alpha=0.5,gamma=0.5,epsilon=0.02,reward=goodput",
+    "prompt-router",
+    "prompt-router:history=3,cap=0.6",
+    "ada-bingreedy",
+    "ada-bingreedy:reward=tokens",
+    "nightjar",
+    "nightjar:max_batch=4",
+    "dsd",
+    "dsd:cap=0.6",
+    "tetris",
+    "tetris:per_request=2,drafter=alpha",
+    "linucb",
+    "linucb:alpha=2,batch_scale=4,reward=tokens",
+    "lints",
+    "lints:v=0.05,reward=tokens",
+    "kl-ucb",
+    "kl-ucb:reward=goodput",
+    "kl-ucb:c=3,reward=goodput",
+    "thompson",
+    "thompson:reward=goodput",
+]
+
+
+def test_every_policy_with_a_reference_is_compared() -> None:
+    assert {params_of(spec)[0] for spec in SPECS} == set(REFERENCES)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_policy_decides_as_its_reference(spec: str, scenario: str) -> None:
+    outcome = disagreement_of(spec, scenario)
+    assert not outcome.disagreement, f"{spec} on {scenario}: {outcome.disagreement}"
+    assert outcome.rounds >= 600
+    assert outcome.ties < 0.01 * outcome.rounds
+
+
+def batches_of(stream: Stream, count: int) -> Iterator[list[Context]]:
+    for _ in range(count):
+        yield [stream.context() for _ in range(stream.integer(1, 12))]
+
+
+@pytest.mark.parametrize("spec", ["tetris", "tetris:per_request=1,drafter=alpha", "tetris:per_request=2,drafter=gamma"])
+def test_tetris_shares_a_batch_as_its_reference(spec: str) -> None:
+    name, params = params_of(spec)
+    fast, slow = build(spec, MIXED.arms, seed=SEED), REFERENCES[name](MIXED.arms, seed=SEED, **params)
+    stream = Stream(MIXED)
+    for contexts in batches_of(stream, 600):
+        chosen: Sequence[Arm] = fast.choose_batch(contexts)
+        assert list(chosen) == slow.choose_batch(contexts)
+        for arm in chosen:
+            came_back = stream.played(arm)
+            fast.observe(came_back)
+            slow.observe(came_back)
+
+
+# Each of these has one mistake in it. A comparison that lets it pass would let the package's mistakes pass too.
+
+
+class RadiusOfTotalCount(UCBSpec):
+    def radius(self, n: int, t: int) -> float:
+        return super().radius(t, t)
+
+
+class UnshiftedClock(UCBSpec):
+    def radius(self, n: int, t: int) -> float:
+        return super().radius(n, t + 1)
+
+
+class LossWithoutImportance(EXP3Spec):
+    def observe(self, round: Round) -> None:
+        super().observe(round)
+        self.z[-1] = 1 - self.units[-1]
+
+
+class WorseHalf(Halving):
+    def half(self, survivors: list[Arm], total: dict[Arm, float]) -> list[Arm]:
+        return super().half(survivors, {arm: -value for arm, value in total.items()})
+
+
+class UndiscountedCount(DiscountedUCB):
+    def count(self, arm: Arm) -> float:
+        return len(self.rewards_of(arm))
+
+
+class WindowOneShort(SlidingUCB):
+    def inside(self, arm: Arm) -> list[float]:
+        recent = list(zip(self.history, self.rewards, strict=True))[-(self.window - 1) :]
+        return [r for past, r in recent if past.arm == arm]
+
+
+class FreeSwitching(Nightjar):
+    def cost_term(self, arm: Arm, context: Context) -> float:
+        return 0.0
+
+
+class GoodputWithCatchingUp(Nightjar):
+    def value(self, round: Round) -> float:
+        return round.emitted / (round.seconds or 1.0)
+
+
+class LongMemory(Analytical):
+    def recent(self, drafter: str) -> list[Round]:
+        return [past for past in self.history if past.arm.drafter == drafter]
+
+
+class MyopicLearner(QLearning):
+    def learned(self) -> Any:
+        self.gamma = 0.0
+        return super().learned()
+
+
+class LargestDrafter(PromptRouter):
+    def time_per_token(self, drafter: str, alpha: float) -> float:
+        return -self.inner.a(drafter)
+
+
+class TrialsWithoutRejections(KLUCB):
+    def failures(self, arm: Arm) -> int:
+        return len(self.rounds_of(arm))
+
+
+@pytest.mark.parametrize(
+    ("spec", "scenario", "mistaken"),
+    [
+        ("ucbspec", "drafters", RadiusOfTotalCount),
+        ("ucbspec", "drafters", UnshiftedClock),
+        ("exp3spec", "drafters", LossWithoutImportance),
+        ("halving", "drafters", WorseHalf),
+        ("discounted-ucb", "drafters", UndiscountedCount),
+        ("sliding-ucb:window=40", "drafters", WindowOneShort),
+        ("nightjar", "batched", FreeSwitching),
+        ("nightjar", "batched", GoodputWithCatchingUp),
+        ("analytical", "mixed", LongMemory),
+        ("qlearning", "mixed", MyopicLearner),
+        ("prompt-router", "mixed", LargestDrafter),
+        ("kl-ucb", "mixed", TrialsWithoutRejections),
+    ],
+)
+def test_comparison_notices_a_planted_mistake(spec: str, scenario: str, mistaken: type[Reference]) -> None:
+    assert disagreement_of(spec, scenario, mistaken).disagreement
