@@ -26,7 +26,7 @@ class UCBSpec(Rewarded):
         t = len(self.history)
         ucb = {}
         for arm in available:
-            n = len(self.rewards_of(arm))
+            n = len(self.rewards_of[arm])
             ucb[arm] = self.mean_of(arm) + self.radius(n, t)
         return self.argmax(ucb)
 
@@ -43,7 +43,7 @@ class EXP3Spec(Rewarded):
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0, reward: str = "tokens") -> None:
         super().__init__(arms, seed=seed, reward=reward)
         self.probability: dict[Arm, float] = {}  # p_t of the latest choose
-        self.z: list[float] = []  # Z-hat of the arm played, one per round; every other arm's is 0
+        self.z: dict[Arm, list[float]] = {arm: [] for arm in self.arms}  # Z-hat where it is not 0
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
@@ -51,7 +51,7 @@ class EXP3Spec(Rewarded):
         # Algorithm 9's learning rate
         eta = math.sqrt(math.log(k) / (t * k))
         # line 4; the smallest sum is taken from all of them, which leaves p as it is and keeps exp from underflowing
-        sums = {arm: self.loss_sum(arm) for arm in available}
+        sums = {arm: min(sum(self.z[arm]), 1e300) for arm in available}  # finite also after a p of 1e-308
         smallest = min(sums.values())
         weight = {arm: math.exp(-eta * (sums[arm] - smallest)) for arm in available}
         total = sum(weight.values())
@@ -59,11 +59,8 @@ class EXP3Spec(Rewarded):
         # line 5
         return self.categorical(self.probability)
 
-    def loss_sum(self, arm: Arm) -> float:
-        return sum(z for past, z in zip(self.history, self.z, strict=True) if past.arm == arm)
-
     def observe(self, round: Round) -> None:
         super().observe(round)
-        # line 8: (L + 1 - Y) / (L p), that is the unit loss over the probability
+        # line 8: (L + 1 - Y) / (L p), that is the unit loss over p; an arm the engine put in its place may have none
         p = self.probability.get(round.arm, 0.0)
-        self.z.append((1 - self.units[-1]) / (p if p > 0 else 1 / len(self.arms)))
+        self.z[round.arm].append((1 - self.units[-1]) / (p if p > 0 else 1 / len(self.arms)))

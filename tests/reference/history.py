@@ -32,6 +32,8 @@ class Reference:
         self.longest = max(arm.length for arm in self.arms)  # L
         self.rng = np.random.default_rng(seed)
         self.history: list[Round] = []
+        self.rounds_of: dict[Arm, list[Round]] = {arm: [] for arm in self.arms}  # the same, arm by arm
+        self.times_of: dict[Arm, list[int]] = {arm: [] for arm in self.arms}  # and their numbers, from 1
         self.last_index: dict[Arm, float] = {}  # of the last decision that was an argmax; empty for any other
 
     def choose(self, context: Context) -> Arm:
@@ -39,17 +41,16 @@ class Reference:
 
     def observe(self, round: Round) -> None:
         self.history.append(round)
+        self.rounds_of[round.arm].append(round)
+        self.times_of[round.arm].append(len(self.history))
 
     def available(self, context: Context) -> list[Arm]:
         self.last_index = {}
         return [arm for arm in self.arms if arm in context.arms]
 
-    def rounds_of(self, arm: Arm) -> list[Round]:
-        return [past for past in self.history if past.arm == arm]
-
     def first_unplayed(self, available: list[Arm]) -> Arm | None:
         for arm in available:
-            if not self.rounds_of(arm):
+            if not self.rounds_of[arm]:
                 return arm
         return None
 
@@ -120,11 +121,13 @@ class Rewarded(Reference):
         super().__init__(arms, seed=seed)
         self.reward = reward
         self.rewards: list[float] = []  # one per round of the history
+        self.rewards_of: dict[Arm, list[float]] = {arm: [] for arm in self.arms}  # the same, arm by arm
         self.units: list[float] = []  # the same as seen when the round came in, brought to [0, 1]
 
     def observe(self, round: Round) -> None:
         super().observe(round)
         self.rewards.append(self.value(round))
+        self.rewards_of[round.arm].append(self.rewards[-1])
         floor = 1.0 if self.reward == "tokens" else 0.0
         self.units.append((self.rewards[-1] - floor) / self.spread())
 
@@ -147,12 +150,9 @@ class Rewarded(Reference):
         if self.reward == "tokens":
             return float(max(self.longest, 1))
         if self.reward == "goodput":
-            return max(self.rewards) if self.rewards else 1.0
+            return max(self.rewards, default=0.0)
         return 1.0
 
-    def rewards_of(self, arm: Arm) -> list[float]:
-        return [reward for past, reward in zip(self.history, self.rewards, strict=True) if past.arm == arm]
-
     def mean_of(self, arm: Arm) -> float:
-        values = self.rewards_of(arm)
+        values = self.rewards_of[arm]
         return sum(values) / len(values) if values else 0.0

@@ -31,9 +31,9 @@ class MetaUCB(Rewarded):
             if self.count(arm) == 0:
                 return arm
         # line 7
-        index = {}
+        index, spread, log_t = {}, self.spread(), math.log(self.clock())
         for arm in available:
-            bonus = self.beta * self.spread() * math.sqrt(2 * math.log(self.clock()) / self.count(arm))
+            bonus = self.beta * spread * math.sqrt(2 * log_t / self.count(arm))
             index[arm] = self.mean(arm) + bonus - self.switching_cost(arm, context)
         return self.argmax(index)
 
@@ -42,12 +42,12 @@ class MetaUCB(Rewarded):
         return len(self.history)
 
     def count(self, arm: Arm) -> float:
-        return len(self.rewards_of(arm))
+        return len(self.rewards_of[arm])
 
     def mean(self, arm: Arm) -> float:
         """Line 4, then line 9 for every further round."""
         mu, n = 0.0, 0
-        for r in self.rewards_of(arm):
+        for r in self.rewards_of[arm]:
             mu = (mu * n + r) / (n + 1)
             n = n + 1
         return mu
@@ -81,14 +81,12 @@ class DiscountedUCB(MetaUCB):
     def count(self, arm: Arm) -> float:
         """N_i = sum over s of gamma^(t-s) [a_s = i]."""
         t = len(self.history)
-        return sum(self.gamma ** (t - s) for s, past in enumerate(self.history, start=1) if past.arm == arm)
+        return sum(self.gamma ** (t - s) for s in self.times_of[arm])
 
     def mean(self, arm: Arm) -> float:
         """S_i / N_i with S_i = sum over s of gamma^(t-s) r_s [a_s = i]."""
-        t, total = len(self.history), 0.0
-        for s, (past, r) in enumerate(zip(self.history, self.rewards, strict=True), start=1):
-            if past.arm == arm:
-                total += self.gamma ** (t - s) * r
+        t = len(self.history)
+        total = sum(self.gamma ** (t - s) * r for s, r in zip(self.times_of[arm], self.rewards_of[arm], strict=True))
         return total / self.count(arm)
 
 
@@ -110,8 +108,9 @@ class SlidingUCB(MetaUCB):
 
     def inside(self, arm: Arm) -> list[float]:
         """The arm's rewards of rounds t - window + 1 to t."""
-        recent = list(zip(self.history, self.rewards, strict=True))[-self.window :]
-        return [r for past, r in recent if past.arm == arm]
+        t = len(self.history)
+        played = zip(self.times_of[arm], self.rewards_of[arm], strict=True)
+        return [r for s, r in played if s >= t - self.window + 1]
 
     def count(self, arm: Arm) -> float:
         """Line 10."""
@@ -119,7 +118,8 @@ class SlidingUCB(MetaUCB):
 
     def mean(self, arm: Arm) -> float:
         """Line 9."""
-        return sum(self.inside(arm)) / len(self.inside(arm))
+        inside = self.inside(arm)
+        return sum(inside) / len(inside)
 
 
 class MetaEXP3(Rewarded):
@@ -129,12 +129,12 @@ class MetaEXP3(Rewarded):
         super().__init__(arms, seed=seed, reward=reward)
         self.gamma = gamma
         self.probability: dict[Arm, float] = {}  # p_t of the latest choose
-        self.r_hat: list[float] = []  # r-hat of the arm played, one per round; every other arm's is 0
+        self.r_hat: dict[Arm, list[float]] = {arm: [] for arm in self.arms}  # r-hat where it is not 0
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
         # lines 1 and 8: log w(i); all weights share a factor that keeps exp from overflowing
-        log_w = {arm: self.log_weight(arm) for arm in available}
+        log_w = {arm: sum(self.gamma * r_hat / len(self.arms) for r_hat in self.r_hat[arm]) for arm in available}
         largest = max(log_w.values())
         w = {arm: math.exp(log_w[arm] - largest) for arm in available}
         # line 3
@@ -143,15 +143,10 @@ class MetaEXP3(Rewarded):
         # line 4
         return self.categorical(self.probability)
 
-    def log_weight(self, arm: Arm) -> float:
-        k = len(self.arms)
-        estimates = zip(self.history, self.r_hat, strict=True)
-        return sum(self.gamma * r_hat / k for past, r_hat in estimates if past.arm == arm)
-
     def observe(self, round: Round) -> None:
         super().observe(round)
         # line 7
-        self.r_hat.append(self.units[-1] / self.probability.get(round.arm, 1 / len(self.arms)))
+        self.r_hat[round.arm].append(self.units[-1] / self.probability.get(round.arm, 1 / len(self.arms)))
 
 
 class Halving(Rewarded):

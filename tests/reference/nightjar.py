@@ -35,7 +35,7 @@ class BinGreedy(Rewarded):
 
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0, reward: str = "goodput") -> None:
         super().__init__(arms, seed=seed, reward=reward)
-        self.exploring: dict[int, bool] = {}  # type of the bin under way, per state
+        self.exploring: dict[tuple[int, int, int], bool] = {}  # type of every bin so far: state, block, bin
 
     def state_of(self, batch: int) -> int:
         return 0
@@ -51,9 +51,10 @@ class BinGreedy(Rewarded):
         available = self.available(context)
         state = self.state_of(context.batch)  # line 5
         counters = self.hierarchy(state)
-        if counters.tau == 1:  # lines 6 to 8
-            self.exploring[state] = self.coin(1 / math.sqrt(counters.b))
-        if self.exploring[state]:  # lines 9 to 11
+        this_bin = state, counters.j, counters.b
+        if this_bin not in self.exploring:  # lines 6 to 8: tau is 1, unless rounds were played that nobody chose
+            self.exploring[this_bin] = self.coin(1 / math.sqrt(counters.b))
+        if self.exploring[this_bin]:  # lines 9 to 11
             return self.uniform(available)
         return self.exploit(available, state, context)  # lines 12 to 14
 
@@ -67,8 +68,8 @@ class BinGreedy(Rewarded):
         """g-tilde: the mean reward of the rounds of this state; None before the first."""
         seen = [
             reward
-            for past, reward in zip(self.history, self.rewards, strict=True)
-            if past.arm == arm and self.state_of(past.batch) == state
+            for past, reward in zip(self.rounds_of[arm], self.rewards_of[arm], strict=True)
+            if self.state_of(past.batch) == state
         ]
         return sum(seen) / len(seen) if seen else None
 

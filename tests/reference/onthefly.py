@@ -29,12 +29,9 @@ class Analytical(Reference):
         return self.choose_among(self.available(context))
 
     def choose_among(self, available: list[Arm]) -> Arm:
-        for drafter in self.drafters(available):
-            arm = longest_of(drafter, available)
-            if arm is not None and not self.recent(drafter):
-                return arm
-        if not self.history:
-            return off_or_shortest(available)
+        unplayed = self.first_unplayed(available)
+        if unplayed is not None:
+            return unplayed
         return self.argmax({arm: self.objective(self.beta(arm.drafter), arm.drafter, arm.length) for arm in available})
 
     def recent(self, drafter: str) -> list[Round]:
@@ -52,10 +49,8 @@ class Analytical(Reference):
         return sum(past.draft_seconds for past in rounds) / tokens if tokens > 0 else 0.0
 
     def b(self, length: int) -> float:
-        """Seconds of a verification step with this window; a window never tried takes the nearest one's."""
-        tried = sorted({past.arm.length for past in self.history})
-        nearest = min(tried, key=lambda known: abs(known - length))  # the shorter comes first on ties
-        seconds = [past.verify_seconds for past in self.history if past.arm.length == nearest][-self.h :]
+        """Seconds of a verification step with this window."""
+        seconds = [past.verify_seconds for past in self.history if past.arm.length == length][-self.h :]
         mean = sum(seconds) / len(seconds)
         return mean if mean > 0 else 1.0
 
@@ -117,25 +112,28 @@ class QLearning(Rewarded):
     ) -> None:
         super().__init__(arms, seed=seed, reward=reward)
         self.alpha, self.gamma, self.epsilon = alpha, gamma, epsilon
+        self.actions: list[int] = []  # the arm of every round, by number
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
         if self.coin(self.epsilon):
             return self.uniform(available)
-        state, q = self.learned()
-        return self.argmax({arm: q[state, arm] for arm in available})
+        q = self.learned()
+        return self.argmax({arm: q[self.arms.index(arm)] for arm in available})
 
-    def learned(self) -> tuple[Arm | None, dict[tuple[Arm | None, Arm], float]]:
-        """Play the history through: the state now, and Q[state, action]."""
-        states: list[Arm | None] = [None, *self.arms]
-        q = {(state, action): 0.0 for state in states for action in self.arms}
-        state: Arm | None = None
-        for past, unit in zip(self.history, self.units, strict=True):
-            action = past.arm
-            target = unit + self.gamma * max(q[action, following] for following in self.arms)
-            q[state, action] += self.alpha * (target - q[state, action])
+    def observe(self, round: Round) -> None:
+        super().observe(round)
+        self.actions.append(self.arms.index(round.arm))
+
+    def learned(self) -> list[float]:
+        """Play the history through: Q[state] of the state it ends in, one value per action."""
+        state = start = len(self.arms)  # states 0 to K-1 are the arms; one more before the first round
+        q = [[0.0] * len(self.arms) for _ in range(start + 1)]
+        for action, unit in zip(self.actions, self.units, strict=True):
+            target = unit + self.gamma * max(q[action])
+            q[state][action] += self.alpha * (target - q[state][action])
             state = action
-        return state, q
+        return q[state]
 
 
 @dataclass
@@ -189,11 +187,11 @@ class PromptRouter(Reference):
 
     def take_turns(self, prompt: Prompt, available: list[Arm]) -> Arm:
         """In the beginning every drafter is run, here one after the other within the prompt."""
+        drafters = self.drafters(available)
+        if not drafters:  # nobody's turn
+            return off_or_shortest(available)
         k = prompt.turn
         prompt.turn = k + 1
-        drafters = self.drafters(available)
-        if not drafters:
-            return off_or_shortest(available)
         arm = longest_of(drafters[k % len(drafters)], available)
         assert arm is not None
         return arm
@@ -226,10 +224,13 @@ class PromptRouter(Reference):
 
     def time_per_token(self, drafter: str, alpha: float) -> float:
         """Eq. 3 upside down and per token: b(d) n + a / rho with n = 1 / (d rho)."""
+        known = {past.arm.length for past in self.history}  # lengths whose b is known
         d, best = 0, -1.0
         for arm in self.arms:
-            if arm.drafter == drafter and self.inner.objective(alpha, drafter, arm.length) > best:
-                d, best = arm.length, self.inner.objective(alpha, drafter, arm.length)
+            if arm.drafter == drafter and arm.length in known:
+                objective = self.inner.objective(alpha, drafter, arm.length)
+                if objective > best:
+                    d, best = arm.length, objective
         accepted = expected_tokens(alpha, d) - 1  # alpha + ... + alpha^d
         if alpha == 0:
             return float("inf")

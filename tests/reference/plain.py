@@ -20,14 +20,11 @@ class Fixed(Reference):
 
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0, drafter: str, length: int) -> None:
         super().__init__(arms, seed=seed)
-        self.drafter, self.length = drafter, length
+        self.arm = next(arm for arm in self.arms if arm.drafter == drafter and arm.length == length)
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
-        for arm in available:
-            if arm.drafter == self.drafter and arm.length == self.length:
-                return arm
-        return off_or_shortest(available)
+        return self.arm if self.arm in available else off_or_shortest(available)
 
 
 class Random(Reference):

@@ -27,22 +27,22 @@ class DSD(Reference):
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
-        for drafter in self.drafters(available):
-            arm = longest_of(drafter, available)
-            if arm is not None and not self.rounds_with(drafter):
-                return arm
-        if not self.history:
-            return off_or_shortest(available)
-        return self.argmax({arm: self.goodput(arm, context.batch) for arm in available})
+        unplayed = self.first_unplayed(available)  # in place of an offline profile
+        if unplayed is not None:
+            return unplayed
+        line = self.fitted_line()
+        return self.argmax({arm: self.goodput(arm, context.batch, line) for arm in available})
 
     def rounds_with(self, drafter: str) -> list[Round]:
-        return [past for past in self.history if past.arm.drafter == drafter]
+        return [past for arm in self.arms if arm.drafter == drafter for past in self.rounds_of[arm]]
 
-    def goodput(self, arm: Arm, batch: int) -> float:
+    def goodput(self, arm: Arm, batch: int, line: tuple[float, float]) -> float:
         """Expected tokens of the batch over the seconds the round is predicted to take."""
         alpha = min(self.cap, acceptance_estimate(self.rounds_with(arm.drafter)))
         tokens = batch * expected_tokens(alpha, arm.length)
-        return tokens / (arm.length * self.draft_seconds(arm.drafter) + self.verify_seconds(batch * (arm.length + 1)))
+        intercept, slope = line
+        verify_seconds = max(1e-9, intercept + slope * batch * (arm.length + 1))
+        return tokens / (arm.length * self.draft_seconds(arm.drafter) + verify_seconds)
 
     def draft_seconds(self, drafter: str) -> float:
         """Seconds of one drafted position."""
@@ -50,17 +50,17 @@ class DSD(Reference):
         seconds = sum(past.draft_seconds for past in self.rounds_with(drafter))
         return seconds / positions if positions > 0 else 0.0
 
-    def verify_seconds(self, width: int) -> float:
-        """Least squares line through (tokens verified, seconds) of all rounds."""
+    def fitted_line(self) -> tuple[float, float]:
+        """Intercept and slope of the least squares line through (tokens verified, seconds) of all rounds."""
         x = [past.drafted + past.batch for past in self.history]
         y = [past.verify_seconds for past in self.history]
         mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
         if mean_y == 0:
-            return 1.0
+            return 1.0, 0.0
         variance = sum((xi - mean_x) ** 2 for xi in x) / len(x)
         covariance = sum((xi - mean_x) * (yi - mean_y) for xi, yi in zip(x, y, strict=True)) / len(x)
         slope = covariance / variance if variance > 1e-12 else 0.0
-        return max(1e-9, mean_y + slope * (width - mean_x))
+        return mean_y - slope * mean_x, slope
 
 
 class Tetris(Reference):
@@ -100,7 +100,8 @@ class Tetris(Reference):
         if self.drafter in context.hints:
             return list(context.hints[self.drafter].confidence[: longest.length])
         rounds = [past for past in self.history if past.arm.drafter == self.drafter]
-        return [acceptance_estimate(rounds) if rounds else 1.0] * longest.length
+        judged = any(past.accepted + past.rejected > 0 for past in rounds)
+        return [acceptance_estimate(rounds) if judged else 1.0] * longest.length
 
 
 class LinUCB(Rewarded):
@@ -125,19 +126,15 @@ class LinUCB(Rewarded):
             index[arm] = mean + self.alpha * self.spread() * deviation
         return self.argmax(index)
 
-    def x(self, batch: int) -> np.ndarray:
-        return np.array([1.0, batch / self.batch_scale])
-
     def posterior(self, arm: Arm, batch: int) -> tuple[float, float]:
         """theta'x and sqrt(x' A^-1 x)."""
-        a, b = np.eye(2), np.zeros(2)
-        for past, reward in zip(self.history, self.rewards, strict=True):
-            if past.arm == arm:
-                a = a + np.outer(self.x(past.batch), self.x(past.batch))
-                b = b + reward * self.x(past.batch)
-        inverse = np.linalg.inv(a)
-        x = self.x(batch)
-        return float(inverse @ b @ x), math.sqrt(x @ inverse @ x)
+        w = [past.batch / self.batch_scale for past in self.rounds_of[arm]]  # x = (1, w)
+        r = self.rewards_of[arm]
+        a = [[1 + len(w), sum(w)], [sum(w), 1 + sum(wi * wi for wi in w)]]  # identity + sum of x x'
+        b = [sum(r), sum(wi * ri for wi, ri in zip(w, r, strict=True))]  # sum of r x
+        inverse = np.linalg.inv(np.array(a))
+        x = np.array([1.0, batch / self.batch_scale])
+        return float(inverse @ np.array(b) @ x), math.sqrt(x @ inverse @ x)
 
 
 class LinTS(LinUCB):

@@ -15,18 +15,18 @@ class Geometric(Rewarded):
     """A reference whose index is the expected number of tokens, or that over the mean seconds of a round."""
 
     def successes(self, arm: Arm) -> int:
-        return sum(past.accepted for past in self.rounds_of(arm))
+        return sum(past.accepted for past in self.rounds_of[arm])
 
     def failures(self, arm: Arm) -> int:
-        return sum(past.rejected for past in self.rounds_of(arm))
+        return sum(past.rejected for past in self.rounds_of[arm])
 
     def index(self, arm: Arm, probability: float) -> float:
         tokens = expected_tokens(probability, arm.length)
         if self.reward == "tokens":
             return tokens
-        seconds = [past.draft_seconds + past.verify_seconds + past.lag_seconds for past in self.rounds_of(arm)]
-        mean = sum(seconds) / len(seconds)
-        return tokens / (mean if mean > 0 else 1.0)
+        # a round without a clock counts as one second, as it does in the goodput reward
+        seconds = [past.draft_seconds + past.verify_seconds + past.lag_seconds or 1.0 for past in self.rounds_of[arm]]
+        return tokens / (sum(seconds) / len(seconds))
 
 
 class KLUCB(Geometric):
@@ -82,7 +82,16 @@ class Thompson(Geometric):
         unplayed = self.first_unplayed(available)
         if self.reward == "goodput" and unplayed is not None:
             return unplayed
-        shape = [[1.0 + self.successes(arm) for arm in self.arms], [1.0 + self.failures(arm) for arm in self.arms]]
-        g = self.rng.standard_gamma(np.array(shape))
-        theta = {arm: float(g[0][i] / (g[0][i] + g[1][i])) for i, arm in enumerate(self.arms)}
+        theta = self.draw_few(available) if len(self.arms) <= 16 else self.draw_many()
         return self.argmax({arm: self.index(arm, theta[arm]) for arm in available})
+
+    def draw_few(self, available: list[Arm]) -> dict[Arm, float]:
+        """Beta(1 + s, 1 + f), one available arm after the other."""
+        return {arm: float(self.rng.beta(1 + self.successes(arm), 1 + self.failures(arm))) for arm in available}
+
+    def draw_many(self) -> dict[Arm, float]:
+        """The same from pairs of gamma variates, for all arms at once."""
+        s = [1.0 + self.successes(arm) for arm in self.arms]
+        f = [1.0 + self.failures(arm) for arm in self.arms]
+        won, lost = self.rng.standard_gamma(np.array([s, f]))
+        return {arm: float(won[i] / (won[i] + lost[i])) for i, arm in enumerate(self.arms)}

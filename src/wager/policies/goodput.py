@@ -16,7 +16,7 @@ class DSD(ModelPolicy):
 
     # Dynamic speculative decoding / SmartSpec (Liu et al. 2024), its latency model fitted online instead of profiled.
     # Length 0 brings no new acceptance data, so a bad average that turned it off is never corrected.
-    learned = ("untried", "counts", "verify")
+    learned = ("played", "counts", "verify")
 
     def __init__(self, arms: Sequence[Arm], *, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, cap=cap, seed=seed)
@@ -32,7 +32,7 @@ class DSD(ModelPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.first(slots)
+        first = self.unplayed(slots)
         if first is not None:
             return first
         at_zero, per_token = self.latency()
@@ -41,15 +41,13 @@ class DSD(ModelPolicy):
         return self.best([t / (draft + max(1e-9, at_zero + per_width * width)) for t, draft, width in per_arm], slots)
 
     def observe(self, round: Round) -> None:
+        self.played[self.slot[round.arm]] = True
         x, y = round.drafted + round.batch, round.verify_seconds
         n, sx, sy, sxx, sxy = self.verify
         self.verify = [n + 1, sx + x, sy + y, sxx + x * x, sxy + x * y]
         drafter = round.arm.drafter
         if round.arm.length:
-            if drafter in self.untried:
-                self.untried.remove(drafter)
-                self.counts[drafter] = [0.0] * 4
-            counts = self.counts[drafter]
+            counts = self.counts.setdefault(drafter, [0.0] * 4)
             counts[0] += round.accepted
             counts[1] += round.rejected
             counts[2] += round.draft_seconds

@@ -11,28 +11,26 @@ from wager.policies.base import ArmPolicy, RewardPolicy, expected_tokens, requir
 
 
 class ModelPolicy(ArmPolicy):
-    """A policy that predicts tokens and seconds of every arm; drafters it knows nothing of go first."""
+    """A policy that predicts tokens and seconds of every arm, from rounds of which each arm gets one at first."""
 
     def __init__(self, arms: Sequence[Arm], *, cap: float, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(0 < cap < 1, f"cap lies between 0 and 1, not {cap}")
         self.cap = cap  # on the acceptance of one token, so that 1 - acceptance never is 0
-        self.drafters = list(dict.fromkeys(arm.drafter for arm in self.arms if arm != OFF))
-        self.places = {name: [i for i, arm in enumerate(self.arms) if arm.drafter == name] for name in self.drafters}
+        self.places: dict[str, list[int]] = {}  # drafter -> places of its arms
+        for i, arm in enumerate(self.arms):
+            self.places.setdefault(arm.drafter, []).append(i)
 
     def reset(self) -> None:
         super().reset()
-        self.untried = list(self.drafters)
+        self.played = [False] * len(self.arms)
         self.tokens = [1.0] * len(self.arms)  # expected per request and round
         self.drafting = [0.0] * len(self.arms)  # expected seconds per round
 
-    def first(self, slots: list[int]) -> Arm | None:
-        """The longest available arm of the first drafter that was never played, if there is one."""
-        if self.untried:
-            for i in slots:
-                if self.arms[i].drafter in self.untried:
-                    return self.at_most(self.longest, self.arms[i].drafter, slots)
-        return None
+    def unplayed(self, slots: list[int]) -> Arm | None:
+        """The first available arm that was never played: a profile in passing."""
+        played = self.played
+        return None if all(played) else next((self.arms[i] for i in slots if not played[i]), None)
 
     def fit(self, drafter: str, accepted: float, rejected: float, seconds: float, steps: float) -> None:
         """Predict the drafter's arms from what it had accepted and what drafting took."""
@@ -48,7 +46,7 @@ class Analytical(ModelPolicy):
     """The length that maximises expected tokens per second, from acceptance and latencies of the last rounds."""
 
     # On-the-fly eq. 1 and 2. Length 0 brings no new acceptance data: once it turns itself off it has no way back.
-    learned = ("untried", "past", "verify")
+    learned = ("played", "past", "verify")
 
     def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, cap=cap, seed=seed)
@@ -62,7 +60,6 @@ class Analytical(ModelPolicy):
         self.past: dict[str, deque[tuple[int, int, float, float]]] = {}
         self.verify: dict[int, deque[float]] = {}  # length -> verify seconds of its last rounds
         self.verifying = [1.0] * len(self.arms)  # expected seconds per round
-        self._follows: dict[int, list[int]] = {}  # length played -> places of the arms timed by it
 
     def choose(self, context: Context) -> Arm:
         return self.pick(self.available(context.arms))
@@ -70,49 +67,36 @@ class Analytical(ModelPolicy):
     def pick(self, slots: list[int]) -> Arm:
         """The best of the arms at these places (eq. 1)."""
         per_arm = zip(self.tokens, self.drafting, self.verifying, strict=True)
-        return self.first(slots) or self.best([tokens / (draft + verify) for tokens, draft, verify in per_arm], slots)
+        return self.unplayed(slots) or self.best([tokens / (draft + base) for tokens, draft, base in per_arm], slots)
 
     def observe(self, round: Round) -> None:
         arm = round.arm
+        self.played[self.slot[arm]] = True
         if arm.length:
-            if arm.drafter in self.untried:
-                self.untried.remove(arm.drafter)
-                self.past[arm.drafter] = deque(maxlen=self.history)
-            past = self.past[arm.drafter]
+            past = self.past.get(arm.drafter)
+            if past is None:
+                past = self.past[arm.drafter] = deque(maxlen=self.history)
             past.append((round.accepted, round.rejected, round.draft_seconds, round.drafted / round.batch))
             self.fit(arm.drafter, *map(sum, zip(*past, strict=True)))
-        if arm.length not in self.verify:
-            self.verify[arm.length] = deque(maxlen=self.history)
-            self._follow()
-        self.verify[arm.length].append(round.verify_seconds)
+        times = self.verify.get(arm.length)
+        if times is None:
+            times = self.verify[arm.length] = deque(maxlen=self.history)
+        times.append(round.verify_seconds)
         self._time(arm.length)
 
-    def verify_seconds(self, length: int) -> float:
-        """Recent verification time at a length that was played."""
-        times = self.verify[length]
-        return sum(times) / len(times) or 1.0
-
-    def _follow(self) -> None:
-        """An arm of a length never played is timed by the nearest length that was; the shorter on a tie."""
-        self._follows = {length: [] for length in self.verify}
-        for i, arm in enumerate(self.arms):
-            nearest = min(self.verify, key=lambda played: (abs(played - arm.length), played))
-            self._follows[nearest].append(i)
-        for length, times in self.verify.items():
-            if times:
-                self._time(length)
-
     def _time(self, length: int) -> None:
-        seconds = self.verify_seconds(length)
-        for i in self._follows[length]:
-            self.verifying[i] = seconds
+        times = self.verify[length]
+        seconds = sum(times) / len(times) or 1.0
+        for i, arm in enumerate(self.arms):
+            if arm.length == length:
+                self.verifying[i] = seconds
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         for drafter, past in self.past.items():
             self.fit(drafter, *map(sum, zip(*past, strict=True)))
-        if self.verify:
-            self._follow()
+        for length in self.verify:
+            self._time(length)
 
 
 class FSM(ArmPolicy):

@@ -57,8 +57,6 @@ class KLUCB(TrialPolicy):
     # Garivier & Cappé 2011. U = max{q : N kl(p, q) <= ln t + c ln ln t}; the index is the tokens a round would emit
     # at acceptance U. Solving for every U every round is not needed: a bound computed for a slightly later t holds
     # until then, so only arms whose bound beats the leader are solved exactly. The decision is the same.
-    learned = (*TrialPolicy.learned, "bounds", "valid")
-
     AHEAD = 0.05  # how far ahead of ln t + c ln ln t bounds are computed
 
     def __init__(self, arms: Sequence[Arm], *, c: float = 0.0, reward: str = "tokens", seed: int = 0) -> None:

@@ -71,8 +71,9 @@ class PromptRouter(ArmPolicy):
 
     def _decide(self) -> str:
         """The drafter with the least expected time per token on this prompt (eq. 3); the faster to draft on a tie."""
-        best, least = self.inner.drafters[0], float("inf")
-        for drafter in sorted(self.rows, key=self._step_seconds):
+        ranked = sorted(self.rows, key=self._step_seconds)
+        best, least = ranked[0], float("inf")
+        for drafter in ranked:
             vectors, alphas = zip(*self.rows[drafter], strict=True)
             fitted = np.linalg.lstsq(np.array(vectors), np.array(alphas), rcond=None)[0]
             alpha = min(self.inner.cap, max(0.0, float(np.array(self.features) @ fitted)))
@@ -88,7 +89,9 @@ class PromptRouter(ArmPolicy):
     def _time_per_token(self, drafter: str, alpha: float) -> float:
         """Seconds per token, b n / L + a / rho of eq. 3, at the length d that eq. 1 favours."""
         seconds = {
-            self.arms[i].length: self.inner.drafting[i] + self.inner.verifying[i] for i in self.inner.places[drafter]
+            self.arms[i].length: self.inner.drafting[i] + self.inner.verifying[i]
+            for i in self.inner.places[drafter]
+            if self.arms[i].length in self.inner.verify
         }
         depth = max(seconds, key=lambda d: expected_tokens(alpha, d) / seconds[d])
         accepted = sum(alpha**i for i in range(1, depth + 1))  # per round: d rho

@@ -1,0 +1,3 @@
+from wager.cli import main
+
+main()

@@ -1,0 +1,121 @@
+"""The commands, one function each."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import wager
+from wager.cli import bench, simulate
+from wager.core import trace as traces
+from wager.core.round import Round
+from wager.policies import POLICIES
+
+app = typer.Typer(
+    name="wager",
+    help="Adaptive speculative decoding: faster generation, the same text, nothing to tune.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("simulate")(simulate.command)
+app.add_typer(bench.app, name="bench")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"wager {wager.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("policies")
+def policies(
+    name: Annotated[str | None, typer.Argument(help="Show this one with its parameters.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List every policy with the paper it comes from, or one with its parameters."""
+    if name is not None and name not in POLICIES:
+        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+    entries = POLICIES if name is None else {name: POLICIES[name]}
+    if as_json:
+        rows = [
+            {
+                "policy": key,
+                "summary": entry.summary,
+                "source": entry.source,
+                "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in entry.parameters.items()},
+            }
+            for key, entry in entries.items()
+        ]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif name is not None:
+        print(f"{name}: {entries[name].summary}\nfrom {entries[name].source}")
+        for key, default in entries[name].parameters.items():
+            print(
+                f"  {key}"
+                + (
+                    " (must be given)"
+                    if default is inspect.Parameter.empty
+                    else f" = {'(the first drafter)' if default == '' else default}"
+                )
+            )
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("policy", "from", "what it does"):
+            table.add_column(column, no_wrap=column == "policy", style="bold" if column == "policy" else None)
+        for key, entry in entries.items():
+            table.add_row(key, entry.source, entry.summary)
+        Console().print(table)
+
+
+@app.command("trace")
+def trace(
+    path: Annotated[Path, typer.Argument(help="A trace: rounds as JSON lines.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Say what a recorded trace holds: requests, rounds, tokens per round, time, and the share of each arm."""
+    meta = traces.read_meta(path)
+    pulls: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    drafted: Counter[str] = Counter()
+    requests = rounds = tokens = 0
+    seconds = 0.0
+    for record in traces.read(path):
+        if not isinstance(record, Round):
+            requests += 1
+            continue
+        rounds += 1
+        tokens += record.emitted
+        seconds += record.seconds
+        pulls[str(record.arm)] += 1
+        accepted[str(record.arm)] += record.accepted
+        drafted[str(record.arm)] += record.drafted
+    if as_json:
+        counts = {arm: {"rounds": n, "drafted": drafted[arm], "accepted": accepted[arm]} for arm, n in pulls.items()}
+        whole = {"requests": requests, "rounds": rounds, "tokens": tokens, "seconds": seconds}
+        print(json.dumps({"meta": meta, **whole, "arms": counts}, indent=2))
+        return
+    table = Table(
+        title=f"{requests} requests, {rounds:,} rounds, {tokens:,} tokens, {seconds:,.1f} s", title_justify="left"
+    )
+    for column in ("arm", "rounds", "share", "drafted", "accepted"):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    for arm, n in pulls.most_common():
+        table.add_row(arm, f"{n:,}", f"{n / rounds:.1%}", f"{drafted[arm]:,}", f"{accepted[arm]:,}")
+    Console().print(table)

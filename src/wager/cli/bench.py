@@ -1,0 +1,60 @@
+"""`wager bench`: measurements."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from wager.bench.decisions import arms_for, decision_seconds
+from wager.cli.files import check_writable, write_json
+from wager.policies import POLICIES
+
+app = typer.Typer(help="Measure what wager costs and what it brings.", no_args_is_help=True)
+
+LIMITS = {8: 10e-6, 64: 30e-6}  # arms -> seconds a decision may take
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("decisions")
+def decisions(
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", "-p", help="Policy to time; repeat it. [default: all]", show_default=False),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; their median is reported.")] = 7,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+) -> None:
+    """Time choose plus observe of every policy, at 8 and at 64 arms, without a model."""
+    if json_file is not None:
+        check_writable(json_file)
+    specs = policy or ["fixed:drafter=d0,length=1" if name == "fixed" else name for name in POLICIES]
+    taken: dict[tuple[str, int], list[float]] = {(spec, k): [] for spec in specs for k in LIMITS}
+    for _ in track(range(repeats), description="timing", console=Console(stderr=True), transient=True):
+        for spec, k in taken:
+            taken[spec, k].append(decision_seconds(spec, arms_for(k), rounds=1500, warmup=500))
+    table = Table(title="choose + observe, median (slowest repetition), microseconds", title_justify="left")
+    table.add_column("policy", style="bold")
+    for k, limit in LIMITS.items():
+        table.add_column(f"{k} arms (≤ {limit * 1e6:.0f})", justify="right")
+    rows = []
+    for spec in specs:
+        cells, row = [], {}
+        for k, limit in LIMITS.items():
+            median, worst = statistics.median(taken[spec, k]), max(taken[spec, k])
+            row[str(k)] = {"median_us": median * 1e6, "worst_us": worst * 1e6, "within_limit": median <= limit}
+            cells.append(f"{'' if median <= limit else '[red]'}{median * 1e6:.1f} ({worst * 1e6:.1f})")
+        rows.append({"policy": spec, "arms": row})
+        table.add_row(spec, *cells)
+    Console().print(table)
+    if json_file is not None:
+        write_json(json_file, {"limits_us": {str(k): v * 1e6 for k, v in LIMITS.items()}, "policies": rows})

@@ -1,0 +1,46 @@
+"""Results as files: written whole or not at all, with how they came about."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import wager
+
+
+def provenance() -> dict[str, Any]:
+    """The command, the date and the machine a result belongs to."""
+    return {
+        "command": shlex.join(["wager", *sys.argv[1:]]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"wager": wager.__version__, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before long work, a path that could not be written after it."""
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"cannot write {path}: {'it is a folder' if path.is_dir() else f'no folder {folder} to write in'}"
+        )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON beside the path, then move it there."""
+    text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
+    handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, suffix=".json")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)

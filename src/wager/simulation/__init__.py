@@ -1,0 +1,24 @@
+"""Environments without a model: where policies are compared and their regret is measured."""
+
+from wager.simulation.adversarial import Adversarial
+from wager.simulation.base import CLAIRVOYANT, Environment, Run, Scenario, play
+from wager.simulation.experiment import Comparison, compare
+from wager.simulation.serving import Costs, Serving, load_trace
+from wager.simulation.stream import Drafter, Stream, VerifyCost
+
+__all__ = [
+    "CLAIRVOYANT",
+    "Adversarial",
+    "Comparison",
+    "Costs",
+    "Drafter",
+    "Environment",
+    "Run",
+    "Scenario",
+    "Serving",
+    "Stream",
+    "VerifyCost",
+    "compare",
+    "load_trace",
+    "play",
+]

@@ -1,0 +1,191 @@
+"""Many policies, many seeds: run them side by side and say what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from wager.core import Arm
+from wager.policies import build
+from wager.simulation.base import CLAIRVOYANT, Run, Scenario, play
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over runs with the half-width of its 95 % interval."""
+
+    mean: float
+    half: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        """From one value per run."""
+        n = len(values)
+        return cls(float(np.mean(values)), 1.96 * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else 0.0)
+
+    def __str__(self) -> str:
+        digits = 1 if abs(self.mean) < 1000 else 0
+        return f"{self.mean:,.{digits}f} ± {self.half:,.{digits}f}"
+
+    def json(self) -> dict[str, float]:
+        """As it is written to a file."""
+        return {"mean": self.mean, "half_width_95": self.half}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one policy did over all seeds, beside the best fixed arm on the same seeds."""
+
+    policy: str
+    runs: tuple[Run, ...]
+    rounds: Estimate
+    seconds: Estimate
+    regret_rounds: Estimate
+    regret_seconds: Estimate
+    goodput: Estimate  # tokens per second
+    speed: Estimate  # goodput over the best fixed arm's
+    tokens_per_round: Estimate  # MAT for a batch of one
+    switches: Estimate
+    best_share: float  # of rounds played with the best fixed arm
+    regret_curve: tuple[Estimate, ...]  # rounds beyond the best fixed arm at each token mark
+
+    def json(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        estimates = (
+            "rounds",
+            "seconds",
+            "regret_rounds",
+            "regret_seconds",
+            "goodput",
+            "speed",
+            "tokens_per_round",
+            "switches",
+        )
+        facts = {key: float(np.mean([run.facts[key] for run in self.runs])) for key in self.runs[0].facts}
+        return {
+            "policy": self.policy,
+            **{name: getattr(self, name).json() for name in estimates},
+            "best_share": self.best_share,
+            "pulls": {str(arm): float(np.mean([run.pulls[arm] for run in self.runs])) for arm in self.runs[0].pulls},
+            "facts": facts,
+            "regret_curve": [estimate.json() for estimate in self.regret_curve],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """An experiment's outcome."""
+
+    marks: tuple[int, ...]  # tokens
+    best: Arm  # the fixed arm that took least seconds
+    best_fixed: Result
+    clairvoyant: Result
+    results: tuple[Result, ...]
+
+    @property
+    def rows(self) -> tuple[Result, ...]:
+        """Everything to show: what one cannot have first."""
+        return (self.clairvoyant, self.best_fixed, *self.results)
+
+    def json(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        return {
+            "marks": list(self.marks),
+            "best_fixed_arm": str(self.best),
+            "best_fixed": self.best_fixed.json(),
+            "clairvoyant": self.clairvoyant.json(),
+            "policies": [result.json() for result in self.results],
+        }
+
+
+def token_marks(goal: int, count: int = 60) -> tuple[int, ...]:
+    """Token counts at which curves are read: evenly spaced on a logarithmic scale, from 10 to the goal."""
+    start = math.log10(min(10, goal))
+    return tuple(sorted({round(float(10**x)) for x in np.linspace(start, math.log10(goal), count)}))
+
+
+def compare(
+    scenario: Scenario,
+    policies: Sequence[str],
+    *,
+    runs: int,
+    seed: int = 0,
+    jobs: int = 1,
+    warmup: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Run every policy, every fixed arm and the clairvoyant on the same seeds.
+
+    The first ``warmup`` tokens of a run do not count. ``progress`` is told how many of how many runs are done.
+    """
+    if runs < 1:
+        raise ValueError(f"an experiment needs at least 1 run, not {runs}")
+    for spec in policies:
+        build(spec, scenario.arms, tokens=scenario.goal)  # a bad specification is refused before anything runs
+    marks = token_marks(scenario.goal)
+    fixed = {f"fixed:drafter={arm.drafter},length={arm.length}": arm for arm in scenario.arms}
+    specs = [CLAIRVOYANT, *fixed, *dict.fromkeys(policies)]
+    tasks = [(scenario, spec, seed + run, marks, warmup) for spec in specs for run in range(runs)]
+    done: list[Run] = []
+    for outcome in _map(tasks, jobs):
+        done.append(outcome)
+        if progress is not None:
+            progress(len(done), len(tasks))
+    by_spec = {spec: tuple(done[i * runs : (i + 1) * runs]) for i, spec in enumerate(specs)}
+    best_spec = min(fixed, key=lambda spec: float(np.mean([run.seconds for run in by_spec[spec]])))
+    best = fixed[best_spec]
+
+    def result(name: str, spec: str) -> Result:
+        return _summarise(name, by_spec[spec], by_spec[best_spec], best)
+
+    return Comparison(
+        marks,
+        best,
+        result(f"best fixed ({best})", best_spec),
+        result(CLAIRVOYANT, CLAIRVOYANT),
+        tuple(result(spec, spec) for spec in dict.fromkeys(policies)),
+    )
+
+
+Task = tuple[Scenario, str, int, tuple[int, ...], int]  # scenario, policy, seed, marks, warm-up
+
+
+def _map(tasks: list[Task], jobs: int) -> Iterator[Run]:
+    if jobs <= 1:
+        yield from map(_task, tasks)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_task, tasks, chunksize=max(1, min(8, len(tasks) // (4 * jobs))))
+
+
+def _task(task: Task) -> Run:
+    scenario, spec, seed, marks, warmup = task
+    return play(scenario, spec, seed, marks=marks, warmup=warmup)
+
+
+def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Arm) -> Result:
+    pairs = list(zip(runs, base, strict=True))
+    played = sum(run.rounds for run in runs)
+    return Result(
+        policy=name,
+        runs=runs,
+        rounds=Estimate.of([run.rounds for run in runs]),
+        seconds=Estimate.of([run.seconds for run in runs]),
+        regret_rounds=Estimate.of([run.rounds - other.rounds for run, other in pairs]),
+        regret_seconds=Estimate.of([run.seconds - other.seconds for run, other in pairs]),
+        goodput=Estimate.of([run.tokens / run.seconds for run in runs]),
+        speed=Estimate.of([(run.tokens / run.seconds) / (o.tokens / o.seconds) for run, o in pairs]),
+        tokens_per_round=Estimate.of([run.tokens / run.rounds for run in runs]),
+        switches=Estimate.of([run.switches for run in runs]),
+        best_share=sum(run.pulls[best] for run in runs) / played,
+        regret_curve=tuple(
+            Estimate.of([run.curve[i][0] - other.curve[i][0] for run, other in pairs])
+            for i in range(len(runs[0].curve))
+        ),
+    )

@@ -1,0 +1,278 @@
+"""Serving: requests that come and go, batched continuously, one draft length per step."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from wager.core import OFF, Arm, Context, Hint, Round
+
+DRAFTER = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds on a machine that is bound by memory while few tokens are verified and by arithmetic when many are."""
+
+    floor: float = 0.020  # one pass over the target's weights
+    per_token: float = 0.0008  # arithmetic per verified token
+    draft_step: float = 0.0015  # one pass over the drafter's weights
+    draft_per_token: float = 0.00002
+    prefill_per_token: float = 0.0001  # of a prompt
+    wake: float = 0.010  # to wake an idle drafter ...
+    lag_per_token: float = 0.00004  # ... and for each token of each request that it missed
+
+    def verify(self, tokens: int) -> float:
+        """One forward pass of the target over so many tokens: a roofline with a rounded corner."""
+        return float(np.hypot(self.floor, self.per_token * tokens))
+
+    def draft(self, steps: int, batch: int) -> float:
+        """So many passes of the drafter over the batch."""
+        return steps * (self.draft_step + self.draft_per_token * batch)
+
+    def catch_up(self, lag: int) -> float:
+        """The drafter reading so many tokens that were generated without it."""
+        return self.wake + self.lag_per_token * lag if lag else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request to come."""
+
+    at: float  # seconds
+    prompt: int  # tokens
+    output: int  # tokens
+
+
+def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None) -> tuple[Arrival, ...]:
+    """Arrivals from a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens, time compressed by ``speed``."""
+    rows: list[Arrival] = []
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            start: datetime | None = None
+            for row in csv.DictReader(file):
+                when = datetime.fromisoformat(row["TIMESTAMP"][:26])
+                start = start or when
+                seconds = (when - start).total_seconds() / speed
+                rows.append(Arrival(seconds, int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"]))))
+                if limit is not None and len(rows) >= limit:
+                    break
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise ValueError(
+            f"{path} is not a load trace: it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens ({error!r})"
+        ) from error
+    if not rows:
+        raise ValueError(f"{path} is not a load trace: it has no rows")
+    return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """An engine with one drafter under a load.
+
+    Either ``load`` holds numbers of concurrent requests, each kept up for an equal share of the tokens (a request that
+    ends is replaced at once), or requests arrive by ``rate`` (per second) or as in ``trace``.
+    """
+
+    goal: int  # tokens to generate
+    lengths: tuple[int, ...] = (1, 2, 3, 4, 5)
+    acceptance: tuple[float, ...] = (0.7,)  # mean over requests, one per stretch of the text's tokens
+    load: tuple[int, ...] = (8,)
+    rate: float = 0.0
+    trace: tuple[Arrival, ...] = ()
+    costs: Costs = field(default_factory=Costs)
+    max_batch: int = 64
+    output: int = 200  # mean tokens of an answer; prompts are half as long
+    spread: float = 20.0  # concentration of acceptance around its mean, request by request
+
+    def __post_init__(self) -> None:
+        if self.goal < 1 or self.output < 1 or self.max_batch < 1 or self.spread <= 0:
+            raise ValueError("tokens, output, max batch and spread are at least 1")
+        if not self.lengths or min(self.lengths) < 1:
+            raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
+        if not self.acceptance or not all(0 < p < 1 for p in self.acceptance):
+            raise ValueError(f"acceptance probabilities lie strictly between 0 and 1, not {self.acceptance}")
+        if self.rate < 0 or not (self.load or self.rate or self.trace):
+            raise ValueError("serving needs a load, a rate above 0 or a trace")
+        if any(not 1 <= n <= self.max_batch for n in self.load):
+            raise ValueError(
+                f"concurrent requests lie between 1 and the largest batch {self.max_batch}, not {self.load}"
+            )
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (OFF, *(Arm(DRAFTER, length) for length in self.lengths))
+
+    def start(self, seed: int) -> Engine:
+        return Engine(self, seed)
+
+
+class Engine:
+    """Continuous batching in steps: admit, draft, verify, emit."""
+
+    def __init__(self, scenario: Serving, seed: int) -> None:
+        self.scenario = scenario
+        self.tokens = 0
+        self.seconds = 0.0  # busy; idle time passes on the clock only
+        self.clock = 0.0
+        self._open = bool(scenario.rate or scenario.trace)
+        self._arms = scenario.arms
+        self._work = np.random.default_rng([seed, 0])  # requests: alike for every policy
+        self._luck = np.random.default_rng([seed, 1])
+        self._waiting: Arrival | None = None
+        self._arrived = 0  # requests read off the trace
+        self._latest = 0.0  # arrival drawn last
+        self._previous: Arm | None = None
+        self._latencies: list[float] = []
+        self._wakes = 0
+        self._lag_seconds = 0.0
+        # one entry per request being decoded
+        self._acceptance = np.zeros(0)
+        self._left = np.zeros(0, dtype=int)  # tokens still to come
+        self._lag = np.zeros(0, dtype=int)  # tokens the drafter has not seen
+        self._since = np.zeros(0)  # arrival
+        self._admit()
+
+    @property
+    def batch(self) -> int:
+        """Requests being decoded."""
+        return len(self._left)
+
+    @property
+    def done(self) -> bool:
+        return self.tokens >= self.scenario.goal or not self.batch
+
+    def context(self) -> Context:
+        lag = int(self._lag.max())
+        return Context(
+            self._arms,
+            batch=self.batch,
+            tokens=self.tokens,
+            previous=self._previous,
+            lag={DRAFTER: lag} if lag else {},
+        )
+
+    def play(self, arm: Arm) -> Round:
+        return self._step(arm, np.full(self.batch, arm.length), arm.length)
+
+    def play_batch(self, choose: Callable[[Sequence[Context]], list[Arm]]) -> Round:
+        """A step in which every request is drafted for in full, and the policy picks what is verified.
+
+        Its hints are the drafter's confidence: each request's acceptance, give or take.
+        """
+        longest = max(self.scenario.lengths)
+        blur = self._luck.normal(0.0, 0.05, (self.batch, longest))
+        sure = np.clip(self._acceptance[:, None] + blur, 0.0, 1.0).tolist()
+        contexts = [
+            Context(self._arms, batch=self.batch, tokens=self.tokens, hints={DRAFTER: Hint(confidence=tuple(row))})
+            for row in sure
+        ]
+        arms = choose(contexts)
+        lengths = np.array([arm.length for arm in arms])
+        return self._step(max(arms, key=lambda arm: arm.length), lengths, longest)
+
+    def clairvoyant(self) -> Arm:
+        """Best expected goodput for one who knows every request's acceptance; waking the drafter is not counted."""
+        return max(self._arms, key=self.expected_goodput)
+
+    def expected_goodput(self, arm: Arm) -> float:
+        """Tokens per second a step of this arm brings on average."""
+        batch, length, costs = self.batch, arm.length, self.scenario.costs
+        emitted = batch + sum(float((self._acceptance**i).sum()) for i in range(1, length + 1))
+        return emitted / (costs.draft(length, batch) + costs.verify(batch * (length + 1)))
+
+    def facts(self) -> dict[str, float]:
+        """Requests finished, times the idle drafter was woken, and latency in seconds from arrival to last token."""
+        facts = {"requests": float(len(self._latencies)), "wakes": float(self._wakes), "lag_seconds": self._lag_seconds}
+        if self._latencies:
+            facts["latency_mean"] = float(np.mean(self._latencies))
+            facts["latency_p99"] = float(np.quantile(self._latencies, 0.99))
+        return facts
+
+    def _step(self, arm: Arm, lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]], steps: int) -> Round:
+        costs, batch = self.scenario.costs, self.batch
+        deepest = int(lengths.max())
+        luck = self._luck.random((batch, deepest)) < self._acceptance[:, None]
+        runs = np.minimum(np.logical_and.accumulate(luck, axis=1).sum(axis=1), lengths)
+        emitted = np.minimum(runs + 1, self._left)
+        lag = int(self._lag.max()) if steps else 0
+        outcome = Round(
+            arm,
+            drafted=int(lengths.sum()),
+            accepted=int(runs.sum()),
+            emitted=int(emitted.sum()),
+            batch=batch,
+            rejected=int((runs < lengths).sum()),
+            draft_seconds=costs.draft(steps, batch),
+            verify_seconds=costs.verify(batch + int(lengths.sum())),
+            lag=lag,
+            lag_seconds=costs.catch_up(int(self._lag.sum())) if lag else 0.0,
+        )
+        self._lag = np.zeros(batch, dtype=int) if steps else self._lag + emitted
+        self._left = self._left - emitted
+        self._wakes += lag > 0
+        self._lag_seconds += outcome.lag_seconds
+        self.tokens += outcome.emitted
+        self.seconds += outcome.seconds
+        self.clock += outcome.seconds
+        self._previous = arm
+        self._retire()
+        self._admit()
+        return outcome
+
+    def _retire(self) -> None:
+        ended = self._left <= 0
+        if ended.any():
+            self._latencies += (self.clock - self._since[ended]).tolist()
+            keep = ~ended
+            self._acceptance, self._left = self._acceptance[keep], self._left[keep]
+            self._lag, self._since = self._lag[keep], self._since[keep]
+
+    def _admit(self) -> None:
+        """Fill the batch: to the wanted concurrency, or with what has arrived; an idle engine waits."""
+        if not self._open:
+            load = self.scenario.load
+            wanted = load[min(len(load) - 1, self.tokens * len(load) // self.scenario.goal)]
+            while self.batch < wanted:
+                self._begin(self._request(self.clock))
+            return
+        while self.batch < self.scenario.max_batch:
+            coming = self._waiting or self._next()
+            if coming is None:
+                return
+            if coming.at > self.clock:
+                if self.batch:
+                    self._waiting = coming
+                    return
+                self.clock = coming.at
+            self._waiting = None
+            self._begin(coming)
+
+    def _next(self) -> Arrival | None:
+        trace = self.scenario.trace
+        self._arrived += 1
+        if trace:
+            return trace[self._arrived - 1] if self._arrived <= len(trace) else None
+        self._latest += self._work.exponential(1 / self.scenario.rate)
+        return self._request(self._latest)
+
+    def _request(self, at: float) -> Arrival:
+        output = int(self._work.geometric(1 / self.scenario.output))
+        return Arrival(at, prompt=1 + int(self._work.geometric(2 / (self.scenario.output + 1))), output=output)
+
+    def _begin(self, request: Arrival) -> None:
+        prefill = request.prompt * self.scenario.costs.prefill_per_token
+        self.clock += prefill
+        self.seconds += prefill
+        means, spread = self.scenario.acceptance, self.scenario.spread
+        mean = means[min(len(means) - 1, self.tokens * len(means) // self.scenario.goal)]
+        acceptance = self._work.beta(mean * spread, (1 - mean) * spread)
+        self._acceptance = np.append(self._acceptance, acceptance)
+        self._left = np.append(self._left, request.output)
+        self._lag = np.append(self._lag, 0)
+        self._since = np.append(self._since, request.at)

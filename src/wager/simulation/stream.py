@@ -1,0 +1,187 @@
+"""One text at a time: drafters with given acceptance, lengths with given costs, phases that change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wager.core import OFF, Arm, Context, Round
+from wager.policies.base import expected_tokens
+
+_BLOCK = 512  # rounds drawn at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A drafter as the simulation knows it."""
+
+    name: str
+    acceptance: tuple[float, ...]  # probability that a token is accepted, one per phase
+    step_seconds: float = 0.0  # to draft one token
+
+    def __post_init__(self) -> None:
+        if not all(0 <= p <= 1 for p in self.acceptance):
+            raise ValueError(f"acceptance probabilities lie in [0, 1], not {self.acceptance} (drafter {self.name!r})")
+        if self.step_seconds < 0:
+            raise ValueError(f"seconds are at least 0, not {self.step_seconds} (drafter {self.name!r})")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCost:
+    """Seconds of one verification by its width (tokens in the forward pass), straight lines between known widths."""
+
+    points: tuple[tuple[int, float], ...] = ((1, 1.0),)  # (width, seconds), widths ascending
+
+    def __post_init__(self) -> None:
+        widths = [w for w, _ in self.points]
+        if not widths or widths != sorted(set(widths)) or widths[0] < 1 or min(s for _, s in self.points) <= 0:
+            raise ValueError(f"a verify cost needs ascending widths from 1 and positive seconds, not {self.points}")
+
+    def __call__(self, width: int) -> float:
+        widths, seconds = zip(*self.points, strict=True)
+        return float(np.interp(width, widths, seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Truncated-geometric arms (BanditSpec eq. 4), with phases and with costs where wanted.
+
+    A token of drafter i is accepted with probability alpha, itself drawn afresh for every position from a Beta
+    distribution with the drafter's acceptance as mean (MetaSD, assumption 1); 1 - TV is that alpha.
+    """
+
+    drafters: tuple[Drafter, ...]
+    lengths: tuple[int, ...]
+    goal: int  # tokens to generate
+    off: bool = False  # is plain decoding an arm
+    verify: VerifyCost = VerifyCost()
+    phase_tokens: int = 0  # tokens after which the next phase begins, round and round; 0: the first phase for good
+    concentration: float = 2.0  # of the Beta distribution; the larger, the less alpha varies
+    lag_seconds: float = 0.0  # to catch up on one token
+
+    def __post_init__(self) -> None:
+        phases = {len(d.acceptance) for d in self.drafters}
+        if not self.drafters or len(phases) != 1:
+            raise ValueError("a stream needs at least one drafter, and every drafter one acceptance per phase")
+        if not self.lengths or min(self.lengths) < 1:
+            raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
+        if self.goal < 1 or self.concentration <= 0 or self.phase_tokens < 0 or self.lag_seconds < 0:
+            raise ValueError("tokens and concentration are positive, phase tokens and lag seconds at least 0")
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        drafted = tuple(Arm(d.name, length) for d in self.drafters for length in self.lengths)
+        return (OFF, *drafted) if self.off else drafted
+
+    def start(self, seed: int) -> Text:
+        return Text(self, seed)
+
+    def seconds(self, arm: Arm) -> float:
+        """Seconds of a round of this arm, lag aside."""
+        step = next((d.step_seconds for d in self.drafters if d.name == arm.drafter), 0.0)
+        return arm.length * step + self.verify(arm.length + 1)
+
+    def goodput(self, arm: Arm, phase: int) -> float:
+        """Expected tokens per second of an arm in a phase."""
+        acceptance = next((d.acceptance[phase] for d in self.drafters if d.name == arm.drafter), 0.0)
+        return expected_tokens(acceptance, arm.length) / self.seconds(arm)
+
+
+class Text:
+    """A stream being generated."""
+
+    def __init__(self, stream: Stream, seed: int) -> None:
+        self.stream = stream
+        self.tokens = 0
+        self.seconds = 0.0
+        self._arms = stream.arms
+        self._longest = max(stream.lengths)
+        self._draft = {arm: stream.seconds(arm) - stream.verify(arm.length + 1) for arm in self._arms}
+        self._verify = {arm: stream.verify(arm.length + 1) for arm in self._arms}
+        self._best = [
+            max(self._arms, key=lambda arm: stream.goodput(arm, phase))
+            for phase in range(len(stream.drafters[0].acceptance))
+        ]
+        self._luck = {(i, phase): _Luck(d.acceptance[phase], self._longest, stream.concentration, (seed, i, phase))
+                      for i, d in enumerate(stream.drafters) for phase in range(len(d.acceptance))}  # fmt: skip
+        self._number = {d.name: i for i, d in enumerate(stream.drafters)}
+        self._synced = dict.fromkeys(self._number, 0)  # drafter -> tokens it has processed
+        self._previous: Arm | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.tokens >= self.stream.goal
+
+    @property
+    def phase(self) -> int:
+        """Which acceptances hold now."""
+        every = self.stream.phase_tokens
+        return self.tokens // every % len(self._best) if every else 0
+
+    def context(self) -> Context:
+        lag = {}
+        if self.stream.lag_seconds:
+            lag = {name: self.tokens - at for name, at in self._synced.items() if at < self.tokens}
+        return Context(self._arms, tokens=self.tokens, previous=self._previous, lag=lag)
+
+    def play(self, arm: Arm) -> Round:
+        if arm.length:
+            luck = self._luck[self._number[arm.drafter], self.phase]
+            run, overlap = luck.next()
+            accepted = min(run, arm.length)
+            overlap = overlap[: arm.length]
+            lag = self.tokens - self._synced[arm.drafter] if self.stream.lag_seconds else 0
+        else:
+            accepted, overlap, lag = 0, (), 0
+        outcome = Round(
+            arm,
+            drafted=arm.length,
+            accepted=accepted,
+            emitted=accepted + 1,
+            draft_seconds=self._draft[arm],
+            verify_seconds=self._verify[arm],
+            lag=lag,
+            lag_seconds=lag * self.stream.lag_seconds,
+            overlap=overlap,
+        )
+        self.tokens += outcome.emitted
+        self.seconds += outcome.seconds
+        self._previous = arm
+        if arm.length:
+            self._synced[arm.drafter] = self.tokens
+        return outcome
+
+    def clairvoyant(self) -> Arm:
+        return self._best[self.phase]
+
+    def facts(self) -> dict[str, float]:
+        return {}
+
+
+class _Luck:
+    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy."""
+
+    def __init__(self, acceptance: float, length: int, concentration: float, seed: Sequence[int]) -> None:
+        self._rng = np.random.default_rng(list(seed))
+        self._mean, self._length, self._concentration = acceptance, length, concentration
+        self._runs: list[int] = []
+        self._overlaps: list[tuple[float, ...]] = []
+
+    def next(self) -> tuple[int, tuple[float, ...]]:
+        """How many tokens in a row are accepted, and 1 - TV at each position."""
+        if not self._runs:
+            self._draw()
+        return self._runs.pop(), self._overlaps.pop()
+
+    def _draw(self) -> None:
+        shape = (_BLOCK, self._length)
+        if 0 < self._mean < 1:
+            a, b = self._mean * self._concentration, (1 - self._mean) * self._concentration
+            alpha = self._rng.beta(a, b, shape)
+        else:
+            alpha = np.full(shape, self._mean)
+        runs = np.cumprod(self._rng.random(shape) < alpha, axis=1).sum(axis=1)
+        self._runs = runs.tolist()
+        self._overlaps = [tuple(row) for row in alpha.tolist()]

@@ -1,0 +1,42 @@
+"""What BanditSpec proves about regret, as numbers to hold a simulation against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wager.policies.base import expected_tokens
+
+
+def truncated_geometric_kl(p: float, q: float, length: int) -> float:
+    """KL divergence between truncated geometrics with acceptance p and q (proof of Proposition 4.5)."""
+    accepted = expected_tokens(p, length) - 1  # expected successes of a round
+    return accepted * math.log(p / q) + (1 - p**length) * math.log((1 - p) / (1 - q))
+
+
+def lower_bound(acceptance: Sequence[float], length: int, tokens: float) -> float:
+    """Theorem 4.4: asymptotically, no consistent policy has less regret (in rounds) on truncated-geometric arms."""
+    best = max(acceptance)
+    top = expected_tokens(best, length)
+    gaps = [(top - expected_tokens(p, length), truncated_geometric_kl(p, best, length)) for p in acceptance if p < best]
+    return math.log(tokens) * sum(gap / top / kl for gap, kl in gaps)
+
+
+def ucbspec_bound(acceptance: Sequence[float], length: int, rounds: float, delta: float = 0.5) -> float:
+    """Theorem 4.3 with the constants of its proof (D.2): UCBSpec's expected regret over this many expected rounds."""
+    k = len(acceptance)
+    top = expected_tokens(max(acceptance), length)
+    total = k + math.pi**2 * delta / 6
+    for gap in (top - expected_tokens(p, length) for p in acceptance):
+        if gap > 0:
+            pulls = 4 + 2 * length**2 / gap**2 * (1 + 2 * math.log(length * k * rounds**2 / (gap * delta)))
+            total += gap / top * pulls
+    return total
+
+
+def exp3spec_bound(arms: int, length: int, tokens: int, best_rounds: float) -> float:
+    """Theorem 5.3: EXP3Spec's expected regret against the best fixed arm's rounds, on any sequence."""
+    k_log_k = arms * math.log(arms)
+    worst_case = math.sqrt(tokens * k_log_k)
+    by_instance = 2 * length * k_log_k + math.sqrt(best_rounds * k_log_k)
+    return 2 * length * min(worst_case, by_instance)

@@ -1,0 +1,167 @@
+"""What must hold for every policy."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import ARMS, contexts, rounds
+
+from wager.core import OFF, Arm, Context, Round
+from wager.policies import POLICIES, build
+from wager.simulation import Drafter, Serving, Stream, VerifyCost, play
+
+SPECS = ["fixed:drafter=a,length=3" if name == "fixed" else name for name in POLICIES]
+# Every policy also under the rewards it takes but does not default to.
+SPECS += [
+    f"{name}:reward={reward}"
+    for name, entry in POLICIES.items()
+    if "reward" in entry.parameters
+    for reward in getattr(entry.make, "allowed", ())
+    if reward != entry.parameters["reward"]
+]
+SPECS += [
+    "meta-ucb:lag_cost=0.05",
+    "discounted-ucb:gamma=0.5",
+    "sliding-ucb:window=3",
+    "kl-ucb:c=3",
+    "tetris:drafter=b",
+]
+
+Event = Context | Round
+streams = st.lists(contexts() | rounds(), max_size=60)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@given(events=streams, later=streams, seed=st.integers(0, 2**32))
+def test_any_legal_stream_gets_available_arms_and_survives_saving(
+    spec: str, events: list[Event], later: list[Event], seed: int
+) -> None:
+    policy = build(spec, ARMS, seed=seed)
+    _follow(policy, events)
+    saved = json.loads(json.dumps(policy.state(), allow_nan=False))
+    twin = build(spec, ARMS, seed=seed + 1)
+    twin.load(saved)
+    assert _follow(policy, later) == _follow(twin, later)
+
+
+def _follow(policy: object, events: list[Event]) -> list[Arm]:
+    chosen = []
+    for event in events:
+        if isinstance(event, Round):
+            policy.observe(event)  # type: ignore[attr-defined]
+        else:
+            chosen.append(policy.choose(event))  # type: ignore[attr-defined]
+            assert chosen[-1] in event.arms
+    return chosen
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_reset_forgets_everything(spec: str) -> None:
+    policy = build(spec, ARMS, seed=7)
+    fresh = json.dumps(policy.state())
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        arm = policy.choose(Context(ARMS))
+        accepted = int(rng.integers(0, arm.length + 1))
+        policy.observe(Round(arm, arm.length, accepted, accepted + 1, verify_seconds=0.1))
+    assert spec.startswith(("off", "fixed")) or json.dumps(policy.state()) != fresh
+    policy.reset()
+    assert json.dumps(policy.state()) == fresh
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_memory_does_not_grow_with_rounds(spec: str) -> None:
+    policy = build(spec, ARMS, seed=1)
+    rng = np.random.default_rng(0)
+    outcomes = {
+        arm: [Round(arm, arm.length, a, a + 1, batch=1, verify_seconds=0.1) for a in range(arm.length + 1)]
+        for arm in ARMS
+    }
+    contexts_ = [Context(ARMS, batch=b, lag={"a": b}) for b in (1, 2, 3)]
+
+    def run(n: int) -> None:
+        for t in range(n):
+            arm = policy.choose(contexts_[t % 3])
+            policy.observe(outcomes[arm][int(rng.integers(0, arm.length + 1))])
+
+    run(1500)
+    tracemalloc.start()
+    run(1500)
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert grown < 20_000  # bytes; a list of 1,500 floats alone would be 48,000
+
+
+def test_saved_state_of_another_policy_or_other_arms_is_refused() -> None:
+    saved = build("ucbspec", ARMS).state()
+    with pytest.raises(ValueError, match="saved state is of UCBSpec"):
+        build("exp3spec", ARMS).load(saved)
+    with pytest.raises(ValueError, match="saved state is of UCBSpec"):
+        build("ucbspec", ARMS[:3]).load(saved)
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ("ucb", "ucbspec"),
+        ("", "ucbspec"),
+        ("ucbspec:gamma=1", "delta, reward"),
+        ("ucbspec:delta", "delta=VALUE"),
+        ("ucbspec:delta=x", "a number"),
+        ("ucbspec:delta=0", "above 0"),
+        ("ucbspec:reward=speed", "tokens, be, bd"),
+        ("kl-ucb:reward=bd", "tokens, goodput"),
+        ("sliding-ucb:window=1.5", "a whole number"),
+        ("fixed", "drafter and length"),
+        ("fixed:drafter=z,length=3", "a:3"),
+        ("tetris:drafter=z", "a, b, c"),
+        ("off:length=3", "none"),
+    ],
+)
+def test_a_bad_specification_is_refused_in_a_sentence_that_names_the_choices(spec: str, names: str) -> None:
+    with pytest.raises(ValueError, match=names):
+        build(spec, ARMS)
+
+
+def test_off_and_fixed_need_their_arm() -> None:
+    with pytest.raises(ValueError, match="no arm off:0 here"):
+        build("off", [Arm("a", 2)])
+
+
+def test_an_unknown_arm_in_the_context_is_refused() -> None:
+    with pytest.raises(ValueError, match="z:2 is not one of"):
+        build("ucbspec", ARMS).choose(Context((Arm("z", 2),)))
+
+
+def test_drafters_and_lengths_are_arms_alike() -> None:
+    by_drafter = Stream((Drafter("x", (0.8,)), Drafter("y", (0.3,))), (4,), 4000)
+    by_length = Stream((Drafter("x", (0.2,)),), (1, 8), 4000, verify=VerifyCost(((1, 1.0), (9, 5.0))))
+    for scenario, best in ((by_drafter, Arm("x", 4)), (by_length, Arm("x", 1))):
+        for spec in ("ucbspec:reward=goodput", "kl-ucb:reward=goodput", "ada-bingreedy", "thompson:reward=goodput"):
+            run = play(scenario, spec, 0)
+            assert run.pulls[best] > 0.6 * run.rounds, spec
+
+
+def test_tetris_spends_its_budget_on_the_surest_drafts() -> None:
+    from wager.core import Hint
+
+    arms = (OFF, *(Arm("d", n) for n in range(1, 6)))
+    policy = build("tetris:per_request=2", arms)
+    sure, unsure = Hint(confidence=(0.9,) * 5), Hint(confidence=(0.3,) * 5)
+    contexts_ = [Context(arms, batch=2, hints={"d": hint}) for hint in (unsure, sure)]
+    assert policy.choose_batch(contexts_) == [OFF, Arm("d", 4)]  # type: ignore[attr-defined]
+    assert play(Serving(goal=2000, load=(4,)), "tetris", 0).rounds > 0
+
+
+def test_switching_cost_keeps_meta_ucb_with_a_drafter() -> None:
+    scenario = Stream(tuple(Drafter(f"d{i}", (0.5,)) for i in range(4)), (4,), 4000, lag_seconds=0.01)
+    switches = [
+        np.mean([play(scenario, f"meta-ucb:beta=0.3,lag_cost={cost}", seed).switches for seed in range(3)])
+        for cost in (0.0, 0.02)
+    ]
+    assert switches[1] < switches[0] / 2
