@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -12,5 +13,10 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError) as error:
-        print(f"wager: {error}", file=sys.stderr)
+        if os.environ.get("WAGER_DEBUG"):
+            raise
+        if isinstance(error, OSError) and error.filename is not None:
+            print(f"wager: {error.filename}: {error.strerror}", file=sys.stderr)
+        else:
+            print(f"wager: {error}", file=sys.stderr)
         sys.exit(2)

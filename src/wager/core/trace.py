@@ -101,13 +101,13 @@ class TraceWriter:
 
 def read_meta(path: str | Path) -> dict[str, Any]:
     """What the header says of the trace: model, machine, command."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         return _header(file.readline(), path)
 
 
 def read(path: str | Path) -> Iterator[Record]:
     """The records of a trace in order; a truncated last line is left out."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         _header(file.readline(), path)
         number, held = 1, ""
         for line in file:

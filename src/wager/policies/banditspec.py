@@ -11,6 +11,8 @@ from typing import ClassVar
 from wager.core import Arm, Context, Round
 from wager.policies.base import RewardPolicy, require
 
+LEAST_CHANCE = 1e-12
+
 
 class UCBSpec(RewardPolicy):
     """Optimism with a self-normalised confidence radius on the tokens a round brings."""
@@ -96,4 +98,7 @@ class EXP3Spec(RewardPolicy):
     def chance(self, arm: Arm) -> float:
         """How likely the arm was in the latest choice; 1/K for one that could not be drawn."""
         place = self.slot[arm]
-        return self.chances[self.drawn.index(place)] if place in self.drawn else 1 / len(self.arms)
+        if place not in self.drawn:
+            return 1 / len(self.arms)
+        # An engine may play an arm that was as good as impossible; one such round must not outweigh all others.
+        return max(self.chances[self.drawn.index(place)], LEAST_CHANCE)
