@@ -51,7 +51,7 @@ class EXP3Spec(Rewarded):
         # Algorithm 9's learning rate
         eta = math.sqrt(math.log(k) / (t * k))
         # line 4; the smallest sum is taken from all of them, which leaves p as it is and keeps exp from underflowing
-        sums = {arm: min(sum(self.z[arm]), 1e300) for arm in available}  # finite also after a p of 1e-308
+        sums = {arm: sum(self.z[arm]) for arm in available}
         smallest = min(sums.values())
         weight = {arm: math.exp(-eta * (sums[arm] - smallest)) for arm in available}
         total = sum(weight.values())
@@ -61,6 +61,6 @@ class EXP3Spec(Rewarded):
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        # line 8: (L + 1 - Y) / (L p), that is the unit loss over p; an arm the engine put in its place may have none
-        p = self.probability.get(round.arm, 0.0)
-        self.z[round.arm].append((1 - self.units[-1]) / (p if p > 0 else 1 / len(self.arms)))
+        # line 8: (L + 1 - Y) / (L p), that is the unit loss over p; an arm the engine put in its place may have no p
+        p = self.probability.get(round.arm, 1 / len(self.arms))
+        self.z[round.arm].append((1 - self.units[-1]) / max(p, 1e-12))

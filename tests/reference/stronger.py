@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from reference.history import Rewarded, expected_tokens
 from wager.core import Arm, Context
 
@@ -76,22 +74,24 @@ class Thompson(Geometric):
 
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0, reward: str = "tokens") -> None:
         super().__init__(arms, seed=seed, reward=reward)
+        self.blocks: dict[Arm, tuple[int, list[float]]] = {}
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
         unplayed = self.first_unplayed(available)
         if self.reward == "goodput" and unplayed is not None:
             return unplayed
-        theta = self.draw_few(available) if len(self.arms) <= 16 else self.draw_many()
-        return self.argmax({arm: self.index(arm, theta[arm]) for arm in available})
+        return self.argmax({arm: self.index(arm, self.draw(arm)) for arm in available})
 
-    def draw_few(self, available: list[Arm]) -> dict[Arm, float]:
-        """Beta(1 + s, 1 + f), one available arm after the other."""
-        return {arm: float(self.rng.beta(1 + self.successes(arm), 1 + self.failures(arm))) for arm in available}
-
-    def draw_many(self) -> dict[Arm, float]:
-        """The same from pairs of gamma variates, for all arms at once."""
-        s = [1.0 + self.successes(arm) for arm in self.arms]
-        f = [1.0 + self.failures(arm) for arm in self.arms]
-        won, lost = self.rng.standard_gamma(np.array([s, f]))
-        return {arm: float(won[i] / (won[i] + lost[i])) for i, arm in enumerate(self.arms)}
+    def draw(self, arm: Arm) -> float:
+        """Beta(1 + s, 1 + f): one draw after each new round of the arm (and at the start), later 32 at a time."""
+        a, b = 1.0 + self.successes(arm), 1.0 + self.failures(arm)
+        rounds = len(self.rounds_of[arm])
+        known, left = self.blocks.get(arm, (-1, None))
+        if known != rounds:
+            self.blocks[arm] = (rounds, [])
+            return float(self.rng.beta(a, b))
+        if not left:
+            left = self.rng.beta(a, b, 32).tolist()
+            self.blocks[arm] = (rounds, left)
+        return left.pop()

@@ -37,8 +37,9 @@ class DSD(ModelPolicy):
             return first
         at_zero, per_token = self.latency()
         per_width = per_token * context.batch
+        verify = [max(1e-9, at_zero + per_width * width) for width in range(self.longest + 2)]
         per_arm = zip(self.tokens, self.drafting, self.widths, strict=True)
-        return self.best([t / (draft + max(1e-9, at_zero + per_width * width)) for t, draft, width in per_arm], slots)
+        return self.best([tokens / (draft + verify[width]) for tokens, draft, width in per_arm], slots)
 
     def observe(self, round: Round) -> None:
         self.played[self.slot[round.arm]] = True

@@ -52,6 +52,7 @@ class Analytical(ModelPolicy):
         super().__init__(arms, cap=cap, seed=seed)
         require(history >= 1, f"history is at least 1 round, not {history}")
         self.history = history
+        self.by_length = {n: [i for i, arm in enumerate(self.arms) if arm.length == n] for n in range(self.longest + 1)}
         self.reset()
 
     def reset(self) -> None:
@@ -87,9 +88,8 @@ class Analytical(ModelPolicy):
     def _time(self, length: int) -> None:
         times = self.verify[length]
         seconds = sum(times) / len(times) or 1.0
-        for i, arm in enumerate(self.arms):
-            if arm.length == length:
-                self.verifying[i] = seconds
+        for i in self.by_length[length]:
+            self.verifying[i] = seconds
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.policies.base import RewardPolicy, expected_tokens, require
+
+ALMOST_SURE = 1 - 1e-12  # keeps 1 - acceptance from being 0
 
 
 class TrialPolicy(RewardPolicy):
@@ -48,7 +50,7 @@ class TrialPolicy(RewardPolicy):
     def first_unplayed(self, context: Context) -> Arm | None:
         """The first available arm that was never played."""
         pulls = self.pulls
-        return next((self.arms[i] for i in self.available(context.arms) if not pulls[i]), None)
+        return None if all(pulls) else next((self.arms[i] for i in self.available(context.arms) if not pulls[i]), None)
 
 
 class KLUCB(TrialPolicy):
@@ -68,6 +70,7 @@ class KLUCB(TrialPolicy):
     def reset(self) -> None:
         super().reset()
         self.bounds = [math.inf] * len(self.arms)  # no index is larger than this ...
+        self.roots = [1.0] * len(self.arms)  # ... nor any U than this ...
         self.valid = 0.0  # ... until the exploration level passes this
 
     def choose(self, context: Context) -> Arm:
@@ -78,33 +81,38 @@ class KLUCB(TrialPolicy):
         level = log + self.c * math.log(max(log, 1.0))
         if level > self.valid:
             self.valid = level + self.AHEAD
-            self.bounds = [self.index(i, self.valid) for i in range(len(self.arms))]
+            for i in range(len(self.arms)):
+                self._bound(i)
         slots, bounds = self.available(context.arms), self.bounds
         leader = max(slots, key=bounds.__getitem__)
-        best = self.index(leader, level)
+        best = self._index(leader, upper_bound(self.wins[leader], self.losses[leader], level, self.roots[leader]))
         for i in slots:
-            if i != leader and (bounds[i] > best or (bounds[i] == best and i < leader)):
-                exact = self.index(i, level)
+            if bounds[i] >= best and i != leader:
+                exact = self._index(i, upper_bound(self.wins[i], self.losses[i], level, self.roots[i]))
                 if exact > best or (exact == best and i < leader):
                     leader, best = i, exact
         return self.arms[leader]
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        i = self.slot[round.arm]
-        self.bounds[i] = self.index(i, self.valid)
+        self._bound(self.slot[round.arm])
 
-    def index(self, i: int, level: float) -> float:
-        """Tokens (per second) of arm i at the upper confidence bound of its acceptance."""
-        length = self.arms[i].length
-        tokens = expected_tokens(upper_bound(self.wins[i], self.losses[i], level), length) if length else 1.0
-        return tokens / self.seconds[i]
+    def _bound(self, i: int) -> None:
+        self.roots[i] = upper_bound(self.wins[i], self.losses[i], self.valid)
+        self.bounds[i] = self._index(i, self.roots[i])
+
+    def _index(self, i: int, acceptance: float) -> float:
+        """Tokens (per second) of arm i at this acceptance."""
+        return expected_tokens(acceptance, self.arms[i].length) / self.seconds[i]
 
 
 class Thompson(TrialPolicy):
     """Plays each arm as often as it is likely to be the best, under a Beta belief per token."""
 
-    FEW = 16  # arms up to which single draws are faster than one draw of an array
+    # A draw stays good until its arm is played again, so arms that are seldom played draw a block at a time.
+    learned = (*TrialPolicy.learned, "stale", "drawn")
+
+    BLOCK = 32
 
     def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
@@ -113,64 +121,59 @@ class Thompson(TrialPolicy):
 
     def reset(self) -> None:
         super().reset()
-        self.beliefs = np.ones((2, len(self.arms)))  # the parameters of each arm's Beta
+        self.stale = [True] * len(self.arms)  # nothing was drawn since the arm's last round
+        self.drawn: list[list[float]] = [[] for _ in self.arms]  # indices in store, each used once
 
     def choose(self, context: Context) -> Arm:
         if self.timed:
             first = self.first_unplayed(context)
             if first is not None:
                 return first
-        slots = self.available(context.arms)
-        if len(self.arms) > self.FEW:
-            return self.best(self._draw_all(), slots)
-        beta, widths, seconds = self.rng.beta, self.widths, self.seconds
-        leader, best = -1, -1.0
-        for i in slots:
-            theta = beta(self.wins[i] + 1, self.losses[i] + 1)
-            tokens = (1 - theta ** widths[i]) / (1 - theta) if theta < 1 else widths[i]
-            if tokens / seconds[i] > best:
-                leader, best = i, tokens / seconds[i]
-        return self.arms[leader]
+        slots, drawn = self.available(context.arms), self.drawn
+        index = [drawn[i].pop() if drawn[i] else self._draw(i) for i in slots]
+        return self.arms[slots[index.index(max(index))]]
 
     def observe(self, round: Round) -> None:
         super().observe(round)
         i = self.slot[round.arm]
-        self.beliefs[0, i] = self.wins[i] + 1
-        self.beliefs[1, i] = self.losses[i] + 1
+        self.stale[i] = True
+        self.drawn[i] = []
 
-    def _draw_all(self) -> list[float]:
-        """The same for every arm with arrays: Beta(a, b) is G(a)/(G(a) + G(b)) for gamma variates G."""
-        won, lost = self.rng.standard_gamma(self.beliefs)
-        theta = won / (won + lost)
-        tokens = (1 - theta**self.widths) / np.maximum(1 - theta, 1e-16)
-        index: list[float] = (tokens / self.seconds if self.timed else tokens).tolist()
-        return index
+    def _draw(self, i: int) -> float:
+        """Tokens (per second) of arm i at an acceptance drawn from its posterior Beta(1 + wins, 1 + losses)."""
+        a, b, width = self.wins[i] + 1.0, self.losses[i] + 1.0, self.widths[i]
+        if self.stale[i]:
+            self.stale[i] = False
+            theta = min(self.rng.beta(a, b), ALMOST_SURE)
+            return (1 - theta**width) / (1 - theta) / self.seconds[i]
+        thetas = np.minimum(self.rng.beta(a, b, self.BLOCK), ALMOST_SURE)
+        self.drawn[i] = ((1 - thetas**width) / (1 - thetas) / self.seconds[i]).tolist()
+        return self.drawn[i].pop()
 
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        self.beliefs = np.array([self.wins, self.losses]) + 1.0
 
-
-def upper_bound(successes: float, failures: float, level: float) -> float:
-    """Largest acceptance q with N kl(p, q) <= level, for p = successes / N and N trials."""
-    n = successes + failures
+def upper_bound(wins: int, losses: int, level: float, start: float = 1.0) -> float:
+    """Largest acceptance q with N kl(p, q) <= level, for p = wins / N and N trials; it is no larger than ``start``."""
+    n = wins + losses
     if n == 0:
         return 1.0
-    p, goal = successes / n, level / n
-    if failures == 0 or goal <= 0:
+    p, goal = wins / n, level / n
+    if losses == 0 or goal <= 0:
         return p
-    if successes == 0:
+    if wins == 0:
         return -math.expm1(-goal)
-    # Newton from the right of the root: kl is convex, so the steps only ever come nearer. Two starts lie to the right:
-    # kl(p, q) >= (q - p)^2 / 2m with m the largest x(1 - x) on [p, 1], and
-    # kl(p, q) >= p log p + (1 - p) log((1 - p)/(1 - q)), which keeps q below 1.
-    entropy = p * math.log(p)
-    most = p * (1 - p) if p > 0.5 else 0.25
-    q = min(p + math.sqrt(2 * most * goal), 1 - (1 - p) * math.exp((entropy - goal) / (1 - p)))
-    constant = entropy + (1 - p) * math.log1p(-p) - goal
+    log, rest = math.log, 1 - p
+    entropy = p * log(p)
+    q = start
+    if q >= 1:
+        # kl(p, q) >= (q - p)^2 / 2m with m the largest x(1 - x) on [p, 1], and
+        # kl(p, q) >= p log p + (1 - p) log((1 - p)/(1 - q)), which keeps q below 1: the root lies left of both.
+        most = p * rest if p > 0.5 else 0.25
+        q = min(p + math.sqrt(2 * most * goal), 1 - rest * math.exp((entropy - goal) / rest))
+    # Newton from the right of the root: kl is convex, so the steps only ever come nearer, and square the error.
+    constant = entropy + rest * log(rest) - goal
     for _ in range(60):
-        step = (constant - p * math.log(q) - (1 - p) * math.log1p(-q)) * q * (1 - q) / (q - p)
+        step = (constant - p * log(q) - rest * log(1 - q)) * q * (1 - q) / (q - p)
         q -= step
-        if abs(step) < 1e-13:
+        if step < 1e-8:
             break
     return q

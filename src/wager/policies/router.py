@@ -60,7 +60,7 @@ class PromptRouter(ArmPolicy):
         if self.size and self.chosen is None:
             self.vectors.append(self.features)
             for drafter, (accepted, rejected) in self.counts.items():
-                row = (self.features, accepted / (accepted + rejected))
+                row = (self.features, accepted / max(1, accepted + rejected))
                 self.rows.setdefault(drafter, []).append(row)
         self.size = self.size or len(vector)
         self.features = (vector + [0.0] * self.size)[: self.size]
