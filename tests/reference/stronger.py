@@ -84,7 +84,7 @@ class Thompson(Geometric):
         return self.argmax({arm: self.index(arm, self.draw(arm)) for arm in available})
 
     def draw(self, arm: Arm) -> float:
-        """Beta(1 + s, 1 + f): one draw after each new round of the arm (and at the start), later 32 at a time."""
+        """Beta(1 + s, 1 + f): one draw after each new round of the arm (and at the start), later 128 at a time."""
         a, b = 1.0 + self.successes(arm), 1.0 + self.failures(arm)
         rounds = len(self.rounds_of[arm])
         known, left = self.blocks.get(arm, (-1, None))
@@ -92,6 +92,6 @@ class Thompson(Geometric):
             self.blocks[arm] = (rounds, [])
             return float(self.rng.beta(a, b))
         if not left:
-            left = self.rng.beta(a, b, 32).tolist()
+            left = self.rng.beta(a, b, 128).tolist()
             self.blocks[arm] = (rounds, left)
         return left.pop()

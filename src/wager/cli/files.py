@@ -27,6 +27,12 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def data_file(path: Path, kind: str) -> Path:
+    """The file itself, or the one of that name in the data folder that the variable WAGER_DATA names."""
+    folder = os.environ.get("WAGER_DATA")
+    return Path(folder) / kind / path if folder and not path.exists() else path
+
+
 def check_writable(path: Path) -> None:
     """Refuse, before long work, a path that could not be written after it."""
     folder = path.resolve().parent

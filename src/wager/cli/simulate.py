@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wager.cli.files import check_writable, write_json
+from wager.cli.files import check_writable, data_file, write_json
 from wager.core import TraceWriter
 from wager.report.regret import draw, require_matplotlib
 from wager.simulation import (
@@ -112,7 +112,11 @@ def command(
         float, typer.Option(help="Requests per second instead of a load (serving).", rich_help_panel=_SHAPE)
     ] = 0.0,
     trace: Annotated[
-        Path | None, typer.Option(help="Arrivals from a CSV instead of a load (serving).", rich_help_panel=_SHAPE)
+        Path | None,
+        typer.Option(
+            help="Arrivals from a CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.",
+            rich_help_panel=_SHAPE,
+        ),
     ] = None,
     speed: Annotated[
         float, typer.Option(help="How much faster than recorded the trace is played.", rich_help_panel=_SHAPE)
@@ -159,7 +163,7 @@ def command(
             acceptance=tuple(p for d in parse_drafters(acceptances) for p in d.acceptance),
             load=() if rate or trace else parse_ints(load, "--load"),
             rate=rate,
-            trace=load_trace(trace, speed=speed) if trace else (),
+            trace=load_trace(data_file(trace, "traces"), speed=speed) if trace else (),
             costs=Costs(wake=wake_ms / 1000),
         )
     elif env == "adversarial":

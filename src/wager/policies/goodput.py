@@ -37,7 +37,9 @@ class DSD(ModelPolicy):
             return first
         at_zero, per_token = self.latency()
         per_width = per_token * context.batch
-        verify = [max(1e-9, at_zero + per_width * width) for width in range(self.longest + 2)]
+        verify = [at_zero + per_width * width for width in range(self.longest + 2)]
+        if min(verify) < 1e-9:
+            verify = [max(1e-9, seconds) for seconds in verify]
         per_arm = zip(self.tokens, self.drafting, self.widths, strict=True)
         return self.best([tokens / (draft + verify[width]) for tokens, draft, width in per_arm], slots)
 

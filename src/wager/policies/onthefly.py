@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wager.core import OFF, Arm, Context, Round
-from wager.policies.base import ArmPolicy, RewardPolicy, expected_tokens, require
+from wager.policies.base import ArmPolicy, RewardPolicy, require
 
 
 class ModelPolicy(ArmPolicy):
@@ -17,9 +17,9 @@ class ModelPolicy(ArmPolicy):
         super().__init__(arms, seed=seed)
         require(0 < cap < 1, f"cap lies between 0 and 1, not {cap}")
         self.cap = cap  # on the acceptance of one token, so that 1 - acceptance never is 0
-        self.places: dict[str, list[int]] = {}  # drafter -> places of its arms
+        self.places: dict[str, list[tuple[int, int]]] = {}  # drafter -> places and lengths of its arms
         for i, arm in enumerate(self.arms):
-            self.places.setdefault(arm.drafter, []).append(i)
+            self.places.setdefault(arm.drafter, []).append((i, arm.length))
 
     def reset(self) -> None:
         super().reset()
@@ -36,9 +36,8 @@ class ModelPolicy(ArmPolicy):
         """Predict the drafter's arms from what it had accepted and what drafting took."""
         acceptance = min(self.cap, accepted / (accepted + rejected)) if accepted + rejected else 0.0  # eq. 2
         step = seconds / steps if steps else 0.0
-        for i in self.places[drafter]:
-            length = self.arms[i].length
-            self.tokens[i] = expected_tokens(acceptance, length)
+        for i, length in self.places[drafter]:
+            self.tokens[i] = (1 - acceptance ** (length + 1)) / (1 - acceptance)
             self.drafting[i] = length * step
 
 
@@ -78,12 +77,22 @@ class Analytical(ModelPolicy):
             if past is None:
                 past = self.past[arm.drafter] = deque(maxlen=self.history)
             past.append((round.accepted, round.rejected, round.draft_seconds, round.drafted / round.batch))
-            self.fit(arm.drafter, *map(sum, zip(*past, strict=True)))
+            self._fit(arm.drafter)
         times = self.verify.get(arm.length)
         if times is None:
             times = self.verify[arm.length] = deque(maxlen=self.history)
         times.append(round.verify_seconds)
         self._time(arm.length)
+
+    def _fit(self, drafter: str) -> None:
+        accepted = rejected = 0
+        seconds = steps = 0.0
+        for a, r, s, n in self.past[drafter]:
+            accepted += a
+            rejected += r
+            seconds += s
+            steps += n
+        self.fit(drafter, accepted, rejected, seconds, steps)
 
     def _time(self, length: int) -> None:
         times = self.verify[length]
@@ -93,8 +102,8 @@ class Analytical(ModelPolicy):
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
-        for drafter, past in self.past.items():
-            self.fit(drafter, *map(sum, zip(*past, strict=True)))
+        for drafter in self.past:
+            self._fit(drafter)
         for length in self.verify:
             self._time(length)
 

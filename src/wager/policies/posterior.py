@@ -112,7 +112,7 @@ class Thompson(TrialPolicy):
     # A draw stays good until its arm is played again, so arms that are seldom played draw a block at a time.
     learned = (*TrialPolicy.learned, "stale", "drawn")
 
-    BLOCK = 32
+    BLOCK = 128
 
     def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)

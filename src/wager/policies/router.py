@@ -83,15 +83,15 @@ class PromptRouter(ArmPolicy):
         return best
 
     def _step_seconds(self, drafter: str) -> tuple[float, int]:
-        place = self.inner.places[drafter][0]
-        return self.inner.drafting[place] / self.arms[place].length, place
+        place, length = self.inner.places[drafter][0]
+        return self.inner.drafting[place] / length, place
 
     def _time_per_token(self, drafter: str, alpha: float) -> float:
         """Seconds per token, b n / L + a / rho of eq. 3, at the length d that eq. 1 favours."""
         seconds = {
-            self.arms[i].length: self.inner.drafting[i] + self.inner.verifying[i]
-            for i in self.inner.places[drafter]
-            if self.arms[i].length in self.inner.verify
+            length: self.inner.drafting[i] + self.inner.verifying[i]
+            for i, length in self.inner.places[drafter]
+            if length in self.inner.verify
         }
         depth = max(seconds, key=lambda d: expected_tokens(alpha, d) / seconds[d])
         accepted = sum(alpha**i for i in range(1, depth + 1))  # per round: d rho
