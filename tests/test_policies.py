@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 
 import numpy as np
@@ -13,6 +14,7 @@ from strategies import ARMS, contexts, rounds
 
 from wager.core import OFF, Arm, Context, Round
 from wager.policies import POLICIES, build
+from wager.policies.posterior import upper_bound
 from wager.simulation import Drafter, Serving, Stream, VerifyCost, play
 
 SPECS = ["fixed:drafter=a,length=3" if name == "fixed" else name for name in POLICIES]
@@ -136,6 +138,29 @@ def test_off_and_fixed_need_their_arm() -> None:
 def test_an_unknown_arm_in_the_context_is_refused() -> None:
     with pytest.raises(ValueError, match="z:2 is not one of"):
         build("ucbspec", ARMS).choose(Context((Arm("z", 2),)))
+
+
+@given(
+    wins=st.integers(0, 10**6),
+    losses=st.integers(0, 10**6),
+    level=st.floats(0, 20),
+    guess=st.floats(0, 1) | st.just(1 - 1e-12),
+)
+def test_kl_ucbs_bound_is_the_root_whatever_the_guess(wins: int, losses: int, level: float, guess: float) -> None:
+    trials = wins + losses
+    bound = upper_bound(wins, losses, level, guess)
+    low, high = (wins / trials if trials else 1.0), 1.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        inside = middle < 1 and trials * bernoulli_kl(wins / trials, middle) <= level if trials else True
+        low, high = (middle, high) if inside else (low, middle)
+    assert bound == pytest.approx(low, abs=1e-7)
+
+
+def bernoulli_kl(p: float, q: float) -> float:
+    if p == q:
+        return 0.0
+    return (p * math.log(p / q) if p else 0.0) + ((1 - p) * math.log((1 - p) / (1 - q)) if p < 1 else 0.0)
 
 
 def test_drafters_and_lengths_are_arms_alike() -> None:

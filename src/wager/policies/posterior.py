@@ -70,8 +70,8 @@ class KLUCB(TrialPolicy):
     def reset(self) -> None:
         super().reset()
         self.bounds = [math.inf] * len(self.arms)  # no index is larger than this ...
-        self.roots = [1.0] * len(self.arms)  # ... nor any U than this ...
         self.valid = 0.0  # ... until the exploration level passes this
+        self.roots = [1.0] * len(self.arms)  # the acceptances U that belong to those bounds
 
     def choose(self, context: Context) -> Arm:
         first = self.first_unplayed(context)
@@ -98,7 +98,7 @@ class KLUCB(TrialPolicy):
         self._bound(self.slot[round.arm])
 
     def _bound(self, i: int) -> None:
-        self.roots[i] = upper_bound(self.wins[i], self.losses[i], self.valid)
+        self.roots[i] = upper_bound(self.wins[i], self.losses[i], self.valid, self.roots[i])
         self.bounds[i] = self._index(i, self.roots[i])
 
     def _index(self, i: int, acceptance: float) -> float:
@@ -129,8 +129,9 @@ class Thompson(TrialPolicy):
             first = self.first_unplayed(context)
             if first is not None:
                 return first
-        slots, drawn = self.available(context.arms), self.drawn
-        index = [drawn[i].pop() if drawn[i] else self._draw(i) for i in slots]
+        slots = self.available(context.arms)
+        drawn = self.drawn if len(slots) == len(self.arms) else [self.drawn[i] for i in slots]
+        index = [store.pop() if store else self._draw(i) for i, store in zip(slots, drawn, strict=True)]
         return self.arms[slots[index.index(max(index))]]
 
     def observe(self, round: Round) -> None:
@@ -151,29 +152,30 @@ class Thompson(TrialPolicy):
         return self.drawn[i].pop()
 
 
-def upper_bound(wins: int, losses: int, level: float, start: float = 1.0) -> float:
-    """Largest acceptance q with N kl(p, q) <= level, for p = wins / N and N trials; it is no larger than ``start``."""
+def upper_bound(wins: int, losses: int, level: float, guess: float = 1.0) -> float:
+    """Largest acceptance q with N kl(p, q) <= level, for p = wins / N and N trials; a good guess makes it fast."""
     n = wins + losses
     if n == 0:
         return 1.0
     p, goal = wins / n, level / n
-    if losses == 0 or goal <= 0:
+    if losses == 0 or goal < 1e-15:  # the root is p to within 1e-7
         return p
     if wins == 0:
         return -math.expm1(-goal)
     log, rest = math.log, 1 - p
     entropy = p * log(p)
-    q = start
-    if q >= 1:
-        # kl(p, q) >= (q - p)^2 / 2m with m the largest x(1 - x) on [p, 1], and
-        # kl(p, q) >= p log p + (1 - p) log((1 - p)/(1 - q)), which keeps q below 1: the root lies left of both.
-        most = p * rest if p > 0.5 else 0.25
-        q = min(p + math.sqrt(2 * most * goal), 1 - rest * math.exp((entropy - goal) / rest))
-    # Newton from the right of the root: kl is convex, so the steps only ever come nearer, and square the error.
     constant = entropy + rest * log(rest) - goal
+    # Newton: kl is convex in q, so one step from anywhere right of p ends right of the root, and from there the steps
+    # only ever come nearer, squaring the error.
+    q = guess
     for _ in range(60):
+        if not p < q < 1:
+            # The root lies left of two points: kl(p, q) >= (q - p)^2 / 2m with m the largest x(1 - x) on [p, 1], and
+            # kl(p, q) >= p log p + (1 - p) log((1 - p)/(1 - q)), which keeps q below 1.
+            most = p * rest if p > 0.5 else 0.25
+            q = min(p + math.sqrt(2 * most * goal), 1 - rest * math.exp((entropy - goal) / rest))
         step = (constant - p * log(q) - rest * log(1 - q)) * q * (1 - q) / (q - p)
         q -= step
-        if step < 1e-8:
+        if abs(step) < 1e-8 * (1 - q):
             break
     return q
