@@ -69,20 +69,28 @@ _OUT = "Results"
 
 
 def command(
-    env: Annotated[str, typer.Option(help=f"Environment: {', '.join(ENVIRONMENTS)}.", rich_help_panel=_SHAPE)] = "tgd",
+    env: Annotated[
+        str, typer.Option(help="; ".join(f"{k}: {v}" for k, v in ENVIRONMENTS.items()) + ".", rich_help_panel=_SHAPE)
+    ] = "tgd",
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Drafters as [NAME=]ACCEPTANCE[@DRAFT_MS], separated by commas; phases by slashes. "
+            help="Drafters as \\[NAME=]ACCEPTANCE\\[@DRAFT_MS], separated by commas; phases by slashes. "
             "Serving: the acceptance, one per stretch.",
             rich_help_panel=_SHAPE,
+            show_default="depends on --env",
         ),
     ] = None,
     length: Annotated[
         int, typer.Option(help="Draft length (tgd, piecewise, adversarial).", rich_help_panel=_SHAPE)
     ] = 4,
     lengths: Annotated[
-        str | None, typer.Option(help="Draft lengths that are arms (costs, serving).", rich_help_panel=_SHAPE)
+        str | None,
+        typer.Option(
+            help="Draft lengths that are arms (costs, serving).",
+            rich_help_panel=_SHAPE,
+            show_default="1,2,4,8 or 1 to 5",
+        ),
     ] = None,
     off: Annotated[
         bool, typer.Option("--off", help="Make plain decoding an arm in tgd and piecewise too.", rich_help_panel=_SHAPE)
@@ -96,9 +104,7 @@ def command(
     ] = 0.0,
     every: Annotated[
         int | None,
-        typer.Option(
-            help="Tokens per phase (piecewise). [default: half the tokens]", rich_help_panel=_SHAPE, show_default=False
-        ),
+        typer.Option(help="Tokens per phase (piecewise).", rich_help_panel=_SHAPE, show_default="half the tokens"),
     ] = None,
     pattern: Annotated[str, typer.Option(help=f"Adversary: {', '.join(PATTERNS)}.", rich_help_panel=_SHAPE)] = "rotate",
     period: Annotated[int, typer.Option(help="Rounds per period of the adversary.", rich_help_panel=_SHAPE)] = 200,
@@ -138,7 +144,7 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.", rich_help_panel=_RUN)] = 0,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes. [default: one per core]", rich_help_panel=_RUN, show_default=False),
+        typer.Option(min=1, help="Processes.", rich_help_panel=_RUN, show_default="one per core"),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the results to this file.", rich_help_panel=_OUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -160,8 +161,12 @@ def _map(tasks: list[Task], jobs: int) -> Iterator[Run]:
     if jobs <= 1:
         yield from map(_task, tasks)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_task, tasks, chunksize=max(1, min(8, len(tasks) // (4 * jobs))))
+    # Ctrl-C is the parent's to handle: it drops what has not begun and waits for the runs under way.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    try:
+        yield from pool.map(_task, tasks)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _task(task: Task) -> Run:
