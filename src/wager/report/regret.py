@@ -29,7 +29,8 @@ def draw(
 
     figure = Figure(figsize=(9.5, 6), layout="constrained")
     axes = figure.subplots()
-    for i, result in enumerate(comparison.results):
+    # The legend reads like the right edge of the picture: most regret on top.
+    for i, result in enumerate(sorted(comparison.results, key=lambda r: -r.regret_curve[-1].mean)):
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
         mean = [e.mean for e in result.regret_curve]
         axes.plot(comparison.marks, mean, style, color=colour, label=result.policy, linewidth=1.8)
