@@ -78,7 +78,8 @@ def test_policies_lists_all_and_explains_one() -> None:
     rows = json.loads(wager("policies", "--json").stdout)
     assert [row["policy"] for row in rows] == list(POLICIES)
     assert all(row["summary"] and row["source"] for row in rows)
-    assert "beta = 0.01" in wager("policies", "meta-ucb").stdout
+    assert "beta: default 0.01" in wager("policies", "meta-ucb").stdout
+    assert "one of tokens, goodput" in wager("policies", "kl-ucb").stdout
 
 
 def test_decision_bench_times_policies(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
         (("simulate", "--policy", "ucbspec:beta=1"), "has no parameter 'beta'; it takes delta, reward"),
         (("simulate", "--policy", "ucbspec:delta=two"), "is a number, not 'two'"),
         (("simulate", "--policy", "fixed:drafter=d9,length=4"), "the arms are d1:4"),
-        (("simulate", "--policy", "off"), "no arm off:0 here"),
+        (("simulate", "--policy", "off"), "no arm off here"),
         (("simulate", "--env", "casino"), "unknown environment 'casino'; choose from tgd"),
         (("simulate", "--arms", "0.8,1.2"), r"lie in [0, 1]"),
         (("simulate", "--arms", "0.8,-0.2"), r"lie in [0, 1]"),
@@ -112,6 +113,14 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
         (("simulate", "--env", "serving", "--load", "0"), "between 1 and the largest batch"),
         (("simulate", "--env", "serving", "--trace", "here.csv"), "is not a load trace"),
         (("simulate", "--env", "serving", "--trace", "missing.csv"), "missing.csv"),
+        (("simulate", "--env", "serving", "--trace", "here.csv", "--speed", "0"), "speed above 0"),
+        (("simulate", "--env", "serving", "--rate", "nan"), "a rate above 0"),
+        (("simulate", "--env", "serving", "--wake-ms", "-5"), "the cost 'wake'"),
+        (("simulate", "--lag-ms", "inf"), "lag seconds are finite"),
+        (("simulate", "--arms", ""), "separated by commas, not ''"),
+        (("simulate", "--arms", "0.8/0.2"), "need --env piecewise"),
+        (("simulate", "--policy", "petc:c=inf"), "is a number, not 'inf'"),
+        (("simulate", "--json", "."), "not a file"),
         (("simulate", "--json", "nowhere/out.json"), "cannot write"),
         (("simulate", "--plot", "nowhere/out.png"), "cannot write"),
         (("simulate", "--record", "here.csv"), "never overwritten"),
@@ -119,17 +128,19 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
         (("trace", "here.csv"), "is not a wager trace"),
         (("trace", "missing.jsonl"), "missing.jsonl"),
         (("trace", "binary"), "is not a wager trace"),
+        (("trace", "odd.jsonl"), "is not a wager trace"),
     ],
 )
 def test_bad_input_ends_in_one_sentence_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], names: str) -> None:
     (tmp_path / "here.csv").write_text("a,b\n1,2\n")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "odd.jsonl").write_text('{"format": "wager-trace", "version": 1, "meta": 5}\n')
     done = wager(*words, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert names in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "here.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "here.csv", "odd.jsonl"]
 
 
 def test_importing_wager_is_fast_and_light() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def test_an_arm_is_read_back_from_how_it_is_written(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "suffix", "suffix:", ":4", "suffix:-1", "suffix:0", "off:3", "e:4@3", "e:9@2x4", "a b:2"]
+    "text", ["", "suffix", "suffix:", ":4", "suffix:-1", "suffix:0", "off:3", "e:4@3", "e:9@2x4", "a b:2", "off@1x1"]
 )
 def test_what_is_not_an_arm_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -66,6 +67,7 @@ FOUR = Arm("suffix", 4)
         {"lag": -1},
         {"overlap": (0.5, 1.5)},
         {"overlap": (0.5,) * 5},
+        {"overlap": (float("nan"), 0.5)},
         {"seen": 4},
     ],
 )
@@ -74,6 +76,33 @@ def test_a_round_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     Round(FOUR, **fine)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r".+"):
         Round(FOUR, **{**fine, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Hint(confidence=(0.5, float("nan"))),
+        lambda: Hint(match=-1),
+        lambda: PromptFeatures(0, 2.0),
+        lambda: PromptFeatures(5, 0.5),
+        lambda: PromptFeatures(5, 2.0, (float("nan"),)),
+        lambda: Context(()),
+        lambda: Context((OFF,), batch=0),
+        lambda: Context((OFF,), lag={"a": -1}),
+        lambda: Arm("off", 0, Tree(1, 1)),
+    ],
+)
+def test_what_cannot_be_known_before_a_round_is_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    "body", ['"drafted":2.5,"accepted":1', '"drafted":2,"accepted":1,"draft_seconds":1' + "0" * 400]
+)
+def test_a_record_with_impossible_numbers_is_refused(body: str) -> None:
+    with pytest.raises(TraceError, match="not a trace record"):
+        trace.decode('{"round":{"arm":"a:4","emitted":2,' + body + "}}")
 
 
 def test_rejections_follow_from_the_counts_of_one_request() -> None:

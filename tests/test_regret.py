@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from wager.core import Context, Round
 from wager.simulation import Adversarial, Drafter, Run, Scenario, Stream, play
 from wager.simulation.base import CLAIRVOYANT
+from wager.simulation.experiment import Estimate
 from wager.simulation.theory import exp3spec_bound, lower_bound, truncated_geometric_kl, ucbspec_bound
 
 
@@ -66,6 +68,36 @@ def test_lag_is_counted_and_paid() -> None:
     run = play(scenario, "round-robin", 0)
     assert run.seconds > run.rounds * 1.4  # every round catches up on the other drafter's last round
     assert play(scenario, fixed(1, 4), 0).seconds == play(scenario, fixed(1, 4), 0).rounds
+
+
+def test_a_prompt_opens_every_phase_and_routes_to_its_drafter() -> None:
+    scenario = Stream((Drafter("d1", (0.9, 0.1)), Drafter("d2", (0.1, 0.9))), (4,), 40000, phase_tokens=400)
+    prompts = []
+    play(scenario, "random", 0, watch=lambda context, outcome: prompts.append(context.prompt is not None))
+    assert sum(prompts) == 100
+    routed = play(scenario, "prompt-router", 0)
+    assert routed.rounds < 1.1 * play(scenario, CLAIRVOYANT, 0).rounds
+    assert routed.rounds < play(scenario, "ucbspec", 0).rounds
+
+
+def test_the_turn_of_the_trap_comes_half_way() -> None:
+    scenario = Adversarial((0.8, 0.2), 4, 20000, "trap")
+    halves: list[list[int]] = [[], []]
+
+    def watch(context: Context, outcome: Round) -> None:
+        halves[context.tokens >= 10000].append(outcome.accepted)
+
+    play(scenario, fixed(1, 4), 0, watch=watch)
+    assert np.mean(halves[0]) > 2.0 > 1.0 > np.mean(halves[1])
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    for n in (2, 4, 12, 60):
+        made = [Estimate.of(row.tolist()) for row in rng.normal(5, 2, (4000, n))]
+        covered = np.mean([abs(e.mean - 5) < (e.half or 0) for e in made])
+        assert covered == pytest.approx(0.95, abs=0.012)
+    assert Estimate.of([3.0]).half is None
 
 
 # -- BanditSpec -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from wager.core import Context, Round
-from wager.simulation import CLAIRVOYANT, Costs, Serving, load_trace, play
+from wager.simulation import CLAIRVOYANT, Costs, Serving, compare, load_trace, play
 
 FIXED = ["off", *(f"fixed:drafter=draft,length={k}" for k in range(1, 6))]
 
@@ -60,6 +60,12 @@ def test_requests_arrive_by_rate_and_wait_their_turn() -> None:
     calm = play(Serving(goal=8000, load=(), rate=0.2), "off", 0).facts
     rush = play(Serving(goal=8000, load=(), rate=50, max_batch=4), "off", 0).facts
     assert rush["latency_mean"] > 3 * calm["latency_mean"]
+
+
+def test_runs_in_which_no_request_ended_are_summed_up_too() -> None:
+    outcome = compare(Serving(goal=60, load=(2,)), ["off"], runs=4, seed=2)
+    assert {len(run.facts) for run in outcome.results[0].runs} == {3, 5}  # some have latencies, some do not
+    assert outcome.json()["policies"][0]["facts"]["latency_mean"] > 0
 
 
 CSV = (

@@ -164,8 +164,12 @@ class PromptRouter(Reference):
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
-        if context.prompt is not None or not self.prompts:
+        if context.prompt is not None:
             self.begin(context.prompt)
+        if not self.prompts:  # no features so far: nothing to route by
+            arm = self.inner.choose_among(available)
+            self.last_index = self.inner.last_index
+            return arm
         prompt = self.prompts[-1]
         if prompt.warm_up:
             return self.take_turns(prompt, available)
@@ -174,8 +178,8 @@ class PromptRouter(Reference):
         self.last_index = self.inner.last_index
         return arm
 
-    def begin(self, features: PromptFeatures | None) -> None:
-        u = features.vector if features is not None else (1.0,)
+    def begin(self, features: PromptFeatures) -> None:
+        u = features.vector
         r = len(self.prompts[0].u) if self.prompts else len(u)
         u = (*u, *[0.0] * r)[:r]
         observed = [prompt.u for prompt in self.prompts if prompt.warm_up]
@@ -231,8 +235,6 @@ class PromptRouter(Reference):
                 objective = self.inner.objective(alpha, drafter, arm.length)
                 if objective > best:
                     d, best = arm.length, objective
-        accepted = expected_tokens(alpha, d) - 1  # alpha + ... + alpha^d
-        if alpha == 0:
-            return float("inf")
-        n, rho = 1 / accepted, accepted / d
+        rho = expected_tokens(alpha, d) / d  # section 5: (1 - alpha^(d+1)) / ((1 - alpha) d)
+        n = 1 / (d * rho)
         return self.inner.b(d) * n + self.inner.a(drafter) / rho

@@ -60,21 +60,20 @@ def policies(
                 "summary": entry.summary,
                 "source": entry.source,
                 "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in entry.parameters.items()},
+                "rewards": list(entry.rewards),
             }
             for key, entry in entries.items()
         ]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif name is not None:
-        print(f"{name}: {entries[name].summary}\nfrom {entries[name].source}")
-        for key, default in entries[name].parameters.items():
-            print(
-                f"  {key}"
-                + (
-                    " (must be given)"
-                    if default is inspect.Parameter.empty
-                    else f" = {'(the first drafter)' if default == '' else default}"
-                )
+        entry = entries[name]
+        print(f"{name}: {entry.summary}\nfrom {entry.source}")
+        for key, default in entry.parameters.items():
+            said = (
+                "must be given" if default is inspect.Parameter.empty else f"default {default}" if default != "" else ""
             )
+            among = f"one of {', '.join(entry.rewards)}" if key == "reward" else ""
+            print(f"  {key}: " + ("; ".join(filter(None, (said, among))) or "optional"))
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("policy", "from", "what it does"):

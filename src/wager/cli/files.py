@@ -36,17 +36,22 @@ def data_file(path: Path, kind: str) -> Path:
 def check_writable(path: Path) -> None:
     """Refuse, before long work, a path that could not be written after it."""
     folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(
-            f"cannot write {path}: {'it is a folder' if path.is_dir() else f'no folder {folder} to write in'}"
-        )
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot write {path}: it is there and not a file")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"cannot write {path}: no folder {folder} to write in")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
     text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+    path = path.resolve()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".json")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise

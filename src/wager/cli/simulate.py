@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import numpy as np
 import typer
 from rich import box
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wager.cli.files import check_writable, data_file, write_json
-from wager.core import TraceWriter
+from wager.core import Request, TraceWriter
 from wager.report.regret import draw, require_matplotlib
 from wager.simulation import (
     Adversarial,
@@ -104,7 +103,9 @@ def command(
     ] = 0.0,
     every: Annotated[
         int | None,
-        typer.Option(help="Tokens per phase (piecewise).", rich_help_panel=_SHAPE, show_default="half the tokens"),
+        typer.Option(
+            min=1, help="Tokens per phase (piecewise).", rich_help_panel=_SHAPE, show_default="tokens over phases"
+        ),
     ] = None,
     pattern: Annotated[str, typer.Option(help=f"Adversary: {', '.join(PATTERNS)}.", rich_help_panel=_SHAPE)] = "rotate",
     period: Annotated[int, typer.Option(help="Rounds per period of the adversary.", rich_help_panel=_SHAPE)] = 200,
@@ -160,12 +161,14 @@ def command(
     """Play policies in a simulated environment and compare their regret; no model needed."""
     if env not in ENVIRONMENTS:
         raise ValueError(f"unknown environment {env!r}; choose from {', '.join(ENVIRONMENTS)}")
-    acceptances = arms or DEFAULT_ARMS[env]
+    acceptances = DEFAULT_ARMS[env] if arms is None else arms
+    if "/" in acceptances and env != "piecewise":
+        raise ValueError(f"phases in --arms need --env piecewise, not {env}")
     scenario: Scenario
     if env == "serving":
         scenario = Serving(
             goal=tokens,
-            lengths=parse_ints(lengths or "1,2,3,4,5", "--lengths"),
+            lengths=parse_ints("1,2,3,4,5" if lengths is None else lengths, "--lengths"),
             acceptance=tuple(p for d in parse_drafters(acceptances) for p in d.acceptance),
             load=() if rate or trace else parse_ints(load, "--load"),
             rate=rate,
@@ -179,11 +182,11 @@ def command(
         costly = env == "costs"
         scenario = Stream(
             drafters=parse_drafters(acceptances),
-            lengths=parse_ints(lengths or "1,2,4,8", "--lengths") if costly else (length,),
+            lengths=parse_ints("1,2,4,8" if lengths is None else lengths, "--lengths") if costly else (length,),
             goal=tokens,
             off=costly or off,
             verify=parse_verify(verify) if costly else VerifyCost(),
-            phase_tokens=(every or max(1, tokens // 2)) if env == "piecewise" else 0,
+            phase_tokens=(every or max(1, tokens // (1 + acceptances.count("/")))) if env == "piecewise" else 0,
             lag_seconds=lag_ms / 1000,
         )
     for path in filter(None, (json_file, plot, record)):
@@ -221,7 +224,7 @@ def command(
     out = Console()
     if not out.is_terminal:  # a pipe has no width of its own
         out.width = 120
-    out.print(_table(comparison, title, seconds=env in ("costs", "serving")))
+    out.print(_table(comparison, title, seconds=env in ("costs", "serving") or "@" in acceptances or lag_ms > 0))
     bounds = _bounds(scenario, comparison)
     if json_file is not None:
         described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
@@ -230,6 +233,7 @@ def command(
         draw(comparison, plot, title=title, bounds=bounds)
     if record is not None:
         with TraceWriter(record, {"environment": env, "policy": chosen[0], "seed": seed}) as writer:
+            writer.write(Request(env))
             play(scenario, chosen[0], seed, watch=lambda context, outcome: writer.write(outcome))
 
 
@@ -292,7 +296,7 @@ def _bounds(scenario: Scenario, comparison: Comparison) -> dict[str, list[float]
 
 
 def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
-    served = "latency_mean" in comparison.clairvoyant.runs[0].facts
+    served = all("latency_mean" in row.facts for row in comparison.rows)
     columns: dict[str, Callable[[Result], str]] = {
         "rounds": lambda row: f"{row.rounds.mean:,.0f}",
         "regret,\nrounds": lambda row: str(row.regret_rounds),
@@ -302,13 +306,16 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
         "tokens/\nround": lambda row: f"{row.tokens_per_round.mean:.2f}",
         "tokens/\nsecond": lambda row: f"{row.goodput.mean:,.1f}",
         "of best\nfixed": lambda row: f"{row.speed.mean:.3f}",
-        "latency,\nseconds": lambda row: f"{np.mean([run.facts.get('latency_mean', 0.0) for run in row.runs]):.2f}",
+        "latency,\nseconds": lambda row: f"{row.facts['latency_mean']:.2f}",
     }
     if not seconds:
         del columns["regret,\nseconds"], columns["tokens/\nsecond"], columns["of best\nfixed"]
     if not served:
         del columns["latency,\nseconds"]
-    note = "± 95 % interval over runs; regret is against the best fixed arm on the same seeds"
+    note = (
+        "± 95 % interval over runs; regret is against the best fixed arm on the same seeds; "
+        "the clairvoyant knows the environment's parameters but does not reckon with switching"
+    )
     table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
     for name in columns:

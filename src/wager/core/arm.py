@@ -44,8 +44,10 @@ class Arm:
             raise ValueError(f"arm {self.drafter!r} has length {self.length}; a length is 0 or more")
         if (self.drafter == "off") != (self.length == 0):
             raise ValueError(f"length 0 and drafter 'off' go together, not {self.drafter!r} with length {self.length}")
-        if self.tree is not None and self.tree.nodes < self.length:
-            raise ValueError(f"a tree of depth {self.length} needs at least that many nodes, not {self.tree.nodes}")
+        if self.tree is not None and not 0 < self.length <= self.tree.nodes:
+            raise ValueError(
+                f"a tree has a depth of at least 1 and as many nodes, not {self.length} and {self.tree.nodes}"
+            )
 
     def __str__(self) -> str:
         if self.length == 0:

@@ -19,7 +19,7 @@ class Hint:
     def __post_init__(self) -> None:
         if self.match < 0:
             raise ValueError(f"a match has 0 tokens or more, not {self.match}")
-        if self.confidence and not (min(self.confidence) >= 0 and max(self.confidence) <= 1):
+        if not all(0 <= p <= 1 for p in self.confidence):
             raise ValueError(f"confidences lie in [0, 1], not {self.confidence}")
 
 
@@ -36,6 +36,8 @@ class PromptFeatures:
             raise ValueError(f"a prompt has at least 1 token, not {self.length}")
         if not (math.isfinite(self.perplexity) and self.perplexity >= 1):
             raise ValueError(f"a perplexity is finite and at least 1, not {self.perplexity}")
+        if not all(map(math.isfinite, self.tfidf)):
+            raise ValueError(f"TF-IDF scores are finite, not {self.tfidf}")
 
     @property
     def vector(self) -> tuple[float, ...]:
@@ -60,3 +62,5 @@ class Context:
             raise ValueError("a context needs at least one available arm")
         if self.batch < 1 or self.tokens < 0:
             raise ValueError(f"batch is at least 1 and tokens at least 0, not {self.batch} and {self.tokens}")
+        if self.lag and min(self.lag.values()) < 0:
+            raise ValueError(f"a drafter lags by 0 tokens or more, not {dict(self.lag)}")

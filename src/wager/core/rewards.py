@@ -33,8 +33,13 @@ def acceptance(round: Round, longest: int) -> float:
 
 
 def goodput(round: Round, longest: int) -> float:
-    """Tokens emitted per second; a round without a clock counts as one second."""
-    return round.emitted / (round.seconds or 1.0)
+    """Tokens emitted per second."""
+    return round.emitted / timed(round.seconds)
+
+
+def timed(seconds: float) -> float:
+    """Seconds to divide by: a round that was not timed (under a nanosecond) counts as one second."""
+    return seconds if seconds > 1e-9 else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class Round:
     accepted: int  # of those, accepted
     emitted: int  # accepted tokens plus a bonus token per request, less what an end of text cut off
     batch: int = 1  # requests in the step
-    rejected: int = -1  # requests whose draft was cut short; -1: worked out from the counts
+    rejected: int = -1  # requests whose draft was cut short; -1: worked out from the counts (batch > 1: at most)
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     lag: int = 0  # most tokens any request's drafter had to catch up on first
@@ -45,7 +45,7 @@ class Round:
         seconds = (self.draft_seconds, self.verify_seconds, self.lag_seconds)
         if min(seconds) < 0 or not math.isfinite(sum(seconds)):
             raise ValueError(f"seconds are finite and at least 0, not {seconds}")
-        if self.overlap and (len(self.overlap) > arm.budget or min(self.overlap) < 0 or max(self.overlap) > 1):
+        if self.overlap and (len(self.overlap) > arm.budget or not all(0 <= x <= 1 for x in self.overlap)):
             raise ValueError(f"overlap needs at most {arm.budget} values in [0, 1], not {self.overlap}")
         if self.lag < 0 or (self.seen is not None and not 0 <= self.seen <= self.emitted):
             raise ValueError(f"lag {self.lag} or seen {self.seen} is out of range")

@@ -19,6 +19,7 @@ from wager.core.round import Round
 
 FORMAT = "wager-trace"
 VERSION = 1
+COUNTS = ("drafted", "accepted", "emitted", "batch", "rejected", "lag")
 
 
 class TraceError(ValueError):
@@ -70,13 +71,15 @@ def decode(line: str) -> Record:
             if features is not None:
                 features = PromptFeatures(**{**features, "tfidf": tuple(features.get("tfidf", ()))})
             return Request(prompt=features, **body)
+        if not all(isinstance(body.get(count, 0), int) for count in COUNTS):
+            raise ValueError("a count is a whole number")
         return Round(
             arm=Arm.parse(body.pop("arm")),
             overlap=tuple(body.pop("overlap", ())),
             others=body.pop("others", {}),
             **body,
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TraceError(f"not a trace record ({error})") from error
 
 
@@ -134,7 +137,7 @@ def _at(line: str, path: str | Path, number: int) -> Record:
 def _header(line: str, path: str | Path) -> dict[str, Any]:
     try:
         header = json.loads(line)
-        known = header["format"] == FORMAT
+        known = header["format"] == FORMAT and isinstance(header.get("meta", {}), dict)
     except (ValueError, TypeError, KeyError):
         known = False
     if not known:

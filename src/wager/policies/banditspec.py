@@ -39,9 +39,9 @@ class UCBSpec(RewardPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        for i in slots:
-            if not self.pulls[i]:
-                return self.arms[i]
+        first = self.unplayed(self.pulls, slots)
+        if first is not None:
+            return first
         scale = self.spread / 2
         constant = 1 + 2 * log(len(self.arms) / self.delta) + 4 * log(self.rounds)
         arms = zip(self.means, self.shrink, self.logs, strict=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -31,6 +32,14 @@ class ArmPolicy:
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
+    parameters: dict[str, Any]  # everything but the arms and the seed it was made with
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        policy = super().__new__(cls)
+        called = inspect.signature(cls.__init__).bind(policy, *given, **named)
+        called.apply_defaults()
+        policy.parameters = {k: v for k, v in called.arguments.items() if k not in ("self", "arms", "seed")}
+        return policy
 
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
         self.arms = tuple(arms)
@@ -58,7 +67,7 @@ class ArmPolicy:
         """Places of the available arms, in arm order."""
         if arms is not self._seen:
             try:
-                self._slots = sorted([self.slot[arm] for arm in arms])
+                self._slots = sorted({self.slot[arm] for arm in arms})
             except KeyError as missing:
                 raise ValueError(f"arm {missing.args[0]} is not one of {[str(a) for a in self.arms]}") from None
             self._rungs = {}
@@ -70,6 +79,10 @@ class ArmPolicy:
         if len(slots) == len(index):
             return self.arms[index.index(max(index))]
         return self.arms[max(slots, key=index.__getitem__)]
+
+    def unplayed(self, counts: Sequence[float], slots: list[int]) -> Arm | None:
+        """The first available arm whose count is still 0, if there is one."""
+        return None if all(counts) else next((self.arms[i] for i in slots if not counts[i]), None)
 
     def uniform(self, slots: Sequence[int]) -> Arm:
         """One of the available arms, all alike."""
@@ -91,18 +104,25 @@ class ArmPolicy:
     def state(self) -> dict[str, Any]:
         """Everything learned, as JSON."""
         return {
-            "policy": type(self).__name__,
-            "arms": [str(arm) for arm in self.arms],
+            **self._identity(),
             "rng": self.rng.bit_generator.state,
             "learned": {name: _pack(getattr(self, name)) for name in self.learned},
         }
 
+    def _identity(self) -> dict[str, Any]:
+        arms = [str(arm) for arm in self.arms]
+        return {"policy": type(self).__name__, "parameters": self.parameters, "arms": arms}
+
     def load(self, state: dict[str, Any]) -> None:
         """Take up what another policy of the same kind over the same arms had learned."""
-        ours = (type(self).__name__, [str(arm) for arm in self.arms])
-        theirs = (state.get("policy"), state.get("arms"))
-        if ours != theirs:
-            raise ValueError(f"saved state is of {theirs[0]} over {theirs[1]}, not of {ours[0]} over {ours[1]}")
+        ours = self._identity()
+        theirs = {key: state.get(key) for key in ours}
+        for key, value in ours.items():
+            if theirs[key] != value:
+                raise ValueError(f"saved state is for {key} {theirs[key]}, not {value}")
+        missing = {"rng", "learned"} - set(state) or set(self.learned) - set(state["learned"])
+        if missing:
+            raise ValueError(f"saved state lacks {', '.join(sorted(missing))}")
         self.reset()
         self.rng.bit_generator.state = state["rng"]
         for name in self.learned:

@@ -32,7 +32,7 @@ class DSD(ModelPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(slots)
+        first = self.unplayed(self.played, slots)
         if first is not None:
             return first
         at_zero, per_token = self.latency()

@@ -37,10 +37,9 @@ class MetaUCB(RewardPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        if not all(self.counts):
-            for i in slots:
-                if not self.counts[i]:
-                    return self.arms[i]
+        first = self.unplayed(self.counts, slots)
+        if first is not None:
+            return first
         bonus = self.beta * self.spread * self.growth()
         index = [mean + bonus * doubt for mean, doubt in zip(self.means, self.doubts, strict=True)]
         if self.lag_cost and context.previous is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from wager.core import Arm, Context, Round
+from wager.core.rewards import timed
 from wager.policies.base import RewardPolicy, require
 
 
@@ -121,7 +122,7 @@ class Nightjar(AdaBinGreedy):
 
     def value(self, round: Round) -> float:
         """Goodput without the seconds of catching up: those are eq. 3's second term."""
-        return round.emitted / (round.draft_seconds + round.verify_seconds or 1.0)
+        return round.emitted / timed(round.draft_seconds + round.verify_seconds)
 
     def situation(self, batch: int) -> int:
         return min(batch, self.max_batch)

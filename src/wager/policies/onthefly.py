@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wager.core import OFF, Arm, Context, Round
+from wager.core.rewards import timed
 from wager.policies.base import ArmPolicy, RewardPolicy, require
 
 
@@ -26,11 +27,6 @@ class ModelPolicy(ArmPolicy):
         self.played = [False] * len(self.arms)
         self.tokens = [1.0] * len(self.arms)  # expected per request and round
         self.drafting = [0.0] * len(self.arms)  # expected seconds per round
-
-    def unplayed(self, slots: list[int]) -> Arm | None:
-        """The first available arm that was never played: a profile in passing."""
-        played = self.played
-        return None if all(played) else next((self.arms[i] for i in slots if not played[i]), None)
 
     def fit(self, drafter: str, accepted: float, rejected: float, seconds: float, steps: float) -> None:
         """Predict the drafter's arms from what it had accepted and what drafting took."""
@@ -67,7 +63,8 @@ class Analytical(ModelPolicy):
     def pick(self, slots: list[int]) -> Arm:
         """The best of the arms at these places (eq. 1)."""
         per_arm = zip(self.tokens, self.drafting, self.verifying, strict=True)
-        return self.unplayed(slots) or self.best([tokens / (draft + base) for tokens, draft, base in per_arm], slots)
+        first = self.unplayed(self.played, slots)
+        return first or self.best([tokens / (draft + base) for tokens, draft, base in per_arm], slots)
 
     def observe(self, round: Round) -> None:
         arm = round.arm
@@ -96,7 +93,7 @@ class Analytical(ModelPolicy):
 
     def _time(self, length: int) -> None:
         times = self.verify[length]
-        seconds = sum(times) / len(times) or 1.0
+        seconds = timed(sum(times) / len(times))
         for i in self.by_length[length]:
             self.verifying[i] = seconds
 

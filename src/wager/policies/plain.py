@@ -11,12 +11,11 @@ from wager.policies.base import ArmPolicy
 class Fixed(ArmPolicy):
     """Always the same arm; the shortest available one while it cannot be had."""
 
-    def __init__(self, arms: Sequence[Arm], *, drafter: str, length: int, seed: int = 0) -> None:
+    def __init__(self, arms: Sequence[Arm], *, drafter: str, length: int, tree: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
-        matching = [arm for arm in self.arms if arm.drafter == drafter and arm.length == length]
-        if not matching:
-            raise ValueError(f"no arm {drafter}:{length} here; the arms are {', '.join(map(str, self.arms))}")
-        self.arm = matching[0]
+        self.arm = Arm.parse(f"{drafter}:{length}" + (f"@{tree}" if tree else "")) if length else OFF
+        if self.arm not in self.slot:
+            raise ValueError(f"no arm {self.arm} here; the arms are {', '.join(map(str, self.arms))}")
         self.reset()
 
     def choose(self, context: Context) -> Arm:

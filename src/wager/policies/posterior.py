@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from wager.core import Arm, Context, Round
+from wager.core.rewards import timed
 from wager.policies.base import RewardPolicy, expected_tokens, require
 
 ALMOST_SURE = 1 - 1e-12  # keeps 1 - acceptance from being 0
@@ -45,12 +46,7 @@ class TrialPolicy(RewardPolicy):
         self.losses[i] += round.rejected
         if self.timed:
             mean = self.seconds[i] if self.pulls[i] > 1 else 0.0
-            self.seconds[i] = mean + ((round.seconds or 1.0) - mean) / self.pulls[i]
-
-    def first_unplayed(self, context: Context) -> Arm | None:
-        """The first available arm that was never played."""
-        pulls = self.pulls
-        return None if all(pulls) else next((self.arms[i] for i in self.available(context.arms) if not pulls[i]), None)
+            self.seconds[i] = mean + (timed(round.seconds) - mean) / self.pulls[i]
 
 
 class KLUCB(TrialPolicy):
@@ -59,6 +55,8 @@ class KLUCB(TrialPolicy):
     # Garivier & Cappé 2011. U = max{q : N kl(p, q) <= ln t + c ln ln t}; the index is the tokens a round would emit
     # at acceptance U. Solving for every U every round is not needed: a bound computed for a slightly later t holds
     # until then, so only arms whose bound beats the leader are solved exactly. The decision is the same.
+    learned = (*TrialPolicy.learned, "bounds", "roots", "valid")
+
     AHEAD = 0.05  # how far ahead of ln t + c ln ln t bounds are computed
 
     def __init__(self, arms: Sequence[Arm], *, c: float = 0.0, reward: str = "tokens", seed: int = 0) -> None:
@@ -69,12 +67,13 @@ class KLUCB(TrialPolicy):
 
     def reset(self) -> None:
         super().reset()
-        self.bounds = [math.inf] * len(self.arms)  # no index is larger than this ...
+        self.bounds = [1e300] * len(self.arms)  # no index is larger than this ...
         self.valid = 0.0  # ... until the exploration level passes this
         self.roots = [1.0] * len(self.arms)  # the acceptances U that belong to those bounds
 
     def choose(self, context: Context) -> Arm:
-        first = self.first_unplayed(context)
+        slots, bounds = self.available(context.arms), self.bounds
+        first = self.unplayed(self.pulls, slots)
         if first is not None:
             return first
         log = math.log(self.rounds)
@@ -83,7 +82,6 @@ class KLUCB(TrialPolicy):
             self.valid = level + self.AHEAD
             for i in range(len(self.arms)):
                 self._bound(i)
-        slots, bounds = self.available(context.arms), self.bounds
         leader = max(slots, key=bounds.__getitem__)
         best = self._index(leader, upper_bound(self.wins[leader], self.losses[leader], level, self.roots[leader]))
         for i in slots:
@@ -125,11 +123,10 @@ class Thompson(TrialPolicy):
         self.drawn: list[list[float]] = [[] for _ in self.arms]  # indices in store, each used once
 
     def choose(self, context: Context) -> Arm:
-        if self.timed:
-            first = self.first_unplayed(context)
-            if first is not None:
-                return first
         slots = self.available(context.arms)
+        first = self.unplayed(self.pulls, slots) if self.timed else None
+        if first is not None:
+            return first
         drawn = self.drawn if len(slots) == len(self.arms) else [self.drawn[i] for i in slots]
         index = [store.pop() if store else self._draw(i) for i, store in zip(slots, drawn, strict=True)]
         return self.arms[slots[index.index(max(index))]]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from wager.core import Arm
 from wager.policies.banditspec import EXP3Spec, UCBSpec
-from wager.policies.base import ArmPolicy
+from wager.policies.base import ArmPolicy, RewardPolicy
 from wager.policies.goodput import DSD, Tetris
 from wager.policies.halving import PETC, Halving
 from wager.policies.linear import LinTS, LinUCB
@@ -32,6 +33,11 @@ class Entry:
     def summary(self) -> str:
         """The first line of its docstring."""
         return (inspect.getdoc(self.make) or "").splitlines()[0]
+
+    @property
+    def rewards(self) -> tuple[str, ...]:
+        """Rewards it can be driven by; none where it has no such choice."""
+        return self.make.allowed if "reward" in self.parameters and issubclass(self.make, RewardPolicy) else ()
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -109,7 +115,10 @@ def _convert(policy: str, key: str, text: str, kind: type) -> int | float | str:
     if kind is str:
         return text
     try:
-        return int(text) if kind is int else float(text)
+        value = int(text) if kind is int else float(text)
+        if not math.isfinite(value):
+            raise ValueError
+        return value
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
         raise ValueError(f"parameter {key!r} of policy {policy!r} is {wanted}, not {text!r}") from None

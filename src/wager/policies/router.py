@@ -38,9 +38,11 @@ class PromptRouter(ArmPolicy):
         self._kept: tuple[tuple[Arm, ...], str, tuple[Arm, ...]] | None = None
 
     def choose(self, context: Context) -> Arm:
-        if context.prompt is not None or not self.size:
-            self._begin(list(context.prompt.vector) if context.prompt else [1.0])
+        if context.prompt is not None:
+            self._begin(list(context.prompt.vector))
         slots = self.available(context.arms)
+        if not self.size:  # no features so far: nothing to route by
+            return self.inner.pick(self.inner.available(context.arms))
         if self.chosen is not None:
             return self.inner.pick(self.inner.available(self._only(context.arms, self.chosen)))
         able = list(dict.fromkeys(self.arms[i].drafter for i in slots if self.arms[i] != OFF))
@@ -51,7 +53,7 @@ class PromptRouter(ArmPolicy):
 
     def observe(self, round: Round) -> None:
         self.inner.observe(round)
-        if self.chosen is None and round.drafted:
+        if self.size and self.chosen is None and round.drafted:
             accepted, rejected = self.counts.get(round.arm.drafter, (0, 0))
             self.counts[round.arm.drafter] = (accepted + round.accepted, rejected + round.rejected)
 
@@ -94,8 +96,7 @@ class PromptRouter(ArmPolicy):
             if length in self.inner.verify
         }
         depth = max(seconds, key=lambda d: expected_tokens(alpha, d) / seconds[d])
-        accepted = sum(alpha**i for i in range(1, depth + 1))  # per round: d rho
-        return seconds[depth] / accepted if accepted else float("inf")
+        return seconds[depth] / expected_tokens(alpha, depth)  # d rho = (1 - alpha^(d+1))/(1 - alpha)
 
     def _only(self, arms: tuple[Arm, ...], drafter: str) -> tuple[Arm, ...]:
         """The available arms of one drafter and `off`; all of them if there are none."""

@@ -34,8 +34,8 @@ def draw(
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
         mean = [e.mean for e in result.regret_curve]
         axes.plot(comparison.marks, mean, style, color=colour, label=result.policy, linewidth=1.8)
-        low = [e.mean - e.half for e in result.regret_curve]
-        high = [e.mean + e.half for e in result.regret_curve]
+        low = [e.mean - (e.half or 0.0) for e in result.regret_curve]
+        high = [e.mean + (e.half or 0.0) for e in result.regret_curve]
         axes.fill_between(comparison.marks, low, high, color=colour, alpha=0.15, linewidth=0)
     for (name, line), style in zip((bounds or {}).items(), ("--", ":"), strict=False):
         axes.plot(comparison.marks, line, style, color="0.35", linewidth=2.2, label=name, zorder=5)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.core import Arm, Context, Round
+from wager.policies.base import expected_tokens
+
+BLOCK = 2048  # rounds of the table that are drawn at a time
 
 PATTERNS = {
     "rotate": "the acceptances move on by one arm every `period` rounds",
@@ -40,24 +43,24 @@ class Adversarial:
     def start(self, seed: int) -> AdversarialText:
         return AdversarialText(self, seed)
 
-    def table(self, seed: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """Tokens accepted by round and arm; no policy needs more rounds than tokens."""
-        rng = np.random.default_rng(seed)
-        k, rounds = len(self.acceptance), self.goal
-        levels = np.array(self.acceptance)
-        at = np.arange(rounds)[:, None]
-        arm = np.arange(k)[None, :]
+    def rows(self, seed: int, block: int) -> list[list[int]]:
+        """Tokens accepted in a block of rounds, by round and arm."""
+        rng = np.random.default_rng([seed, block])
+        k = len(self.acceptance)
+        levels = np.sort(self.acceptance)[::-1]
+        at = np.arange(block * BLOCK, (block + 1) * BLOCK)[:, None]
         if self.pattern == "rotate":
-            chance = levels[(arm + at // self.period) % k]
+            chance = np.array(self.acceptance)[(np.arange(k)[None, :] + at // self.period) % k]
         elif self.pattern == "trap":
             # The turn comes half-way through the text of the arm that is best at first.
-            turn = self.goal / 2 / (1 + levels.max() * self.length)
-            chance = np.where(at < turn, np.sort(levels)[::-1][None, :], np.sort(levels)[None, :])
+            turn = self.goal / 2 / expected_tokens(float(levels[0]), self.length)
+            chance = np.where(at < turn, levels[None, :], levels[None, ::-1])
         else:
-            chance = np.sort(levels)[::-1][None, :].repeat(rounds, axis=0)
+            chance = levels[None, :].repeat(BLOCK, axis=0)
             chance[at[:, 0] % self.period == 0, -1] = 1.0
-        luck = rng.random((rounds, k, self.length)) < chance[:, :, None]
-        return np.asarray(np.cumprod(luck, axis=2).sum(axis=2))
+        luck = rng.random((BLOCK, k, self.length)) < chance[:, :, None]
+        accepted: list[list[int]] = np.cumprod(luck, axis=2).sum(axis=2).tolist()
+        return accepted
 
 
 class AdversarialText:
@@ -69,7 +72,8 @@ class AdversarialText:
         self.rounds = 0
         self._arms = scenario.arms
         self._slot = {arm: i for i, arm in enumerate(self._arms)}
-        self._table: list[list[int]] = scenario.table(seed).tolist()
+        self._seed = seed
+        self._rows = scenario.rows(seed, 0)
         self._previous: Arm | None = None
 
     @property
@@ -84,15 +88,17 @@ class AdversarialText:
         return Context(self._arms, tokens=self.tokens, previous=self._previous)
 
     def play(self, arm: Arm) -> Round:
-        accepted = self._table[self.rounds][self._slot[arm]]
+        accepted = self._rows[self.rounds % BLOCK][self._slot[arm]]
         outcome = Round(arm, drafted=arm.length, accepted=accepted, emitted=accepted + 1, verify_seconds=1.0)
         self.tokens += outcome.emitted
         self.rounds += 1
+        if self.rounds % BLOCK == 0:
+            self._rows = self.scenario.rows(self._seed, self.rounds // BLOCK)
         self._previous = arm
         return outcome
 
     def clairvoyant(self) -> Arm:
-        row = self._table[self.rounds]
+        row = self._rows[self.rounds % BLOCK]
         return self._arms[row.index(max(row))]
 
     def facts(self) -> dict[str, float]:

@@ -16,25 +16,32 @@ from wager.core import Arm
 from wager.policies import build
 from wager.simulation.base import CLAIRVOYANT, Run, Scenario, play
 
+# 97.5 % points of Student's t for 1, 2, … degrees of freedom; the last serves for all that are more.
+STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
+    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over runs with the half-width of its 95 % interval."""
+    """A mean over runs with the half-width of its 95 % interval (Student's t); one run has none."""
 
     mean: float
-    half: float
+    half: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
         """From one value per run."""
         n = len(values)
-        return cls(float(np.mean(values)), 1.96 * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else 0.0)
+        half = STUDENT[min(n - 1, len(STUDENT)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else None
+        return cls(float(np.mean(values)), half)
 
     def __str__(self) -> str:
         digits = 1 if abs(self.mean) < 1000 else 0
-        return f"{self.mean:,.{digits}f} ± {self.half:,.{digits}f}"
+        return f"{self.mean:,.{digits}f}" + ("" if self.half is None else f" ± {self.half:,.{digits}f}")
 
-    def json(self) -> dict[str, float]:
+    def json(self) -> dict[str, float | None]:
         """As it is written to a file."""
         return {"mean": self.mean, "half_width_95": self.half}
 
@@ -56,6 +63,12 @@ class Result:
     best_share: float  # of rounds played with the best fixed arm
     regret_curve: tuple[Estimate, ...]  # rounds beyond the best fixed arm at each token mark
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """The environment's further figures, each averaged over the runs that have it."""
+        names = dict.fromkeys(name for run in self.runs for name in run.facts)
+        return {name: float(np.mean([run.facts[name] for run in self.runs if name in run.facts])) for name in names}
+
     def json(self) -> dict[str, Any]:
         """As it is written to a file."""
         estimates = (
@@ -68,13 +81,12 @@ class Result:
             "tokens_per_round",
             "switches",
         )
-        facts = {key: float(np.mean([run.facts[key] for run in self.runs])) for key in self.runs[0].facts}
         return {
             "policy": self.policy,
             **{name: getattr(self, name).json() for name in estimates},
             "best_share": self.best_share,
             "pulls": {str(arm): float(np.mean([run.pulls[arm] for run in self.runs])) for arm in self.runs[0].pulls},
-            "facts": facts,
+            "facts": self.facts,
             "regret_curve": [estimate.json() for estimate in self.regret_curve],
         }
 
@@ -130,7 +142,7 @@ def compare(
     for spec in policies:
         build(spec, scenario.arms, tokens=scenario.goal)  # a bad specification is refused before anything runs
     marks = token_marks(scenario.goal)
-    fixed = {f"fixed:drafter={arm.drafter},length={arm.length}": arm for arm in scenario.arms}
+    fixed = {_fixed(arm): arm for arm in scenario.arms}
     specs = [CLAIRVOYANT, *fixed, *dict.fromkeys(policies)]
     tasks = [(scenario, spec, seed + run, marks, warmup) for spec in specs for run in range(runs)]
     done: list[Run] = []
@@ -154,6 +166,10 @@ def compare(
     )
 
 
+def _fixed(arm: Arm) -> str:
+    return f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
+
+
 Task = tuple[Scenario, str, int, tuple[int, ...], int]  # scenario, policy, seed, marks, warm-up
 
 
@@ -162,7 +178,9 @@ def _map(tasks: list[Task], jobs: int) -> Iterator[Run]:
         yield from map(_task, tasks)
         return
     # Ctrl-C is the parent's to handle: it drops what has not begun and waits for the runs under way.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(
+        min(jobs, len(tasks)), get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
     try:
         yield from pool.map(_task, tasks)
     finally:

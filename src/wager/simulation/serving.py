@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 
@@ -26,6 +27,12 @@ class Costs:
     prefill_per_token: float = 0.0001  # of a prompt
     wake: float = 0.010  # to wake an idle drafter ...
     lag_per_token: float = 0.00004  # ... and for each token of each request that it missed
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            seconds = getattr(self, field_.name)
+            if not 0 <= seconds < math.inf or (field_.name == "floor" and seconds == 0):
+                raise ValueError(f"the cost {field_.name!r} is finite and at least 0 seconds, not {seconds}")
 
     def verify(self, tokens: int) -> float:
         """One forward pass of the target over so many tokens: a roofline with a rounded corner."""
@@ -51,6 +58,8 @@ class Arrival:
 
 def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None) -> tuple[Arrival, ...]:
     """Arrivals from a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens, time compressed by ``speed``."""
+    if not 0 < speed < math.inf:
+        raise ValueError(f"a trace is played at a speed above 0, not {speed}")
     rows: list[Arrival] = []
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -97,7 +106,7 @@ class Serving:
             raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
         if not self.acceptance or not all(0 < p < 1 for p in self.acceptance):
             raise ValueError(f"acceptance probabilities lie strictly between 0 and 1, not {self.acceptance}")
-        if self.rate < 0 or not (self.load or self.rate or self.trace):
+        if not 0 <= self.rate < math.inf or not (self.load or self.rate or self.trace):
             raise ValueError("serving needs a load, a rate above 0 or a trace")
         if any(not 1 <= n <= self.max_batch for n in self.load):
             raise ValueError(
@@ -177,7 +186,7 @@ class Engine:
         return self._step(max(arms, key=lambda arm: arm.length), lengths, longest)
 
     def clairvoyant(self) -> Arm:
-        """Best expected goodput for one who knows every request's acceptance; waking the drafter is not counted."""
+        """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
         return max(self._arms, key=self.expected_goodput)
 
     def expected_goodput(self, arm: Arm) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, PromptFeatures, Round
 from wager.policies.base import expected_tokens
 
 _BLOCK = 512  # rounds drawn at a time
@@ -24,8 +25,10 @@ class Drafter:
     def __post_init__(self) -> None:
         if not all(0 <= p <= 1 for p in self.acceptance):
             raise ValueError(f"acceptance probabilities lie in [0, 1], not {self.acceptance} (drafter {self.name!r})")
-        if self.step_seconds < 0:
-            raise ValueError(f"seconds are at least 0, not {self.step_seconds} (drafter {self.name!r})")
+        if not 0 <= self.step_seconds < math.inf:
+            raise ValueError(
+                f"draft seconds are finite and at least 0, not {self.step_seconds} (drafter {self.name!r})"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,12 @@ class VerifyCost:
 
     def __post_init__(self) -> None:
         widths = [w for w, _ in self.points]
-        if not widths or widths != sorted(set(widths)) or widths[0] < 1 or min(s for _, s in self.points) <= 0:
+        if (
+            not widths
+            or widths != sorted(set(widths))
+            or widths[0] < 1
+            or not all(0 < s < math.inf for _, s in self.points)
+        ):
             raise ValueError(f"a verify cost needs ascending widths from 1 and positive seconds, not {self.points}")
 
     def __call__(self, width: int) -> float:
@@ -49,7 +57,9 @@ class Stream:
     """Truncated-geometric arms (BanditSpec eq. 4), with phases and with costs where wanted.
 
     A token of drafter i is accepted with probability alpha, itself drawn afresh for every position from a Beta
-    distribution with the drafter's acceptance as mean (MetaSD, assumption 1); 1 - TV is that alpha.
+    distribution with the drafter's acceptance as mean (MetaSD, assumption 1); 1 - TV is that alpha. Where there are
+    phases, each begins with a prompt, and the prompt's features tell which phase it is, with some noise. An accepted
+    token has occurred in the text before four times in five, a bonus token once in three.
     """
 
     drafters: tuple[Drafter, ...]
@@ -67,8 +77,10 @@ class Stream:
             raise ValueError("a stream needs at least one drafter, and every drafter one acceptance per phase")
         if not self.lengths or min(self.lengths) < 1:
             raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
-        if self.goal < 1 or self.concentration <= 0 or self.phase_tokens < 0 or self.lag_seconds < 0:
-            raise ValueError("tokens and concentration are positive, phase tokens and lag seconds at least 0")
+        if self.goal < 1 or not 0 < self.concentration < math.inf or self.phase_tokens < 0:
+            raise ValueError("tokens and concentration are positive, phase tokens at least 0")
+        if not 0 <= self.lag_seconds < math.inf:
+            raise ValueError(f"lag seconds are finite and at least 0, not {self.lag_seconds}")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -78,15 +90,14 @@ class Stream:
     def start(self, seed: int) -> Text:
         return Text(self, seed)
 
-    def seconds(self, arm: Arm) -> float:
-        """Seconds of a round of this arm, lag aside."""
-        step = next((d.step_seconds for d in self.drafters if d.name == arm.drafter), 0.0)
-        return arm.length * step + self.verify(arm.length + 1)
+    def draft_seconds(self, arm: Arm) -> float:
+        """Seconds a round of this arm drafts."""
+        return arm.length * next((d.step_seconds for d in self.drafters if d.name == arm.drafter), 0.0)
 
     def goodput(self, arm: Arm, phase: int) -> float:
-        """Expected tokens per second of an arm in a phase."""
+        """Expected tokens per second of an arm in a phase, lag aside."""
         acceptance = next((d.acceptance[phase] for d in self.drafters if d.name == arm.drafter), 0.0)
-        return expected_tokens(acceptance, arm.length) / self.seconds(arm)
+        return expected_tokens(acceptance, arm.length) / (self.draft_seconds(arm) + self.verify(arm.length + 1))
 
 
 class Text:
@@ -98,7 +109,7 @@ class Text:
         self.seconds = 0.0
         self._arms = stream.arms
         self._longest = max(stream.lengths)
-        self._draft = {arm: stream.seconds(arm) - stream.verify(arm.length + 1) for arm in self._arms}
+        self._draft = {arm: stream.draft_seconds(arm) for arm in self._arms}
         self._verify = {arm: stream.verify(arm.length + 1) for arm in self._arms}
         self._best = [
             max(self._arms, key=lambda arm: stream.goodput(arm, phase))
@@ -109,6 +120,8 @@ class Text:
         self._number = {d.name: i for i, d in enumerate(stream.drafters)}
         self._synced = dict.fromkeys(self._number, 0)  # drafter -> tokens it has processed
         self._previous: Arm | None = None
+        self._prompts = np.random.default_rng([seed, len(stream.drafters), len(self._best)])
+        self._prompted = -1  # phase, counted from the start, whose prompt has been shown
 
     @property
     def done(self) -> bool:
@@ -121,20 +134,29 @@ class Text:
         return self.tokens // every % len(self._best) if every else 0
 
     def context(self) -> Context:
-        lag = {}
-        if self.stream.lag_seconds:
-            lag = {name: self.tokens - at for name, at in self._synced.items() if at < self.tokens}
-        return Context(self._arms, tokens=self.tokens, previous=self._previous, lag=lag)
+        lag = {name: self.tokens - at for name, at in self._synced.items() if at < self.tokens}
+        return Context(self._arms, tokens=self.tokens, previous=self._previous, lag=lag, prompt=self._prompt())
+
+    def _prompt(self) -> PromptFeatures | None:
+        """Features of the prompt a new phase begins with."""
+        every = self.stream.phase_tokens
+        if not every or self.tokens // every == self._prompted:
+            return None
+        self._prompted = self.tokens // every
+        kind = [float(phase == self.phase) for phase in range(len(self._best))]
+        noise = self._prompts.normal(0.0, 0.02, len(kind))
+        length, perplexity = int(self._prompts.integers(20, 200)), 5 + 10 * self._prompts.random()
+        return PromptFeatures(length, perplexity, tuple((np.array(kind) + noise).tolist()))
 
     def play(self, arm: Arm) -> Round:
         if arm.length:
             luck = self._luck[self._number[arm.drafter], self.phase]
-            run, overlap = luck.next()
+            run, overlap, known = luck.next()
             accepted = min(run, arm.length)
-            overlap = overlap[: arm.length]
-            lag = self.tokens - self._synced[arm.drafter] if self.stream.lag_seconds else 0
+            overlap, seen = overlap[: arm.length], known[accepted]
+            lag = self.tokens - self._synced[arm.drafter]
         else:
-            accepted, overlap, lag = 0, (), 0
+            accepted, overlap, lag, seen = 0, (), 0, 0
         outcome = Round(
             arm,
             drafted=arm.length,
@@ -145,6 +167,7 @@ class Text:
             lag=lag,
             lag_seconds=lag * self.stream.lag_seconds,
             overlap=overlap,
+            seen=seen,
         )
         self.tokens += outcome.emitted
         self.seconds += outcome.seconds
@@ -168,12 +191,13 @@ class _Luck:
         self._mean, self._length, self._concentration = acceptance, length, concentration
         self._runs: list[int] = []
         self._overlaps: list[tuple[float, ...]] = []
+        self._known: list[list[int]] = []
 
-    def next(self) -> tuple[int, tuple[float, ...]]:
-        """How many tokens in a row are accepted, and 1 - TV at each position."""
+    def next(self) -> tuple[int, tuple[float, ...], list[int]]:
+        """How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted."""
         if not self._runs:
             self._draw()
-        return self._runs.pop(), self._overlaps.pop()
+        return self._runs.pop(), self._overlaps.pop(), self._known.pop()
 
     def _draw(self) -> None:
         shape = (_BLOCK, self._length)
@@ -185,3 +209,6 @@ class _Luck:
         runs = np.cumprod(self._rng.random(shape) < alpha, axis=1).sum(axis=1)
         self._runs = runs.tolist()
         self._overlaps = [tuple(row) for row in alpha.tolist()]
+        before = np.zeros((_BLOCK, self._length + 1), dtype=int)
+        before[:, 1:] = np.cumsum(self._rng.random(shape) < 0.8, axis=1)
+        self._known = (before + (self._rng.random((_BLOCK, 1)) < 1 / 3)).tolist()
