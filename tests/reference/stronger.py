@@ -74,7 +74,7 @@ class Thompson(Geometric):
 
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0, reward: str = "tokens") -> None:
         super().__init__(arms, seed=seed, reward=reward)
-        self.blocks: dict[Arm, tuple[int, list[float]]] = {}
+        self.blocks: dict[Arm, tuple[int, int, list[float]]] = {}
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
@@ -84,14 +84,14 @@ class Thompson(Geometric):
         return self.argmax({arm: self.index(arm, self.draw(arm)) for arm in available})
 
     def draw(self, arm: Arm) -> float:
-        """Beta(1 + s, 1 + f): one draw after each new round of the arm (and at the start), later 128 at a time."""
+        """Beta(1 + s, 1 + f): drawn 1, then 4, 16, 64 and 128 at a time since the arm's last round."""
         a, b = 1.0 + self.successes(arm), 1.0 + self.failures(arm)
         rounds = len(self.rounds_of[arm])
-        known, left = self.blocks.get(arm, (-1, None))
+        known, size, left = self.blocks.get(arm, (-1, 1, []))
         if known != rounds:
-            self.blocks[arm] = (rounds, [])
-            return float(self.rng.beta(a, b))
+            size, left = 1, []
         if not left:
-            left = self.rng.beta(a, b, 128).tolist()
-            self.blocks[arm] = (rounds, left)
+            left = [float(self.rng.beta(a, b))] if size == 1 else self.rng.beta(a, b, size).tolist()
+            size = min(4 * size, 128)
+        self.blocks[arm] = (rounds, size, left)
         return left.pop()

@@ -14,8 +14,9 @@ import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.core.rewards import timed
-from wager.policies.base import RewardPolicy, expected_tokens, require
+from wager.policies.base import RewardPolicy, require
 
+UNBOUNDED = 1e300
 ALMOST_SURE = 1 - 1e-12  # keeps 1 - acceptance from being 0
 
 
@@ -28,6 +29,7 @@ class TrialPolicy(RewardPolicy):
     def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         self.timed = reward == "goodput"
+        self.widths = [arm.length + 1 for arm in self.arms]
 
     def reset(self) -> None:
         super().reset()
@@ -48,16 +50,20 @@ class TrialPolicy(RewardPolicy):
             mean = self.seconds[i] if self.pulls[i] > 1 else 0.0
             self.seconds[i] = mean + (timed(round.seconds) - mean) / self.pulls[i]
 
+    def _index(self, i: int, acceptance: float) -> float:
+        """Tokens (per second) of arm i at this acceptance."""
+        width = self.widths[i]
+        tokens = (1 - acceptance**width) / (1 - acceptance) if acceptance < 1 else width
+        return tokens / self.seconds[i]
+
 
 class KLUCB(TrialPolicy):
     """Optimism with the tightest confidence bound for a chain of accept-or-reject trials."""
 
-    # Garivier & Cappé 2011. U = max{q : N kl(p, q) <= ln t + c ln ln t}; the index is the tokens a round would emit
-    # at acceptance U. Solving for every U every round is not needed: a bound computed for a slightly later t holds
-    # until then, so only arms whose bound beats the leader are solved exactly. The decision is the same.
-    learned = (*TrialPolicy.learned, "bounds", "roots", "valid")
-
-    AHEAD = 0.05  # how far ahead of ln t + c ln ln t bounds are computed
+    # Garivier & Cappé 2011. U = max{q : N kl(p, q) <= level} with level = ln t + c ln ln t; the index is the tokens a
+    # round would emit at acceptance U. Solving for every U in every round is not needed: U is concave in the level, so
+    # a tangent bounds what it can grow to, and only arms whose bound reaches the leader are solved exactly.
+    learned = (*TrialPolicy.learned, "roots", "bounds", "valid")
 
     def __init__(self, arms: Sequence[Arm], *, c: float = 0.0, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
@@ -67,9 +73,9 @@ class KLUCB(TrialPolicy):
 
     def reset(self) -> None:
         super().reset()
-        self.bounds = [1e300] * len(self.arms)  # no index is larger than this ...
-        self.valid = 0.0  # ... until the exploration level passes this
-        self.roots = [1.0] * len(self.arms)  # the acceptances U that belong to those bounds
+        self.valid = 0.0  # until the level passes this ...
+        self.roots = [1.0] * len(self.arms)  # ... no U is larger than this ...
+        self.bounds = [UNBOUNDED] * len(self.arms)  # ... and no index than this; UNBOUNDED: played since
 
     def choose(self, context: Context) -> Arm:
         slots, bounds = self.available(context.arms), self.bounds
@@ -79,47 +85,58 @@ class KLUCB(TrialPolicy):
         log = math.log(self.rounds)
         level = log + self.c * math.log(max(log, 1.0))
         if level > self.valid:
-            self.valid = level + self.AHEAD
-            for i in range(len(self.arms)):
-                self._bound(i)
+            self._extend(level)
         leader = max(slots, key=bounds.__getitem__)
-        best = self._index(leader, upper_bound(self.wins[leader], self.losses[leader], level, self.roots[leader]))
+        best = self._solve(leader, level)
         for i in slots:
             if bounds[i] >= best and i != leader:
-                exact = self._index(i, upper_bound(self.wins[i], self.losses[i], level, self.roots[i]))
+                exact = self._solve(i, level)
                 if exact > best or (exact == best and i < leader):
                     leader, best = i, exact
         return self.arms[leader]
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        self._bound(self.slot[round.arm])
+        self.bounds[self.slot[round.arm]] = UNBOUNDED
 
-    def _bound(self, i: int) -> None:
-        self.roots[i] = upper_bound(self.wins[i], self.losses[i], self.valid, self.roots[i])
+    def _solve(self, i: int, level: float) -> float:
+        """The index of arm i, its bounds brought up to date."""
+        root = upper_bound(self.wins[i], self.losses[i], level, self.roots[i])
+        self.roots[i] = self._tangent(i, root, self.valid - level)
         self.bounds[i] = self._index(i, self.roots[i])
+        return self._index(i, root)
 
-    def _index(self, i: int, acceptance: float) -> float:
-        """Tokens (per second) of arm i at this acceptance."""
-        return expected_tokens(acceptance, self.arms[i].length) / self.seconds[i]
+    def _extend(self, level: float) -> None:
+        """Make the bounds hold for some rounds more: ln t grows by 1/t a round."""
+        ahead = level + min(0.05, 2 * len(self.arms) / self.rounds) - self.valid
+        self.valid += ahead
+        for i, bound in enumerate(self.bounds):
+            if bound != UNBOUNDED:
+                self.roots[i] = self._tangent(i, self.roots[i], ahead)
+                self.bounds[i] = self._index(i, self.roots[i])
+
+    def _tangent(self, i: int, root: float, ahead: float) -> float:
+        """No less than U at a level so much higher: U grows by q(1 - q)/(N (q - p)) per level, and ever less."""
+        wins, n = self.wins[i], self.wins[i] + self.losses[i]
+        above = n * root - wins  # N (q - p)
+        return min(1.0, root + ahead * root * (1 - root) / above) if above > 0 else 1.0
 
 
 class Thompson(TrialPolicy):
     """Plays each arm as often as it is likely to be the best, under a Beta belief per token."""
 
-    # A draw stays good until its arm is played again, so arms that are seldom played draw a block at a time.
-    learned = (*TrialPolicy.learned, "stale", "drawn")
+    # A draw stays good until its arm is played again, so the longer an arm waits, the more it draws at a time.
+    learned = (*TrialPolicy.learned, "sizes", "drawn")
 
-    BLOCK = 128
+    BLOCK = 128  # draws at a time, at most
 
     def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
-        self.widths = [arm.length + 1 for arm in self.arms]
         self.reset()
 
     def reset(self) -> None:
         super().reset()
-        self.stale = [True] * len(self.arms)  # nothing was drawn since the arm's last round
+        self.sizes = [1] * len(self.arms)  # draws to make when the store is empty
         self.drawn: list[list[float]] = [[] for _ in self.arms]  # indices in store, each used once
 
     def choose(self, context: Context) -> Arm:
@@ -134,17 +151,16 @@ class Thompson(TrialPolicy):
     def observe(self, round: Round) -> None:
         super().observe(round)
         i = self.slot[round.arm]
-        self.stale[i] = True
+        self.sizes[i] = 1
         self.drawn[i] = []
 
     def _draw(self, i: int) -> float:
         """Tokens (per second) of arm i at an acceptance drawn from its posterior Beta(1 + wins, 1 + losses)."""
-        a, b, width = self.wins[i] + 1.0, self.losses[i] + 1.0, self.widths[i]
-        if self.stale[i]:
-            self.stale[i] = False
-            theta = min(self.rng.beta(a, b), ALMOST_SURE)
-            return (1 - theta**width) / (1 - theta) / self.seconds[i]
-        thetas = np.minimum(self.rng.beta(a, b, self.BLOCK), ALMOST_SURE)
+        a, b, width, size = self.wins[i] + 1.0, self.losses[i] + 1.0, self.widths[i], self.sizes[i]
+        self.sizes[i] = min(4 * size, self.BLOCK)
+        if size == 1:
+            return self._index(i, self.rng.beta(a, b))
+        thetas = np.minimum(self.rng.beta(a, b, size), ALMOST_SURE)
         self.drawn[i] = ((1 - thetas**width) / (1 - thetas) / self.seconds[i]).tolist()
         return self.drawn[i].pop()
 
