@@ -51,8 +51,8 @@ bench: $(READY)  ## measure, and write results/
 		-p ucbspec -p exp3spec -p meta-exp3 -p kl-ucb --json results/steady.json
 	$(SIMULATE) --env adversarial --runs 20 -p exp3spec -p ucbspec -p meta-exp3 --json results/adversarial.json
 	for load in 1 4 16 64; do $(SIMULATE) --env serving --load $$load --tokens $$((160000 * load)) \
-		--warmup $$((80000 * load)) --runs 2 -p nightjar --json results/load-$$load.json || exit 1; done
-	$(SIMULATE) --env serving --load 2,48,2,48 --tokens 300000 --runs 4 $(SERVERS) --json results/load-changes.json
+		--warmup $$((80000 * load)) --runs 4 -p nightjar --json results/load-$$load.json || exit 1; done
+	$(SIMULATE) --env serving --load 2,48,2,48 --tokens 600000 --runs 4 $(SERVERS) --json results/load-changes.json
 	$(SIMULATE) --env serving --load 64,64,64,2 --tokens 400000 --warmup 320000 --runs 2 $(SERVERS) \
 		--json results/load-falls.json
 	$(SIMULATE) --env serving --load 24 --arms 0.1,0.1,0.1,0.85 --tokens 400000 --warmup 320000 --runs 2 $(SERVERS) \

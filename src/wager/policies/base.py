@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,15 @@ class Policy(Protocol):
 
     def observe(self, round: Round) -> None:
         """Learn from a finished round."""
+        ...
+
+
+@runtime_checkable
+class BatchPolicy(Policy, Protocol):
+    """A policy that can decide for all requests of a batch together."""
+
+    def choose_batch(self, contexts: Sequence[Context]) -> list[Arm]:
+        """An arm for every request, in order."""
         ...
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from wager.core import Arm, Context, Round
-from wager.policies import Policy, build
+from wager.policies import BatchPolicy, Policy, build
 
 
 class Environment(Protocol):
@@ -40,6 +41,15 @@ class Environment(Protocol):
 
     def facts(self) -> dict[str, float]:
         """Further figures of a finished run, such as latencies."""
+        ...
+
+
+@runtime_checkable
+class BatchEnvironment(Environment, Protocol):
+    """An environment in which the requests of a step may have different lengths."""
+
+    def play_batch(self, choose: Callable[[Sequence[Context]], list[Arm]]) -> Round:
+        """Run one step with the arm that ``choose`` picks for each request; the round's arm is the longest of them."""
         ...
 
 
@@ -115,14 +125,12 @@ def play(
     rounds = switches = 0
     skipped: tuple[int, int, float] | None = None if warmup else (0, 0, 0.0)  # rounds, tokens, seconds of the warm-up
     last: Arm | None = None
-    choose_batch = getattr(policy, "choose_batch", None)
-    play_batch = getattr(environment, "play_batch", None)
+    step: Callable[[], Round] | None = None
+    if isinstance(policy, BatchPolicy) and isinstance(environment, BatchEnvironment):
+        step = partial(environment.play_batch, policy.choose_batch)
     while not environment.done:
         context = environment.context()
-        if choose_batch is not None and play_batch is not None:
-            outcome: Round = play_batch(choose_batch)
-        else:
-            outcome = environment.play(policy.choose(context))
+        outcome = step() if step else environment.play(policy.choose(context))
         policy.observe(outcome)
         arm = outcome.arm
         rounds += 1

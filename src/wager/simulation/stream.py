@@ -108,17 +108,18 @@ class Text:
         self.tokens = 0
         self.seconds = 0.0
         self._arms = stream.arms
-        self._longest = max(stream.lengths)
         self._draft = {arm: stream.draft_seconds(arm) for arm in self._arms}
         self._verify = {arm: stream.verify(arm.length + 1) for arm in self._arms}
         self._best = [
             max(self._arms, key=lambda arm: stream.goodput(arm, phase))
             for phase in range(len(stream.drafters[0].acceptance))
         ]
-        self._luck = {(i, phase): _Luck(d.acceptance[phase], self._longest, stream.concentration, (seed, i, phase))
-                      for i, d in enumerate(stream.drafters) for phase in range(len(d.acceptance))}  # fmt: skip
-        self._number = {d.name: i for i, d in enumerate(stream.drafters)}
-        self._synced = dict.fromkeys(self._number, 0)  # drafter -> tokens it has processed
+        self._luck = {
+            (d.name, phase): _Luck(acceptance, max(stream.lengths), stream.concentration, (seed, i, phase))
+            for i, d in enumerate(stream.drafters)
+            for phase, acceptance in enumerate(d.acceptance)
+        }
+        self._synced = {d.name: 0 for d in stream.drafters}  # drafter -> tokens it has processed
         self._previous: Arm | None = None
         self._prompts = np.random.default_rng([seed, len(stream.drafters), len(self._best)])
         self._prompted = -1  # phase, counted from the start, whose prompt has been shown
@@ -150,7 +151,7 @@ class Text:
 
     def play(self, arm: Arm) -> Round:
         if arm.length:
-            luck = self._luck[self._number[arm.drafter], self.phase]
+            luck = self._luck[arm.drafter, self.phase]
             run, overlap, known = luck.next()
             accepted = min(run, arm.length)
             overlap, seen = overlap[: arm.length], known[accepted]
