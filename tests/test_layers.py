@@ -13,7 +13,7 @@ import wager
 ROOT = Path(wager.__file__).parent
 FLOORS = [{"cli"}, {"bench", "report"}, {"simulation"}, {"policies"}, {"core"}]  # top floor first
 FLOOR = {name: len(FLOORS) - i for i, names in enumerate(FLOORS) for name in names}
-NUMBERS = {"bisect", "collections", "heapq", "itertools", "math", "numpy"}
+NUMBERS = {"abc", "bisect", "collections", "heapq", "itertools", "math", "numpy"}
 POLICIES_MAY_IMPORT = {"__future__", "dataclasses", "inspect", "typing", "wager", *NUMBERS}
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if len(path.relative_to(ROOT).parts) > 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -33,7 +34,7 @@ class BatchPolicy(Policy, Protocol):
         ...
 
 
-class ArmPolicy:
+class ArmPolicy(ABC):
     """A policy over a fixed set of arms, of which any non-empty subset may be available in a round.
 
     A subclass names in ``learned`` what it learns, creates those attributes in ``reset`` and calls ``reset`` at the
@@ -61,10 +62,11 @@ class ArmPolicy:
         self._slots: list[int] = []
         self._rungs: dict[str, list[Arm]] = {}
 
+    @abstractmethod
     def choose(self, context: Context) -> Arm:
-        raise NotImplementedError
+        """The arm to play, one of ``context.arms``."""
 
-    def observe(self, round: Round) -> None:
+    def observe(self, round: Round) -> None:  # noqa: B027 - a policy need not learn
         """Learn from a finished round."""
 
     def reset(self) -> None:
