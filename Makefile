@@ -42,7 +42,7 @@ bench: $(READY)  ## measure, and write results/
 	$(BIN)/wager bench decisions --json results/decisions.json
 	$(SIMULATE) --env tgd --arms 0.4,0.8,0.6 --length 4 --tokens 1000000 --runs 4 $(EVERY) \
 		--json results/regret.json --plot results/regret.png
-	$(SIMULATE) --env tgd --arms 0.8,0.6,0.4,0.1 --length 5 --runs 40 -p meta-ucb -p meta-ucb:reward=be \
+	$(SIMULATE) --env tgd --arms 0.8,0.6,0.4,0.1 --length 5 --runs 200 -p meta-ucb -p meta-ucb:reward=be \
 		-p meta-ucb:beta=0.1 -p meta-ucb:beta=0.1,reward=be -p meta-ucb:beta=1 -p meta-ucb:beta=1,reward=be \
 		--json results/alignment.json
 	$(SIMULATE) --env piecewise --arms 0.8,0.3,0.2/0.3,0.8,0.2 --length 5 --runs 20 -p meta-ucb -p discounted-ucb \
@@ -52,13 +52,15 @@ bench: $(READY)  ## measure, and write results/
 	$(SIMULATE) --env adversarial --runs 20 -p exp3spec -p ucbspec -p meta-exp3 --json results/adversarial.json
 	for load in 1 4 16 64; do $(SIMULATE) --env serving --load $$load --tokens $$((160000 * load)) \
 		--warmup $$((80000 * load)) --runs 4 -p nightjar --json results/load-$$load.json || exit 1; done
-	$(SIMULATE) --env serving --load 2,48,2,48 --tokens 600000 --runs 4 $(SERVERS) --json results/load-changes.json
+	for tokens in 300000 600000; do $(SIMULATE) --env serving --load 2,48,2,48 --tokens $$tokens --runs 4 $(SERVERS) \
+		--json results/load-changes-$$tokens.json || exit 1; done
 	$(SIMULATE) --env serving --load 64,64,64,2 --tokens 400000 --warmup 320000 --runs 2 $(SERVERS) \
 		--json results/load-falls.json
 	$(SIMULATE) --env serving --load 24 --arms 0.1,0.1,0.1,0.85 --tokens 400000 --warmup 320000 --runs 2 $(SERVERS) \
 		--json results/acceptance-recovers.json
-	$(SIMULATE) --env serving --load 24 --wake-ms 100 --tokens 240000 --runs 6 -p nightjar -p ada-bingreedy \
-		--json results/switching.json
+	for load in 20 24 28; do for wake in 10 100; do $(SIMULATE) --env serving --load $$load --wake-ms $$wake \
+		--tokens 240000 --runs 6 -p nightjar -p ada-bingreedy \
+		--json results/switching-$$load-$$wake.json || exit 1; done; done
 	if [ -n "$$WAGER_DATA" ]; then $(SIMULATE) --env serving --trace azure_llm_2023_conv.csv --speed 0.35 \
 		--tokens 600000 --runs 2 $(SERVERS) --json results/azure.json; fi
 
