@@ -11,7 +11,16 @@ import pytest
 import wager
 
 ROOT = Path(wager.__file__).parent
-FLOORS = [{"cli"}, {"bench", "report"}, {"simulation"}, {"policies"}, {"core"}]  # top floor first
+FLOORS = [  # top floor first
+    {"cli"},
+    {"bench", "report"},
+    {"decoding"},
+    {"simulation"},
+    {"drafters"},
+    {"models"},
+    {"policies"},
+    {"core"},
+]
 FLOOR = {name: len(FLOORS) - i for i, names in enumerate(FLOORS) for name in names}
 NUMBERS = {"abc", "bisect", "collections", "heapq", "itertools", "math", "numpy"}
 POLICIES_MAY_IMPORT = {"__future__", "dataclasses", "inspect", "typing", "wager", *NUMBERS}

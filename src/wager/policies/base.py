@@ -42,6 +42,7 @@ class ArmPolicy(ABC):
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
+    uses: frozenset[str] = frozenset()  # of what takes an engine time to find out: hints, others, overlap, prompt, seen
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -152,6 +153,8 @@ class RewardPolicy(ArmPolicy):
                 f"reward {reward!r} does not fit {type(self).__name__}; choose from {', '.join(self.allowed)}"
             )
         self._reward = REWARDS[reward].of
+        if reward == "bd":
+            self.uses = frozenset({"overlap"})
         self._floor = REWARDS[reward].floor
         known = REWARDS[reward].spread
         self._known_spread = known(self.longest) if known else None

@@ -77,6 +77,7 @@ class Tetris(ArmPolicy):
 
     # TETRIS (Wu et al. 2025): a draft token is worth the product of the confidences along its chain; since that falls
     # along a chain, taking the best tokens of the batch one by one always takes prefixes.
+    uses = frozenset({"hints"})
     learned = ("accepted", "rejected")
 
     def __init__(self, arms: Sequence[Arm], *, per_request: int = 3, drafter: str = "", seed: int = 0) -> None:

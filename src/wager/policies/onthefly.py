@@ -137,6 +137,8 @@ class CachedFSM(FSM):
     """A saturating counter that also asks whether the text repeats what has been seen before."""
 
     # On-the-fly section 4.2, method 3. The cache is the engine's; here only the number of known tokens arrives.
+    uses = frozenset({"seen"})
+
     def change(self, round: Round) -> int:
         if round.seen is None:
             return super().change(round)

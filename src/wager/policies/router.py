@@ -18,6 +18,7 @@ class PromptRouter(ArmPolicy):
     # On-the-fly section 5. The first prompts are answered with all drafters in turn, until their feature vectors span
     # the space; ordinary least squares then predicts every drafter's acceptance alpha on a new prompt (eq. 5).
     # Condition 4 is read as Delta n > L Delta(c / rho), which is what eq. 3 gives; printed is Delta c / Delta rho.
+    uses = frozenset({"prompt"})
     learned = ("size", "vectors", "rows", "features", "turn", "counts", "chosen")
 
     def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:

@@ -1,0 +1,1 @@
+"""The transformers engine: one stream, the same text, faster."""

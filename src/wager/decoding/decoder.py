@@ -1,0 +1,197 @@
+"""The decoder: a model, its drafters and a policy, answering one request after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from wager.core import Arm, TraceWriter
+from wager.core import Request as RequestRecord
+from wager.decoding.arms import build_arms, build_drafters
+from wager.decoding.features import Prompts
+from wager.decoding.generation import BONUS, PLAIN, Generation, Piece
+from wager.decoding.loop import EVERYTHING, Loop, Request, Step
+from wager.decoding.prepare import Prepared, prepared
+from wager.decoding.stopping import Stopping
+from wager.decoding.text import TextStream
+from wager.drafters import Drafter
+from wager.models.choose import runner
+from wager.models.runner import Runner
+from wager.policies import build as build_policy
+from wager.policies.base import Policy
+
+DRAFTERS = ("suffix",)
+LENGTHS = (2, 4, 8)
+POLICY = "ucbspec:reward=goodput"
+MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
+
+
+class Decoder:
+    """Generates with a transformers model, faster, and not a token changed.
+
+    ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
+    your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
+    from. ``arms`` names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
+    makes it start afresh with each. ``trace`` records every round. One decoder answers one request at a time.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        drafters: str | Sequence[str | Drafter] = DRAFTERS,
+        policy: str | Policy = POLICY,
+        lengths: Sequence[int] = LENGTHS,
+        arms: Sequence[Arm | str] | None = None,
+        forget: bool = False,
+        seed: int = 0,
+        trace: TraceWriter | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.trace, self.forget = model, tokenizer, trace, forget
+        if model.config.is_encoder_decoder:
+            raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
+        self.target: Runner = runner(model)
+        self.drafters = build_drafters(drafters, model, tokenizer, self.target)
+        self.arms = build_arms(arms, self.drafters, lengths)
+        self.policy: Policy = build_policy(policy, self.arms, seed=seed) if isinstance(policy, str) else policy
+        self.prompts = Prompts()
+        self._busy = False
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Copies and pickles of a model leave its decoder behind: caches and graphs cannot go along."""
+        return type(None), ()
+
+    # -- what users call
+
+    def generate(self, prompt: Prompt, *, label: str = "", **settings: Any) -> Generation:
+        """The finished text and how it came about.
+
+        ``prompt`` is text, token ids, or chat messages. ``settings`` are those of ``model.generate``: max_new_tokens,
+        do_sample, temperature, top_k, top_p, stop_strings, generation_config, streamer and so on; ``seed`` makes
+        sampling repeatable.
+        """
+        tokens: list[int] = []
+        sources: list[str] = []
+        rounds = []
+        streamer = settings.pop("streamer", None)
+        seed = settings.pop("seed", None)
+        began = perf_counter()
+        prepared = self._prepare(prompt, settings)
+        if streamer is not None:
+            streamer.put(prepared.ids.cpu())
+        prefilled = began
+        for step in self.run(prepared, self.target, label, seed):
+            if step.round is None:
+                prefilled = perf_counter()
+            else:
+                rounds.append(step.round)
+            tokens += step.tokens
+            sources += _sources(step)
+            if streamer is not None:
+                for token in step.tokens:
+                    streamer.put(torch.tensor([token]))
+        ended = perf_counter()
+        if streamer is not None:
+            streamer.end()
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
+        return Generation(
+            text, tokens, sources, prepared.ids.shape[1], self.finish, prefilled - began, ended - prefilled, rounds
+        )
+
+    def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
+        """The text in pieces, each as soon as its round is over."""
+        if self.tokenizer is None:
+            raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
+        prepared = self._prepare(prompt, settings)
+        text = TextStream(self.tokenizer)
+        for step in self.run(prepared, self.target, label, seed):
+            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)))
+        if rest := text.end():
+            yield Piece(rest, (), ())
+
+    # -- how it is done
+
+    def _prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
+        """Let transformers itself work out settings, processors and stopping criteria, then take over."""
+        ids = self._ids(prompt)
+        if (most := settings.get("max_new_tokens")) is not None and most < 1:
+            raise ValueError(f"max_new_tokens is at least 1, not {most}")
+        given = settings.get("generation_config") or self.model.generation_config
+        if not {"max_new_tokens", "max_length"} & settings.keys() and not (given.max_new_tokens or given.max_length):
+            settings = {**settings, "max_new_tokens": MAX_NEW_TOKENS}
+        if stops := settings.pop("stop_strings", None):
+            from transformers import StoppingCriteriaList, StopStringCriteria
+
+            if self.tokenizer is None:
+                raise ValueError("stop strings need a tokenizer: Decoder(model, tokenizer)")
+            criteria = StoppingCriteriaList(settings.pop("stopping_criteria", None) or ())
+            criteria.append(StopStringCriteria(self.tokenizer, stops))
+            settings = {**settings, "stopping_criteria": criteria}
+        mask = torch.ones_like(ids)
+        request: Prepared = self.model.generate(ids, attention_mask=mask, custom_generate=prepared, **settings)
+        return request
+
+    def _ids(self, prompt: Prompt) -> torch.Tensor:
+        """The prompt's tokens, (1, length), on the model's device."""
+        if isinstance(prompt, str) or (isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)):
+            if self.tokenizer is None:
+                raise ValueError("a prompt in words needs a tokenizer: Decoder(model, tokenizer)")
+            if isinstance(prompt, str):
+                ids = self.tokenizer(prompt).input_ids
+            else:
+                ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+        else:
+            ids = prompt.tolist() if isinstance(prompt, torch.Tensor) else list(prompt)
+            if ids and isinstance(ids[0], list):
+                if len(ids) > 1:
+                    raise ValueError(f"wager decodes one text at a time, not a batch of {len(ids)}")
+                ids = ids[0]
+        if not ids:
+            raise ValueError("the prompt is empty; give at least one token")
+        if not all(isinstance(t, int) and 0 <= t < self.target.vocabulary for t in ids):
+            raise ValueError(f"a prompt's tokens are numbers from 0 to {self.target.vocabulary - 1}")
+        return torch.tensor([ids], device=self.model.device)
+
+    def run(self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None) -> Iterator[Step]:
+        """Play the request's rounds."""
+        prompt: list[int] = prepared.ids[0].tolist()
+        if len(prompt) >= target.limit:
+            raise ValueError(
+                f"the prompt has {len(prompt):,} tokens, and the model holds {target.limit:,} with at least one new one"
+            )
+        if self._busy:
+            raise ValueError(
+                "this decoder is in the middle of another text; finish or close that first, or make a second"
+            )
+        generator = torch.Generator(self.model.device).manual_seed(seed) if seed is not None else None
+        request = Request(
+            prompt, prepared.processors, Stopping(prepared.criteria, target.limit), prepared.sample, generator
+        )
+        if target is self.target:
+            target.begin()
+        if self.forget and hasattr(self.policy, "reset"):
+            self.policy.reset()
+        wanted = EVERYTHING if self.trace is not None else getattr(self.policy, "uses", EVERYTHING)
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, wanted, self.prompts.features)
+        self.finish = ""
+        self._busy = True
+        try:
+            for step in self.loop.run(request):
+                if self.trace is not None:
+                    self.trace.write(step.round or RequestRecord(label, self.loop.prompt))
+                yield step
+            self.finish = self.loop.finish
+        finally:
+            self._busy = False
+
+
+def _sources(step: Step) -> list[str]:
+    if step.round is None or not step.round.drafted:
+        return [PLAIN] * len(step.tokens)
+    own = len(step.tokens) - step.accepted
+    return [step.round.arm.drafter] * step.accepted + [BONUS] * own

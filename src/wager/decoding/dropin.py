@@ -1,0 +1,62 @@
+"""wager inside ``model.generate``."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from wager.decoding import prepare
+from wager.decoding.decoder import Decoder
+from wager.models.eager import Eager
+from wager.models.runner import Runner
+
+KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
+
+
+def generate(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    streamer: Any = None,
+    decoder: Decoder | None = None,
+    **inputs: Any,
+) -> Any:
+    """Drop-in for transformers: ``model.generate(**inputs, custom_generate=wager.generate)``.
+
+    The first call makes a Decoder with the defaults for this model and later ones go on with it; pass ``decoder=`` for
+    one of your own. transformers does not hand a streamer to a custom function: use ``Decoder.stream``, or
+    ``custom_generate=functools.partial(wager.generate, streamer=…)``.
+    """
+    request = prepare.prepared(model, input_ids, logits_processor, stopping_criteria, generation_config, **inputs)
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(generation_config, name, False):
+            raise ValueError(f"wager does not collect {name.removeprefix('output_')}; generate without {name}")
+    known = {"attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache"}
+    if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
+        raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
+    if decoder is None:
+        decoder = model.__dict__.get(KEPT)  # on the model, so that both go when nobody holds the model any more
+        if decoder is None:
+            decoder = model.__dict__[KEPT] = Decoder(model)
+    cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
+    going_on = cache is not None and cache.get_seq_length() > 0
+    target: Runner = decoder.target
+    if going_on or mask is not None or generation_config.return_dict_in_generate:
+        target = Eager(model, cache, mask)  # over the caller's own cache or padding
+    tokens: list[int] = []
+    for step in decoder.run(request, target):
+        tokens += step.tokens
+        if streamer is not None:
+            for token in step.tokens:
+                streamer.put(torch.tensor([token]))
+    if streamer is not None:
+        streamer.end()
+    sequences = torch.cat((input_ids, input_ids.new_tensor([tokens])), dim=1)
+    if not generation_config.return_dict_in_generate:
+        return sequences
+    from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+    return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences), past_key_values=cache)

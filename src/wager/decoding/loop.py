@@ -1,0 +1,233 @@
+"""The loop: one request, round after round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from wager.core import Arm, Context, PromptFeatures, Round
+from wager.decoding.acceptance import accept_greedy, accept_sampled, overlap
+from wager.decoding.processors import Processors
+from wager.decoding.stopping import Stopping
+from wager.drafters import Draft, Drafter
+from wager.models.runner import Runner
+from wager.policies.base import Policy
+
+EVERYTHING = frozenset({"hints", "others", "overlap", "prompt", "seen"})
+NO_DRAFT = Draft()
+NO_IDS = torch.empty((1, 0), dtype=torch.long)
+
+
+class Step(NamedTuple):
+    """What one step added to the text."""
+
+    tokens: list[int]
+    accepted: int  # how many of them came from the round's drafter; the rest are the target's own
+    round: Round | None  # None for the token that came out of the prompt's own forward
+
+
+@dataclass(slots=True)
+class Request:
+    """One text to be continued."""
+
+    prompt: list[int]
+    processors: Processors
+    stopping: Stopping
+    sample: bool = False
+    generator: torch.Generator | None = None
+
+
+class Loop:
+    """Plays rounds on one target until the text is finished.
+
+    ``wanted`` says which of EVERYTHING is to be measured: what the policy uses, or all of it for a trace. The target
+    holds as much of the prompt as it has read already, nothing as a rule.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        drafters: Mapping[str, Drafter],
+        policy: Policy,
+        arms: tuple[Arm, ...],
+        wanted: frozenset[str],
+        features: Callable[[Sequence[int], float], PromptFeatures],
+    ) -> None:
+        self.target, self.drafters, self.policy = target, drafters, policy
+        self.wanted, self.features = wanted, features
+        self.cheap = [d for d in drafters.values() if d.cheap] if wanted & {"hints", "others"} else []
+        self.dear = [d for d in drafters.values() if not d.cheap]
+        self.longest = max(arm.length for arm in arms)
+        self.arms = arms  # one tuple throughout: policies keep what they worked out for it
+        self.finish = ""
+
+    def run(self, request: Request) -> Iterator[Step]:
+        """Steps of the request until it is finished; ``finish`` then says why."""
+        self.request, self.finish = request, ""
+        self.text = list(request.prompt)
+        self.seen = set(self.text) if "seen" in self.wanted else None
+        self.ids = _Ids(self.text, self.target.device) if self._needs_ids() else None
+        self.previous: Arm | None = None
+        for drafter in self.drafters.values():
+            drafter.begin(self.text)
+        yield self._prefill()
+        while not self.finish:
+            yield self._round()
+
+    def _prefill(self) -> Step:
+        """Read the prompt and take the first token, which its own forward gives."""
+        unread = self.text[self.target.length :]
+        self.prompt: PromptFeatures | None = None
+        if "prompt" in self.wanted:
+            logits, perplexity = self.target.prefill_scored(unread)
+            self.prompt = self.features(self.text, perplexity)
+        else:
+            logits = self.target.prefill(unread)
+        tokens, _ = self._commit([self._accept(logits, NO_DRAFT)[1]])
+        return Step(tokens, 0, None)
+
+    def _round(self) -> Step:
+        # Choose.
+        began = perf_counter()
+        room = min(self.longest, self.request.stopping.limit - len(self.text) - 1)  # the target adds one itself
+        proposals = {d.name: d.propose(room) for d in self.cheap} if room else {}
+        context = Context(
+            arms=self.arms,
+            tokens=len(self.text) - len(self.request.prompt),
+            previous=self.previous,
+            lag={d.name: d.lag for d in self.dear},
+            hints={name: draft.hint for name, draft in proposals.items()},
+            prompt=self.prompt,
+        )
+        arm = self.policy.choose(context)
+        # Draft.
+        chose = perf_counter()
+        draft = self._draft(arm, room, proposals)
+        drafted = perf_counter()
+        # Verify.
+        width = len(draft.tokens) + 1
+        logits = self.target.forward([self.text[-1], *draft.tokens], width)
+        # Accept.
+        accepted, following, scores = self._accept(logits, draft)
+        self.target.crop(len(self.text) + accepted)
+        verified = perf_counter()
+        tokens, seen = self._commit([*draft.tokens[:accepted], following])
+        # Observe.
+        played = Round(
+            arm=arm,
+            drafted=len(draft.tokens),
+            accepted=accepted,
+            emitted=len(tokens),
+            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds),
+            verify_seconds=verified - drafted,
+            lag=draft.lag,
+            lag_seconds=draft.lag_seconds,
+            overlap=self._overlap(scores, draft),
+            others=self._others(proposals, arm, tokens),
+            seen=seen,
+        )
+        self.policy.observe(played)
+        self.previous, self.prompt = arm, None
+        self.overhead = perf_counter() - verified + chose - began  # seconds that are neither model nor drafter
+        return Step(tokens, min(accepted, len(tokens)), played)
+
+    def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
+        length = min(arm.length, room)
+        if length == 0:
+            return NO_DRAFT
+        if arm.drafter in proposals:
+            return proposals[arm.drafter].cut(length)
+        return self.drafters[arm.drafter].propose(length, self._draw if self._drawn else None)
+
+    def _accept(self, logits: torch.Tensor, draft: Draft) -> tuple[int, int, torch.Tensor]:
+        """Tokens kept, the token after them, and the scores both were decided by."""
+        ids = self.ids.with_draft(draft.tokens) if self.ids else NO_IDS
+        scores = self.request.processors(ids, logits)
+        if self.request.sample:
+            p = torch.softmax(scores, -1, dtype=torch.float32)
+            return *accept_sampled(p, draft.tokens, draft.probs, self.request.generator), scores
+        choices = scores.argmax(-1).tolist()
+        accepted = accept_greedy(choices, draft.tokens)
+        return accepted, choices[accepted], scores
+
+    def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
+        """1 - TV at each drafted position, if someone wants it."""
+        if "overlap" not in self.wanted or not draft.tokens:
+            return ()
+        return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, draft.probs)
+
+    @property
+    def _drawn(self) -> bool:
+        """Whether a drafter with a distribution should draw from it, or at least tell it."""
+        return self.request.sample or "overlap" in self.wanted
+
+    def _draw(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """A drafter's next token under the request's own processors, and the distribution it comes from."""
+        processors = self.request.processors
+        ids = torch.tensor([text], device=logits.device) if processors.needs_text else NO_IDS
+        q = torch.softmax(processors(ids, logits[None]), -1, dtype=torch.float32)[0]
+        if self.request.sample:
+            return int(torch.multinomial(q, 1, generator=self.request.generator)), q
+        return int(q.argmax()), q
+
+    def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
+        """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
+        if self.ids:
+            self.ids.extend(tokens)
+        ids = self.ids.all() if self.ids else NO_IDS
+        taken, self.finish = self.request.stopping.check(len(self.text), tokens, ids)
+        tokens = tokens[:taken]
+        self.text += tokens
+        if not self.finish:
+            for drafter in self.drafters.values():
+                drafter.extend(tokens)
+        if self.seen is None:
+            return tokens, None
+        known = 0
+        for token in tokens:
+            known += token in self.seen
+            self.seen.add(token)
+        return tokens, known
+
+    def _others(self, proposals: Mapping[str, Draft], arm: Arm, tokens: Sequence[int]) -> dict[str, int]:
+        """What every other cheap drafter would have had accepted, as far as the text now tells."""
+        if "others" not in self.wanted:
+            return {}
+        return {
+            name: accept_greedy([*tokens, -1], draft.tokens[: len(tokens)])
+            for name, draft in proposals.items()
+            if name != arm.drafter
+        }
+
+    def _needs_ids(self) -> bool:
+        return self.request.processors.needs_text or self.request.stopping.needs_text
+
+
+class _Ids:
+    """The text as a tensor that grows in place, for processors and criteria that look at it."""
+
+    def __init__(self, text: Sequence[int], device: torch.device) -> None:
+        self.length = len(text)
+        self.buffer = torch.empty((1, 2 * len(text) + 256), dtype=torch.long, device=device)
+        self.buffer[0, : self.length] = torch.tensor(text, device=device)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.with_draft(tokens)
+        self.length += len(tokens)
+
+    def with_draft(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The text with these tokens after it, (1, both); they are not part of it yet."""
+        end = self.length + len(tokens)
+        if end > self.buffer.shape[1]:
+            self.buffer = torch.cat((self.buffer, torch.empty_like(self.buffer)), dim=1)
+        if tokens:
+            self.buffer[0, self.length : end] = torch.tensor(tokens, device=self.buffer.device)
+        return self.buffer[:, :end]
+
+    def all(self) -> torch.Tensor:
+        """The text, (1, length)."""
+        return self.buffer[:, : self.length]

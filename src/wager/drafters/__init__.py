@@ -1,0 +1,5 @@
+"""Drafters: whatever proposes tokens for the target to verify."""
+
+from wager.drafters.base import Draft, Drafter, Sampler
+
+__all__ = ["Draft", "Drafter", "Sampler"]

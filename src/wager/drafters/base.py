@@ -1,0 +1,61 @@
+"""What a drafter is: it follows the text, and proposes how it goes on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from wager.core import Hint
+
+if TYPE_CHECKING:
+    import torch
+
+Sampler = Callable[[Sequence[int], "torch.Tensor"], "tuple[int, torch.Tensor]"]
+"""From the text so far and a drafter's logits (vocabulary,): a drawn token and the distribution it was drawn from."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A proposal: the tokens expected next, and how sure the drafter is of them."""
+
+    tokens: list[int] = field(default_factory=list)
+    hint: Hint = Hint()
+    probs: torch.Tensor | None = None  # (tokens, vocabulary), q at each position; None: each token for certain
+    lag: int = 0  # tokens the drafter had to catch up on first
+    lag_seconds: float = 0.0  # what that took
+
+    def cut(self, length: int) -> Draft:
+        """The same proposal, no longer than this."""
+        if len(self.tokens) <= length:
+            return self
+        probs = None if self.probs is None else self.probs[:length]
+        return Draft(self.tokens[:length], self.hint, probs, self.lag, self.lag_seconds)
+
+
+class Drafter(ABC):
+    """Proposes tokens for one stream of text; what it keeps from one request to the next is its own affair."""
+
+    name: str  # as in an arm
+    cheap: ClassVar[bool] = True  # microseconds: asked in every round, for its hint and for what it would have got
+
+    @abstractmethod
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A request starts with this prompt; whatever request came before is over."""
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text went on with these tokens, all of them verified."""
+
+    @abstractmethod
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        """At most ``length`` tokens expected next, none where it has no idea; ``sample`` is for drafters that draw."""
+
+    def fit(self, vocabulary: int) -> None:  # noqa: B027 - most drafters fit any target
+        """Refuse a target of so many tokens with a ValueError if it cannot draft for it."""
+
+    @property
+    def lag(self) -> int:
+        """Tokens it must catch up on before it can draft."""
+        return 0

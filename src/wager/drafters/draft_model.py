@@ -1,0 +1,111 @@
+"""A smaller model of the same vocabulary drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wager.core import Hint
+from wager.drafters.base import Draft, Drafter, Sampler
+
+if TYPE_CHECKING:
+    import torch
+
+
+PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no more than this
+
+
+class DraftModel(Drafter):
+    """Drafts with a smaller causal language model, its cache kept from round to round.
+
+    It reads the text only when it is asked to draft: what it has to read first is its lag.
+    """
+
+    cheap: ClassVar[bool] = False
+
+    def __init__(self, model: Any, name: str = "draft-model") -> None:
+        from wager.models.choose import runner
+
+        self.name = name
+        self.runner = runner(model)
+        self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
+        self.text: list[int] = []
+        self.fed: list[int] = []  # tokens in the cache
+        self._step_seconds = 0.0  # of one token, the last time it was timed
+
+    def fit(self, vocabulary: int) -> None:
+        if abs(vocabulary - self.runner.vocabulary) > PADDING:
+            raise ValueError(
+                f"the draft model has a vocabulary of {self.runner.vocabulary:,} tokens and the target one of "
+                f"{vocabulary:,}; choose a draft model of the target's family"
+            )
+        self.vocabulary = vocabulary
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.text = list(prompt)
+        self.fed = []
+        self.runner.begin()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        start = len(self.text)
+        self.text += tokens
+        # What it drafted and fed stays in the cache as far as it came true.
+        kept = start
+        while kept < min(len(self.fed), len(self.text)) and self.fed[kept] == self.text[kept]:
+            kept += 1
+        if kept < len(self.fed):
+            del self.fed[kept:]
+            self.runner.crop(kept)
+
+    @property
+    def lag(self) -> int:
+        return max(0, len(self.text) - len(self.fed) - 1)
+
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        length = min(length, self.runner.limit - len(self.text))
+        if length < 1:
+            return Draft()
+        lag = self.lag
+        tokens: list[int] = []
+        kept: list[torch.Tensor] = []
+        sure: list[float] = []
+        feed = self.text[len(self.fed) :]
+        first_seconds = 0.0
+        began = perf_counter()
+        for at in range(length):
+            logits = self._fit(self.runner.prefill(feed)[0])
+            self.fed += feed
+            if sample is None:
+                token = int(logits.argmax())
+            else:
+                token, q = sample(self.text + tokens, logits)
+                kept.append(q)
+                sure.append(min(1.0, float(q[token])))
+            tokens.append(token)
+            feed = [token]
+            if at == 0:
+                first_seconds = perf_counter() - began
+        if length > 1:
+            self._step_seconds = (perf_counter() - began - first_seconds) / (length - 1)
+        # One token always has to be read, so only what reading the others added is lag. A single token of it is
+        # every round's that kept its whole draft, and goes along with the next for nothing.
+        paid = max(0.0, first_seconds - self._step_seconds) if lag > 1 and self._step_seconds else 0.0
+        return Draft(tokens, Hint(confidence=tuple(sure)), _stack(kept), lag, paid)
+
+    def _fit(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits over the target's vocabulary: tables padded to different sizes hold the same tokens."""
+        missing = self.vocabulary - logits.shape[-1]
+        if missing <= 0:
+            return logits[: self.vocabulary]
+        import torch
+
+        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+
+
+def _stack(rows: list[torch.Tensor]) -> torch.Tensor | None:
+    if not rows:
+        return None
+    import torch
+
+    return torch.stack(rows)

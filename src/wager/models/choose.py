@@ -1,0 +1,52 @@
+"""Which runner a model gets."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from wager.models.eager import Eager
+from wager.models.lean import Lean, why_not
+from wager.models.runner import Runner
+
+log = logging.getLogger("wager")
+
+# Largest difference from the model's own logits, in standard deviations of them, that is float order and nothing else.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+def runner(model: Any) -> Runner:
+    """The fastest way to run a model that gives its own logits, checked against them once."""
+    reason = why_not(model)
+    if not reason:
+        lean = _lean(model)
+        reason = _disagreement(model, lean)
+        if not reason:
+            return lean
+    log.info("%s runs through transformers' own forward: %s", type(model).__name__, reason)
+    return Eager(model)
+
+
+def _lean(model: Any) -> Runner:
+    if model.device.type == "cuda":
+        from wager.models.graphs import Graphs
+
+        return Graphs(model)
+    return Lean(model)
+
+
+def _disagreement(model: Any, lean: Runner) -> str:
+    """Why the lean forward is not to be trusted with this model; empty if it gives what the model gives."""
+    tokens = [(7 + 31 * i) % lean.vocabulary for i in range(12)]
+    plain = Eager(model)
+    plain.begin()
+    lean.begin()
+    for chunk in (tokens[:8], tokens[8:9], tokens[9:]):
+        ours, theirs = lean.forward(chunk, len(chunk)).float(), plain.forward(chunk, len(chunk)).float()
+        worst = float((ours - theirs).abs().max() / theirs.std())
+        if not worst <= TOLERANCE.get(model.dtype, 1e-3):
+            return f"its logits differ by {worst:.2g} standard deviations from the lean forward's"
+    lean.begin()
+    return ""

@@ -1,0 +1,214 @@
+"""The small kernels of one layer on CUDA, rounding where transformers' own modules round.
+
+Where the cache lies and how much it holds is read from a tensor on the device, ``where``: a cache that grows and moves
+needs no new capture of graphs that run these kernels.
+
+    where: (4,) int64: address of the cache, its capacity in tokens, tokens in it before this forward, 0
+    cache: (layers, 2, groups, capacity, head), keys then values
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 64  # queries one program holds at most
+SPLITS = 16  # parts the cache is cut into, each read by its own program; their results are then combined
+TRITON_DTYPE = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@triton.jit
+def _norm(x, delta, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64) * size
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    value = tl.load(x + row + at, mask=inside, other=0.0)
+    if ADD:
+        more = tl.load(delta + row + at, mask=inside, other=0.0)
+        value = (value.to(tl.float32) + more.to(tl.float32)).to(value.dtype)
+        tl.store(x + row + at, value, mask=inside)
+    exact = value.to(tl.float32)
+    normed = (exact * tl.rsqrt(tl.sum(exact * exact) / size + eps)).to(value.dtype)
+    by = tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + row + at, (normed.to(tl.float32) * by.to(tl.float32)).to(value.dtype), mask=inside)
+
+
+@triton.jit(do_not_specialize=["layer"])  # or layers 0, 1 and 16 would each be compiled for
+def _rotate_store(  # type: ignore[no-untyped-def]
+    q, k, v, cos, sin, where, layer, heads, groups, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
+):
+    row = tl.program_id(0)
+    slot = tl.program_id(1)
+    cache = tl.load(where).to(tl.pointer_type(DTYPE))
+    capacity = tl.load(where + 1)
+    position = tl.load(where + 2) + row
+    at = tl.arange(0, HALF)
+    if slot < heads + groups:
+        is_query = slot < heads
+        source = tl.where(is_query, q + (row * heads + slot) * HEAD, k + (row * groups + slot - heads) * HEAD)
+        low = tl.load(source + at)
+        high = tl.load(source + HALF + at)
+        turn = position * HEAD + at
+        # The model's own order of rounding: each product, then their sum. The sine table's first half is negated.
+        a = (low.to(tl.float32) * tl.load(cos + turn).to(tl.float32)).to(DTYPE)
+        b = (high.to(tl.float32) * tl.load(sin + turn).to(tl.float32)).to(DTYPE)
+        c = (high.to(tl.float32) * tl.load(cos + turn + HALF).to(tl.float32)).to(DTYPE)
+        d = (low.to(tl.float32) * tl.load(sin + turn + HALF).to(tl.float32)).to(DTYPE)
+        low = (a.to(tl.float32) + b.to(tl.float32)).to(DTYPE)
+        high = (c.to(tl.float32) + d.to(tl.float32)).to(DTYPE)
+        if is_query:
+            tl.store(source + at, low)
+            tl.store(source + HALF + at, high)
+        else:
+            to = cache + ((layer * 2 * groups + slot - heads) * capacity + position) * HEAD
+            tl.store(to + at, low)
+            tl.store(to + HALF + at, high)
+    else:
+        group = slot - heads - groups
+        source = v + (row * groups + group) * HEAD
+        to = cache + (((layer * 2 + 1) * groups + group) * capacity + position) * HEAD
+        tl.store(to + at, tl.load(source + at))
+        tl.store(to + HALF + at, tl.load(source + HALF + at))
+
+
+@triton.jit(do_not_specialize=["layer", "width"])
+def _attend(  # type: ignore[no-untyped-def]
+    q,
+    where,
+    partial,
+    layer,
+    width,
+    share,
+    groups,
+    rows,
+    scale,
+    ROWS: tl.constexpr,
+    HEAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    # One program: up to ROWS queries of one group's heads, over one part of the cache.
+    group = tl.program_id(0)
+    part = tl.program_id(1)
+    cache = tl.load(where).to(tl.pointer_type(DTYPE))
+    capacity = tl.load(where + 1)
+    start = tl.load(where + 2)
+    total = start + width
+    size = tl.cdiv(tl.cdiv(total, PARTS), BLOCK) * BLOCK
+    first = part * size
+    last = tl.minimum(first + size, total)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    real = row < share * width
+    token = row % width
+    at = tl.arange(0, HEAD)
+    source = q + ((token * groups + group) * share + row // width)[:, None] * HEAD + at[None, :]
+    query = tl.load(source, mask=real[:, None], other=0.0)
+    keys = cache + ((layer * 2) * groups + group) * capacity * HEAD
+    values = cache + ((layer * 2 + 1) * groups + group) * capacity * HEAD
+    best = tl.full((ROWS,), -1e30, tl.float32)
+    total_weight = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, HEAD), tl.float32)
+    for begin in range(first, last, BLOCK):
+        n = begin + tl.arange(0, BLOCK)
+        there = n < last
+        key = tl.load(keys + n[:, None] * HEAD + at[None, :], mask=there[:, None], other=0.0)
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale
+        score = tl.where(there[None, :] & (n[None, :] <= start + token[:, None]), score, -1e30)
+        better = tl.maximum(best, tl.max(score, 1))
+        weight = tl.exp(score - better[:, None])
+        weight = tl.where(score > -1e29, weight, 0.0)
+        shrink = tl.exp(best - better)
+        value = tl.load(values + n[:, None] * HEAD + at[None, :], mask=there[:, None], other=0.0)
+        mixed = mixed * shrink[:, None] + tl.dot(weight.to(DTYPE), value, input_precision="tf32x3")
+        total_weight = total_weight * shrink + tl.sum(weight, 1)
+        best = better
+    # partial: (groups, PARTS, rows, HEAD + 2)
+    to = partial + ((group * PARTS + part) * rows + row) * (HEAD + 2)
+    tl.store(to[:, None] + at[None, :], mixed, mask=real[:, None])
+    tl.store(to + HEAD, best, mask=real)
+    tl.store(to + HEAD + 1, total_weight, mask=real)
+
+
+@triton.jit(do_not_specialize=["width"])
+def _combine(  # type: ignore[no-untyped-def]
+    partial, out, width, share, rows, HEAD: tl.constexpr, PARTS: tl.constexpr, DTYPE: tl.constexpr
+):
+    token = tl.program_id(0)
+    head = tl.program_id(1)
+    group = head // share
+    row = (head % share) * width + token
+    part = tl.arange(0, PARTS)
+    at = tl.arange(0, HEAD)
+    source = partial + ((group * PARTS + part) * rows + row) * (HEAD + 2)
+    best = tl.load(source + HEAD)
+    weight = tl.load(source + HEAD + 1)
+    shrink = tl.exp(best - tl.max(best, 0))
+    mixed = tl.sum(tl.load(source[:, None] + at[None, :]) * shrink[:, None], 0) / tl.sum(weight * shrink, 0)
+    tl.store(out + (token * tl.num_programs(1) + head) * HEAD + at, mixed.to(DTYPE))
+
+
+@triton.jit
+def _gate(gate, up, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    x = tl.load(gate + at, mask=inside, other=0.0)
+    exact = x.to(tl.float32)
+    opened = (exact / (1.0 + tl.exp(-exact))).to(x.dtype)
+    y = tl.load(up + at, mask=inside, other=0.0)
+    tl.store(out + at, (opened.to(tl.float32) * y.to(tl.float32)).to(x.dtype), mask=inside)
+
+
+def rows_for(queries: int) -> int:
+    """Rows of scratch memory for so many queries of a group: whole tiles, each a power of two of at least 16."""
+    return max(16, int(triton.next_power_of_2(queries))) if queries <= TILE else int(triton.cdiv(queries, TILE)) * TILE
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor, eps: float, delta: torch.Tensor | None = None) -> torch.Tensor:
+    """Root-mean-square norm of each row; ``delta`` is added to ``x`` in place first."""
+    size = x.shape[-1]
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(size)
+    _norm[(x.numel() // size,)](
+        x, x if delta is None else delta, weight, out, size, eps, ADD=delta is not None, BLOCK=block,
+        num_warps=4 if block <= 2048 else 8,
+    )  # fmt: skip
+    return out
+
+
+def gate(gated: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gated) * up."""
+    out = torch.empty_like(up)
+    _gate[(triton.cdiv(up.numel(), 1024),)](gated, up, out, up.numel(), BLOCK=1024, num_warps=4)
+    return out
+
+
+def attention(
+    q: torch.Tensor,  # (width, heads, head), rotated in place
+    k: torch.Tensor,  # (width, groups, head)
+    v: torch.Tensor,
+    cos: torch.Tensor,  # (positions, head)
+    sin: torch.Tensor,
+    where: torch.Tensor,
+    layer: int,
+    scratch: torch.Tensor,  # (groups, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
+) -> torch.Tensor:
+    """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
+    width, heads, head = q.shape
+    groups, rows = k.shape[1], scratch.shape[2]
+    dtype: Any = TRITON_DTYPE[q.dtype]
+    share = heads // groups
+    _rotate_store[(width, heads + 2 * groups)](
+        q, k, v, cos, sin, where, layer, heads, groups, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
+    )
+    tile = min(rows, TILE)
+    _attend[(groups, SPLITS, rows // tile)](
+        q, where, scratch, layer, width, share, groups, rows, head**-0.5,
+        ROWS=tile, HEAD=head, BLOCK=64 if head <= 64 else 32, PARTS=SPLITS, DTYPE=dtype, num_warps=4,
+    )  # fmt: skip
+    out = torch.empty((width, heads * head), dtype=q.dtype, device=q.device)
+    _combine[(width, heads)](scratch, out, width, share, rows, HEAD=head, PARTS=SPLITS, DTYPE=dtype, num_warps=2)
+    return out

@@ -1,0 +1,196 @@
+"""A model by name: the embedded one, a folder, or a Hugging Face id where a hub can be reached."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wager.models import embedded
+from wager.models.embedded import Progress
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_SECONDS = 5.0  # to wait for the hub's first answer; its client alone would try for half a minute per file
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
+
+
+def load(
+    name: str | Path, *, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and its tokenizer, ready to generate; see `load_model`."""
+    _check_choices(dtype, device)
+    where = resolve(name, progress=progress)
+    return _model(name, where, dtype, device), _tokenizer(name, where)
+
+
+def load_model(
+    name: str | Path, *, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
+) -> PreTrainedModel:
+    """The decoder-only model of that name, in evaluation mode.
+
+    dtype: float32, bfloat16 or float16; auto is float32 on a CPU, where half precision is often far slower, and what
+    the model was published in elsewhere. device: auto is cuda where there is one, else cpu.
+    """
+    _check_choices(dtype, device)
+    return _model(name, resolve(name, progress=progress), dtype, device)
+
+
+def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model of that name."""
+    return _tokenizer(name, resolve(name, progress=progress))
+
+
+def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str:
+    """The folder that holds the model, or its hub id where the hub has it and answers.
+
+    Raises ValueError with one sentence that says what was tried and what would work.
+    """
+    if name == embedded.NAME:
+        return embedded.folder(progress=progress)
+    folder = Path(os.path.expanduser(name))
+    if name != "" and os.path.isdir(folder):  # not Path.is_dir, which raises for a name that is too long
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"the folder {name} has no config.json, so it is not a model saved by transformers")
+        return folder
+    if os.path.isfile(folder):
+        raise ValueError(f"{name} is a file, not a model; {_would_work()}")
+    if not isinstance(name, str) or not HUB_ID.fullmatch(name):
+        raise ValueError(f"no folder {str(name)!r}; {_would_work()}")
+    return _on_hub(name)
+
+
+def _would_work() -> str:
+    return f"a model is {embedded.NAME} (embedded), a folder with config.json, or a Hugging Face id such as org/name"
+
+
+def _on_hub(name: str) -> Path | str:
+    """The id when the hub answers for it, else the folder of an earlier download."""
+    _check_installed()
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        # One question, asked once: transformers would ask for every file and repeat each question five times.
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS, token=None)
+        return name
+    except HFValidationError:
+        raise ValueError(f"no folder {name!r}, and no id a hub could have; {_would_work()}") from None
+    except GatedRepoError:
+        problem = "it is on the hub, but gated: accept its terms there and log in with `hf auth login`"
+    except RepositoryNotFoundError:
+        problem = "the hub has no public model of that id (for a private one, log in with `hf auth login`)"
+    except EntryNotFoundError:
+        problem = "it is on the hub, but without a config.json"
+    except OfflineModeIsEnabled:
+        problem = "HF_HUB_OFFLINE forbids asking the hub"
+    except Exception as error:  # the HTTP client, and so its errors, changes between releases of huggingface_hub
+        problem = f"the hub cannot be reached ({type(error).__name__})"
+    downloaded = try_to_load_from_cache(name, "config.json")
+    if isinstance(downloaded, str):
+        return Path(downloaded).parent
+    raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {_would_work()}")
+
+
+def _model(name: str | Path, where: Path | str, dtype: str, device: str) -> PreTrainedModel:
+    _check_installed()
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    place = _device(device)
+    with _one_sentence(name, "configuration"):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    _check_decoder_only(name, config)
+    if isinstance(where, Path) and not any(next(where.glob(pattern), None) for pattern in WEIGHTS):
+        raise ValueError(f"the folder of {name} has no weights: no *.safetensors and no pytorch_model.bin in {where}")
+    with _one_sentence(name, "model"):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            where, config=config, dtype=_dtype(name, dtype, place), trust_remote_code=False
+        )
+        model: PreTrainedModel = loaded.to(place).eval()
+    return model
+
+
+def _tokenizer(name: str | Path, where: Path | str) -> PreTrainedTokenizerBase:
+    _check_installed()
+    from transformers import AutoTokenizer
+
+    with _one_sentence(name, "tokenizer"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    return tokenizer
+
+
+def _check_choices(dtype: str, device: str) -> None:
+    """Refuse a wrong dtype or device before a download, not after it."""
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
+    if device != "auto":
+        _device(device)
+
+
+def _dtype(name: str | Path, dtype: str, place: torch.device) -> str:
+    if dtype != "auto":
+        return dtype
+    if place.type == "cpu":
+        return "float32"
+    return embedded.DTYPE if name == embedded.NAME else "auto"
+
+
+def _device(device: str) -> torch.device:
+    _check_installed()
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"this machine has no device {device!r}; choose auto, cpu, or cuda on a GPU") from None
+    return place
+
+
+def _check_decoder_only(name: str | Path, config: Any) -> None:
+    """Refuse what cannot be decoded one token after another: encoders, and encoders with a decoder."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    what = ", ".join(config.architectures or [config.model_type])
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder ({what}); wager needs a decoder-only model such as a Llama")
+    causal = {str(entry) for entry in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+    known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    # A BERT has a causal class too, so the type alone does not tell: the saved architecture does.
+    if not known or (config.architectures and not causal.intersection(config.architectures)):
+        raise ValueError(f"{name} is no causal language model ({what}); wager needs a decoder-only one such as a Llama")
+
+
+def _check_installed() -> None:
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"loading a model needs torch and transformers ({error}): pip install them first") from None
+
+
+@contextmanager
+def _one_sentence(name: str | Path, part: str) -> Iterator[None]:
+    """Turn what transformers says at length into its first sentence."""
+    try:
+        with embedded.quiet():
+            yield
+    except Exception as error:  # a broken file can raise anything: OSError, KeyError, SafetensorError, ImportError
+        said = str(error).strip().splitlines() or [""]
+        reason = re.split(r"(?<=[^.\s]{2}[.!?])\s", said[0])[0].rstrip(".!: ")[:300]
+        raise ValueError(f"cannot load the {part} of {name}: {type(error).__name__}: {reason}") from None
