@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wager
-from wager.cli import bench, simulate
+from wager.cli import bench, datastore, simulate
 from wager.core import trace as traces
 from wager.core.round import Round
 from wager.policies import POLICIES
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command("simulate")(simulate.command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(datastore.app, name="datastore")
 
 
 def _version(wanted: bool) -> None:

@@ -12,6 +12,7 @@ from rich.progress import track
 from rich.table import Table
 
 from wager.bench.decisions import arms_for, decision_seconds
+from wager.cli import engines
 from wager.cli.files import check_writable, write_json
 from wager.policies import POLICIES
 
@@ -23,6 +24,10 @@ LIMITS = {8: 10e-6, 64: 30e-6}  # arms -> seconds a decision may take
 @app.callback()
 def _group() -> None:
     pass
+
+
+app.command("engine")(engines.engine)
+app.command("generate")(engines.generation)
 
 
 @app.command("decisions")

@@ -36,7 +36,8 @@ class Decoder:
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
     from. ``arms`` names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
-    makes it start afresh with each. ``trace`` records every round. One decoder answers one request at a time.
+    makes it start afresh with each. ``tokens`` tells policies that plan ahead how much text is to come; ``trace``
+    records every round. One decoder answers one request at a time.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Decoder:
         arms: Sequence[Arm | str] | None = None,
         forget: bool = False,
         seed: int = 0,
+        tokens: int | None = None,
         trace: TraceWriter | None = None,
     ) -> None:
         self.model, self.tokenizer, self.trace, self.forget = model, tokenizer, trace, forget
@@ -58,7 +60,8 @@ class Decoder:
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer, self.target)
         self.arms = build_arms(arms, self.drafters, lengths)
-        self.policy: Policy = build_policy(policy, self.arms, seed=seed) if isinstance(policy, str) else policy
+        known = {} if tokens is None else {"tokens": tokens}
+        self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         self.prompts = Prompts()
         self._busy = False
 
@@ -81,7 +84,7 @@ class Decoder:
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
         began = perf_counter()
-        prepared = self._prepare(prompt, settings)
+        prepared = self.prepare(prompt, settings)
         if streamer is not None:
             streamer.put(prepared.ids.cpu())
         prefilled = began
@@ -107,7 +110,7 @@ class Decoder:
         """The text in pieces, each as soon as its round is over."""
         if self.tokenizer is None:
             raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
-        prepared = self._prepare(prompt, settings)
+        prepared = self.prepare(prompt, settings)
         text = TextStream(self.tokenizer)
         for step in self.run(prepared, self.target, label, seed):
             yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)))
@@ -116,7 +119,7 @@ class Decoder:
 
     # -- how it is done
 
-    def _prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
+    def prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
         ids = self._ids(prompt)
         if (most := settings.get("max_new_tokens")) is not None and most < 1:

@@ -43,10 +43,22 @@ def generate(
             decoder = model.__dict__[KEPT] = Decoder(model)
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
     going_on = cache is not None and cache.get_seq_length() > 0
+    # Without an all-ones mask, which transformers drops, only its length tells new tokens alone from the whole text.
+    whole = mask.shape[1] if mask is not None else getattr(generation_config, "_mask_length", input_ids.shape[1])
+    if going_on and not cache.get_seq_length() < input_ids.shape[1] == whole:
+        raise ValueError(
+            f"past_key_values hold {cache.get_seq_length()} tokens and input_ids {input_ids.shape[1]}; "
+            "pass the whole text, with at least one token that is not in the cache"
+        )
     target: Runner = decoder.target
     if going_on or mask is not None or generation_config.return_dict_in_generate:
-        target = Eager(model, cache, mask)  # over the caller's own cache or padding
+        from transformers import DynamicCache
+
+        own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False
+        target = Eager(model, own, mask)  # over the caller's own cache or padding
     tokens: list[int] = []
+    if streamer is not None:
+        streamer.put(input_ids.cpu())  # the first thing a streamer is given is the prompt
     for step in decoder.run(request, target):
         tokens += step.tokens
         if streamer is not None:

@@ -12,6 +12,8 @@ from wager.core import Hint
 if TYPE_CHECKING:
     import torch
 
+NO_HINT = Hint()
+
 Sampler = Callable[[Sequence[int], "torch.Tensor"], "tuple[int, torch.Tensor]"]
 """From the text so far and a drafter's logits (vocabulary,): a drawn token and the distribution it was drawn from."""
 
@@ -21,7 +23,7 @@ class Draft:
     """A proposal: the tokens expected next, and how sure the drafter is of them."""
 
     tokens: list[int] = field(default_factory=list)
-    hint: Hint = Hint()
+    hint: Hint = NO_HINT
     probs: torch.Tensor | None = None  # (tokens, vocabulary), q at each position; None: each token for certain
     lag: int = 0  # tokens the drafter had to catch up on first
     lag_seconds: float = 0.0  # what that took

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from wager.models.eager import Eager
-from wager.models.lean import Lean, why_not
+from wager.models.lean import Lean
 from wager.models.runner import Runner
+from wager.models.shaped import why_not
 
 log = logging.getLogger("wager")
 
@@ -44,7 +45,7 @@ def _disagreement(model: Any, lean: Runner) -> str:
     plain.begin()
     lean.begin()
     for chunk in (tokens[:8], tokens[8:9], tokens[9:]):
-        ours, theirs = lean.forward(chunk, len(chunk)).float(), plain.forward(chunk, len(chunk)).float()
+        ours, theirs = (r.forward(chunk, len(chunk)).float() for r in (lean, plain))
         worst = float((ours - theirs).abs().max() / theirs.std())
         if not worst <= TOLERANCE.get(model.dtype, 1e-3):
             return f"its logits differ by {worst:.2g} standard deviations from the lean forward's"

@@ -42,9 +42,11 @@ class Graphs(Lean):
         self.scratch: dict[int, torch.Tensor] = {}
         self.tables = tuple(t[:, 0].contiguous() for t in rotary(model, min(self.limit, 1 << 20) + WIDTHS[-1]))
 
-    def _read_weights(self) -> None:
-        super()._read_weights()
-        self.captured = {}  # graphs hold the addresses of the weights they were captured with
+    def begin(self) -> None:
+        before = self.weights
+        super().begin()
+        if self.weights is not before:
+            self.captured = {}  # graphs hold the addresses of the weights they were captured with
 
     def forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
         width = len(tokens)
@@ -78,9 +80,9 @@ class Graphs(Lean):
         where, tokens = self.inputs, self.inputs[4 : 4 + width]
         cos, sin = self.tables
         scratch = self._scratch(width)
-        x = embedding(tokens, self.embed).clone()
+        x = embedding(tokens, self.weights.embed).clone()
         delta: torch.Tensor | None = None
-        for at, (layer, block) in enumerate(zip(self.layers, self.model.model.layers, strict=True)):
+        for at, (layer, block) in enumerate(zip(self.weights.layers, self.model.model.layers, strict=True)):
             attn, mlp = block.self_attn, block.mlp
             y = kernels.norm(x, layer.before, self.eps, delta)
             q = linear(y, attn.q_proj.weight, attn.q_proj.bias).view(width, self.heads, self.head)
@@ -95,7 +97,7 @@ class Graphs(Lean):
             )
             delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
         head = self.model.lm_head
-        return linear(kernels.norm(x, self.final, self.eps, delta), head.weight, head.bias)
+        return linear(kernels.norm(x, self.weights.final, self.eps, delta), head.weight, head.bias)
 
     def _scratch(self, width: int) -> torch.Tensor:
         rows = kernels.rows_for(self.heads // self.groups * width)

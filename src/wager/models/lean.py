@@ -8,7 +8,6 @@ product for query, key and value. It runs on the CPU here; ``graphs`` captures i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,55 +15,9 @@ from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attentio
 
 from wager.models import packed
 from wager.models.runner import Runner
+from wager.models.shaped import Layer, shaped
 
-SHAPED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
 NARROW = 32  # up to this width attention is two small products; above it, the fused kernel made for prompts
-
-
-def why_not(model: Any) -> str:
-    """Why a model cannot take the lean forward; empty if it can."""
-    config = model.config
-    if type(model).__name__ not in SHAPED:
-        return f"{type(model).__name__} is not one of {', '.join(SHAPED)}"
-    if getattr(config, "quantization_config", None) is not None or hasattr(model, "peft_config"):
-        return "its weights are quantized or adapted"
-    if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
-        return "its weights lie on several devices or have several dtypes"
-    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
-        return "some of its layers see a window only"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        return "its layers see a window only"
-    if config.rope_parameters["rope_type"] not in STEADY_ROPES or config.hidden_act != "silu":
-        return f"rotary type {config.rope_parameters['rope_type']!r} or activation {config.hidden_act!r} is not covered"
-    for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
-            return f"{name or 'the model'} has hooks"
-        if name.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
-            return f"{name} is {type(module).__name__}, not Linear"
-    return ""
-
-
-@dataclass(slots=True)
-class Weights:
-    """One way to run a layer's four products."""
-
-    qkv: packed.Product
-    out: packed.Product
-    gate_up: packed.Product
-    down: packed.Product
-
-
-@dataclass(slots=True)
-class Layer:
-    """What one layer's forward needs."""
-
-    before: torch.Tensor  # (hidden,) weight of the norm before attention
-    after: torch.Tensor  # (hidden,) of the norm before the MLP
-    q_norm: torch.Tensor | None  # (head,) of Qwen3's norm of each query
-    k_norm: torch.Tensor | None
-    plain: Weights
-    packed: Weights | None = field(default=None)
 
 
 class Lean(Runner):
@@ -82,48 +35,16 @@ class Lean(Runner):
         self.hidden, self.wide = config.hidden_size, config.intermediate_size
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2, groups, capacity, head)
-        self._read_weights()
-
-    # -- weights
-
-    def _read_weights(self) -> None:
-        body = self.model.model
-        self.embed, self.final = body.embed_tokens.weight, body.norm.weight
-        self.layers = [_layer(block) for block in body.layers]
-        head = self.model.lm_head
-        self.plain_head = packed.plain([head.weight], [head.bias])
-        self.packed_head: packed.Product | None = None
-        self.use_packed = [False] * (packed.WIDTHS[-1] + 1)
-        self._stamp = self._weights_stamp()
-        if self.device.type == "cpu" and self.dtype == torch.float32 and packed.available():
-            self._pack()
-
-    def _pack(self) -> None:
-        """Lay the weights out for several tokens at once, and keep that only if it is faster at some width."""
-        for layer, block in zip(self.layers, self.model.model.layers, strict=True):
-            layer.packed = Weights(*(_packed(modules) for modules in _products(block)))
-        self.packed_head = packed.pack(self.model.lm_head.weight, self.model.lm_head.bias)
-        step = max(1, len(self.layers) // 8)  # every eighth of the layers is sample enough, and the head
-        some = self.layers[::step]
-        sizes = [self.hidden, self.heads * self.head, self.hidden, self.wide] * len(some) + [self.hidden]
-        plain = [p for layer in some for p in _all(layer.plain)] + [self.plain_head]
-        other = [p for layer in some if layer.packed for p in _all(layer.packed)] + [self.packed_head]
-        self.use_packed = packed.faster(plain, other, sizes, self.dtype)
-        if not any(self.use_packed):
-            self.packed_head = None
-            for layer in self.layers:
-                layer.packed = None
-
-    def _weights_stamp(self) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), p._version) for p in self.model.parameters()]
+        self.weights = shaped(model)
 
     # -- cache
 
     def begin(self) -> None:
         self.length = 0
-        if self._stamp != self._weights_stamp():  # someone trained, merged or moved the model: copies would be stale
-            self.device, self.dtype, self.capacity = self.model.device, self.model.dtype, 0
-            self._read_weights()
+        weights = shaped(self.model)
+        if weights is not self.weights:
+            self.weights = weights
+            self.device, self.dtype, self.capacity = weights.device, weights.dtype, 0
 
     def crop(self, length: int) -> None:
         self.length = length
@@ -134,7 +55,7 @@ class Lean(Runner):
             return
         capacity = max(256, 1 << (tokens - 1).bit_length())
         grown = torch.empty(
-            (len(self.layers), 2, self.groups, capacity, self.head), dtype=self.dtype, device=self.device
+            (len(self.weights.layers), 2, self.groups, capacity, self.head), dtype=self.dtype, device=self.device
         )
         if self.length:
             grown[:, :, :, : self.length] = self.cache[:, :, :, : self.length]
@@ -148,22 +69,22 @@ class Lean(Runner):
         width, start = len(tokens), self.length
         end = start + width
         self._reserve(end)
-        wide = width > packed.WIDTHS[-1]
-        use_packed = self.use_packed[-1] if wide else self.use_packed[width]
+        weights = self.weights
+        use_packed = weights.use_packed[min(width, packed.WIDTHS[-1])]
         cos, sin = self.cos[start:end], self.sin[start:end]
         mask = self._mask(width, start)
-        x = embedding(torch.tensor(tokens, device=self.device), self.embed)
-        for layer, cache in zip(self.layers, self.cache, strict=True):
+        x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
+        for layer, cache in zip(weights.layers, self.cache, strict=True):
             by = layer.packed if use_packed and layer.packed else layer.plain
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
             x = x + by.out(self._attend(qkv, layer, cache, cos, sin, mask))
             gate, up = by.gate_up(rms_norm(x, (self.hidden,), layer.after, self.eps)).chunk(2, dim=-1)
             x = x + by.down(silu(gate) * up)
         self.length = end
-        x = rms_norm(x[-keep:], (self.hidden,), self.final, self.eps)
-        if self.packed_head is not None and self.use_packed[min(keep, packed.WIDTHS[-1])]:
-            return self.packed_head(x)
-        return self.plain_head(x)
+        x = rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps)
+        if weights.packed_head is not None and weights.use_packed_head[min(keep, packed.WIDTHS[-1])]:
+            return weights.packed_head(x)
+        return weights.plain_head(x)
 
     def _mask(self, width: int, start: int) -> torch.Tensor | None:
         """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
@@ -224,36 +145,3 @@ def rotary(model: Any, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
     sin = sin.clone()
     sin[..., : sin.shape[-1] // 2].neg_()
     return cos[0, :, None].contiguous(), sin[0, :, None].contiguous()
-
-
-def _products(block: Any) -> tuple[list[Any], ...]:
-    """A layer's linear modules, those with the same input together, in the order of ``Weights``."""
-    attention, mlp = block.self_attn, block.mlp
-    together = [attention.q_proj, attention.k_proj, attention.v_proj]
-    return together, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]
-
-
-def _layer(block: Any) -> Layer:
-    plain = Weights(*(packed.plain([m.weight for m in ms], [m.bias for m in ms]) for ms in _products(block)))
-    q_norm, k_norm = (getattr(block.self_attn, name, None) for name in ("q_norm", "k_norm"))
-    return Layer(
-        before=block.input_layernorm.weight,
-        after=block.post_attention_layernorm.weight,
-        q_norm=None if q_norm is None else q_norm.weight,
-        k_norm=None if k_norm is None else k_norm.weight,
-        plain=plain,
-    )
-
-
-def _packed(modules: list[Any]) -> packed.Product:
-    weight = modules[0].weight if len(modules) == 1 else torch.cat([m.weight for m in modules])
-    biases = [m.bias for m in modules if m.bias is not None]
-    if not biases:
-        return packed.pack(weight)
-    if len(biases) != len(modules):
-        biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in modules]
-    return packed.pack(weight, torch.cat(biases))
-
-
-def _all(weights: Weights) -> tuple[packed.Product, ...]:
-    return weights.qkv, weights.out, weights.gate_up, weights.down

@@ -1,0 +1,77 @@
+"""What the engine itself costs: a forward of every width, wager's own Python, and plain decoding through wager."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from wager.decoding.decoder import Decoder
+from wager.models.eager import Eager
+from wager.models.runner import Runner
+
+
+def forward_seconds(
+    runners: dict[str, Runner], widths: Sequence[int], *, context: int = 300, repeats: int = 15
+) -> dict[str, dict[int, list[float]]]:
+    """Seconds of one forward and its argmax, for each runner and width, interleaved."""
+    taken: dict[str, dict[int, list[float]]] = {name: {w: [] for w in widths} for name in runners}
+    for runner in runners.values():
+        runner.begin()
+        runner.prefill(_tokens(runner, context))
+        for width in widths:  # warm up: kernels, graphs
+            runner.forward(_tokens(runner, width), width)
+            runner.crop(context)
+    for _ in range(repeats):
+        for width in widths:
+            for name, runner in runners.items():
+                began = perf_counter()
+                runner.forward(_tokens(runner, width), width).argmax(-1).tolist()
+                taken[name][width].append(perf_counter() - began)
+                runner.crop(context)
+    return taken
+
+
+def transformers_runner(model: Any) -> Runner:
+    """The model through transformers' own forward, as a runner."""
+    return Eager(model)
+
+
+def own_seconds(decoder: Decoder, prompt: Sequence[int], count: int) -> list[float]:
+    """wager's own Python in each round of a text: everything that is neither model nor drafter."""
+    prepared = decoder.prepare(list(prompt), {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False})
+    prepared.processors.steps.clear()  # min_new_tokens is there for a long text, not to be timed
+    return [decoder.loop.overhead for step in decoder.run(prepared, decoder.target) if step.round is not None]
+
+
+def off_against_plain(
+    model: Any, decoder: Decoder, prompt: Sequence[int], count: int, repeats: int
+) -> list[tuple[float, float]]:
+    """Seconds of the same text: plain ``model.generate``, then wager with plain decoding only; interleaved."""
+    ids = torch.tensor([list(prompt)], device=model.device)
+    pairs = []
+    for repeat in range(repeats + 1):
+        began = perf_counter()
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+        theirs: list[int] = out[0, len(prompt) :].tolist()
+        between = perf_counter()
+        ours = decoder.generate(ids, max_new_tokens=count, do_sample=False).tokens
+        ended = perf_counter()
+        if len(ours) != len(theirs):
+            raise ValueError(f"the two texts differ in length: {len(ours)} and {len(theirs)} tokens")
+        if repeat:  # the first warms up
+            pairs.append((between - began, ended - between))
+    return pairs
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    return {"median": middle, "low": low, "high": high, "least": min(values)}
+
+
+def _tokens(runner: Runner, count: int) -> list[int]:
+    return [(11 + 37 * i) % runner.vocabulary for i in range(count)]

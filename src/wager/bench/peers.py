@@ -1,0 +1,216 @@
+"""wager and its peers on the same model, prompt by prompt, in one interleaved run."""
+
+from __future__ import annotations
+
+import copy
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from wager.bench.workloads import Prompt
+from wager.core import OFF
+from wager.decoding.decoder import Decoder
+from wager.drafters import Drafter
+
+PLAIN = "transformers"
+LOOKUP, ASSISTED = "transformers prompt lookup", "transformers assisted"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One method's answer to one prompt."""
+
+    tokens: list[int]
+    seconds: float  # the whole call, the prompt's own forward included
+    forwards: int  # of the target, that one included
+
+
+@dataclass(slots=True)
+class Method:
+    """One way to generate; ``run`` answers a prompt, (1, length), with so many tokens."""
+
+    name: str
+    run: Callable[[torch.Tensor, int], Answer]
+    answers: list[Answer] = field(default_factory=list)
+
+
+def truncated(model: Any, layers: int) -> Any:
+    """A draft model for any Llama-shaped target, with nothing to train: its first layers under its own head.
+
+    It shares the target's weights, so it costs no memory of its own.
+    """
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    with torch.device("meta"):
+        draft = type(model)(config)
+    draft.model.embed_tokens, draft.model.norm = model.model.embed_tokens, model.model.norm
+    draft.model.layers = torch.nn.ModuleList(list(model.model.layers[:layers]))
+    draft.model.rotary_emb, draft.lm_head = model.model.rotary_emb, model.lm_head
+    draft.generation_config = copy.deepcopy(model.generation_config)
+    return draft.eval()
+
+
+def transformers_method(name: str, model: Any, **settings: Any) -> Method:
+    """transformers' own generate."""
+
+    def run(ids: torch.Tensor, count: int) -> Answer:
+        forwards = 0
+
+        def counted(*_: Any) -> None:
+            nonlocal forwards
+            forwards += 1
+
+        hook = model.register_forward_pre_hook(counted)
+        try:
+            began = perf_counter()
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, **settings
+            )
+            tokens = out[0, ids.shape[1] :].tolist()
+            seconds = perf_counter() - began
+        finally:
+            hook.remove()
+        return Answer(tokens, seconds, forwards)
+
+    return Method(name, run)
+
+
+def wager_method(
+    name: str, model: Any, policy: str, drafters: Sequence[Drafter], arms: Sequence[str], tokens: int = 10_000
+) -> Method:
+    """wager with a policy over some arms; what it learns it keeps from prompt to prompt."""
+    decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens)
+
+    def run(ids: torch.Tensor, count: int) -> Answer:
+        began = perf_counter()
+        made = decoder.generate(ids, max_new_tokens=count, do_sample=False)
+        return Answer(made.tokens, perf_counter() - began, 1 + len(made.rounds))
+
+    return Method(name, run)
+
+
+def play(
+    methods: Sequence[Method], prompts: Sequence[tuple[Prompt, torch.Tensor]], count: int, *, seed: int = 0
+) -> Iterator[tuple[Prompt, str]]:
+    """Answer every prompt with every method, in an order drawn anew for each prompt; yields after each answer."""
+    order = random.Random(seed)
+    for method in methods:  # warm up on the first prompt: kernels, graphs, caches; nothing of it is kept
+        method.run(prompts[0][1], min(count, 16))
+    for prompt, ids in prompts:
+        for method in order.sample(list(methods), len(methods)):
+            method.answers.append(method.run(ids, count))
+            yield prompt, method.name
+
+
+def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str, Any]]:
+    """Per method: tokens a second as a ratio to plain transformers, over all and per task, MAT, and what differed.
+
+    ``tasks`` names each prompt's task. Ratios are of summed seconds per token; the spread is over single prompts.
+    """
+    plain = next(m for m in methods if m.name == PLAIN)
+    rows = []
+    for method in methods:
+        ratios = [
+            (b.seconds / len(b.tokens)) / (a.seconds / len(a.tokens))
+            for a, b in zip(method.answers, plain.answers, strict=True)
+        ]
+        low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
+        per_task = {}
+        for task in dict.fromkeys(tasks):
+            at = [i for i, name in enumerate(tasks) if name == task]
+            per_task[task] = {
+                "ratio": _ratio([method.answers[i] for i in at], [plain.answers[i] for i in at]),
+                "mat": _mat([method.answers[i] for i in at]),
+            }
+        rows.append(
+            {
+                "method": method.name,
+                "ratio": _ratio(method.answers, plain.answers),
+                "median_ratio": round(statistics.median(ratios), 4),
+                "quartiles": [round(low, 4), round(high, 4)],
+                "mat": _mat(method.answers),
+                "tokens_per_second": round(
+                    sum(len(a.tokens) for a in method.answers) / sum(a.seconds for a in method.answers), 2
+                ),
+                "different_texts": sum(
+                    a.tokens != b.tokens for a, b in zip(method.answers, plain.answers, strict=True)
+                ),
+                "tasks": per_task,
+            }
+        )
+    return rows
+
+
+def _ratio(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
+    """Tokens a second of ours over theirs."""
+    speeds = [sum(len(a.tokens) for a in answers) / sum(a.seconds for a in answers) for answers in (ours, theirs)]
+    return round(speeds[0] / speeds[1], 4)
+
+
+def _mat(answers: Sequence[Answer]) -> float:
+    """Tokens per forward after the prompt's own, which gives the first."""
+    rounds = sum(a.forwards - 1 for a in answers)
+    return round(sum(len(a.tokens) - 1 for a in answers) / rounds, 4) if rounds else 1.0
+
+
+def standard(
+    model: Any,
+    drafters: Mapping[str, Callable[[], Drafter]],
+    lengths: Mapping[str, Sequence[int]],
+    policies: Sequence[str],
+    draft: Any | None,
+) -> list[Method]:
+    """transformers' three ways, wager with every fixed arm, and wager with each policy over all of them.
+
+    ``drafters`` makes a drafter by name, ``lengths`` says how many tokens each may draft; ``draft`` is the draft model
+    that transformers gets.
+    """
+    methods = [
+        transformers_method(PLAIN, model),
+        transformers_method(LOOKUP, model, prompt_lookup_num_tokens=10),
+    ]
+    if draft is not None:
+        methods.append(transformers_method(ASSISTED, model, assistant_model=draft))
+    methods.append(wager_method("wager off", model, "off", [], [str(OFF)]))
+    for name, make in drafters.items():
+        for length in lengths[name]:
+            policy = f"fixed:drafter={name},length={length}"
+            methods.append(wager_method(f"wager {name}:{length}", model, policy, [make()], [f"{name}:{length}"]))
+    arms = [f"{name}:{length}" for name in drafters for length in lengths[name]]
+    return methods + [
+        wager_method(f"wager {policy}", model, policy, [make() for make in drafters.values()], arms)
+        for policy in policies
+    ]
+
+
+def ties(model: Any, methods: Sequence[Method], prompts: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """How many answers differ from plain's, and how far apart the target's logits of both tokens are where they part.
+
+    The gap is in standard deviations of the logits: around float error it is a tie, which any way of computing breaks
+    as it happens to. ``unexplained`` counts texts of which one is the start of the other.
+    """
+    plain = next(m for m in methods if m.name == PLAIN)
+    gaps = []
+    total = unexplained = 0
+    for method in methods:
+        for ids, ours, theirs in zip(prompts, method.answers, plain.answers, strict=True):
+            total += 1
+            if ours.tokens == theirs.tokens:
+                continue
+            at = next((i for i, (a, b) in enumerate(zip(ours.tokens, theirs.tokens)) if a != b), None)  # noqa: B905
+            if at is None:
+                unexplained += 1
+                continue
+            before = torch.cat((ids, ids.new_tensor([theirs.tokens[:at]])), dim=1)
+            with torch.no_grad():
+                logits = model(before).logits[0, -1].float()
+            gaps.append(float((logits[theirs.tokens[at]] - logits[ours.tokens[at]]).abs() / logits.std()))
+    largest = round(max(gaps, default=0.0), 6)
+    return {"answers": total, "texts": len(gaps) + unexplained, "unexplained": unexplained, "largest_gap": largest}

@@ -1,0 +1,84 @@
+"""The prompts benchmarks run on: eight tasks, read from a folder of public data."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SPEC_BENCH = ("translation", "summarization", "qa", "math_reasoning", "rag")  # its other categories are MT-Bench's
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question of a task, as a chat message."""
+
+    task: str
+    text: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """As a conversation."""
+        return [{"role": "user", "content": self.text}]
+
+
+def _chat(record: Mapping[str, Any]) -> tuple[str, str]:
+    category = record["category"]
+    return (category if category in SPEC_BENCH else "mt_bench"), record["turns"][0]
+
+
+def _humaneval(record: Mapping[str, Any]) -> tuple[str, str]:
+    return "humaneval", f"Complete this Python function. Write out the whole function.\n\n{record['prompt']}"
+
+
+def _debug(record: Mapping[str, Any]) -> tuple[str, str]:
+    task, code = record["description"], record["buggy_code"]
+    return "debug_bench", f"{task}\n\nThis solution has a bug:\n\n{code}\n\nWrite the corrected code."
+
+
+# file -> how a record becomes (task, prompt); what a record must hold, and where the file comes from
+FILES: dict[str, tuple[Callable[[Mapping[str, Any]], tuple[str, str]], str, str]] = {
+    "spec_bench.jsonl": (_chat, "category, turns", "Spec-Bench (Xia et al. 2024)"),
+    "humaneval.jsonl": (_humaneval, "prompt", "HumanEval (Chen et al. 2021)"),
+    "debug_bench.jsonl": (_debug, "description, buggy_code", "DebugBench (Tian et al. 2024)"),
+}
+TASKS = ("mt_bench", *SPEC_BENCH, "humaneval", "debug_bench")
+
+
+def prompts(folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: int = 3, seed: int = 0) -> list[Prompt]:
+    """``count`` prompts of each task, always the same ones for a seed."""
+    if unknown := [task for task in tasks if task not in TASKS]:
+        raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(TASKS)}")
+    if count < 1:
+        raise ValueError(f"at least 1 prompt a task, not {count}")
+    by_task: dict[str, list[str]] = {task: [] for task in TASKS}
+    for name, (read, fields, origin) in FILES.items():
+        path = _folder(folder) / name
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for task, text in (read(json.loads(line)) for line in lines if line.strip()):
+                by_task[task].append(text)
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise ValueError(
+                f"cannot read {path} ({type(error).__name__}); it holds one JSON record a line with {fields}: {origin}"
+            ) from None
+    chosen = []
+    for task in tasks:
+        pick = random.Random(f"{seed} {task}").sample(by_task[task], min(count, len(by_task[task])))
+        chosen += [Prompt(task, text) for text in pick]
+    return chosen
+
+
+def _folder(folder: Path | None) -> Path:
+    """The folder of prompts: the one given, else prompts/ in the one that WAGER_DATA names."""
+    if folder is not None:
+        return folder / "prompts" if (folder / "prompts").is_dir() else folder
+    named = os.environ.get("WAGER_DATA")
+    if not named:
+        held = "; ".join(f"{name} ({fields}; {origin})" for name, (_, fields, origin) in FILES.items())
+        raise ValueError(f"no data folder; pass --data DIR or set WAGER_DATA to a folder with prompts/: {held}")
+    return Path(named) / "prompts"

@@ -1,0 +1,187 @@
+"""`wager chat`: a conversation."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from wager.cli import options as given
+from wager.cli.options import Options
+from wager.cli.session import Session, open_session, quietly
+from wager.cli.shown import SourceWriter, closing, legend, plain_writer
+
+COMMANDS = {
+    "/show": "colour tokens by where they came from, or stop it",
+    "/reset": "forget the conversation",
+    "/quit": "end, as Ctrl-D does",
+    "/help": "show these",
+}
+
+
+def command(
+    model: given.Model = given.MODEL,
+    policy: given.PolicySpec = given.POLICY,
+    drafters: given.Drafters = given.DRAFTERS,
+    lengths: given.Lengths = given.LENGTHS,
+    dtype: given.Dtype = "auto",
+    device: given.Device = "auto",
+    max_tokens: given.MaxTokens = given.MAX_TOKENS,
+    system: given.System = None,
+    stop: given.Stop = None,
+    repetition_penalty: given.RepetitionPenalty = None,
+    temperature: given.Temperature = 0.0,
+    top_p: given.TopP = None,
+    top_k: given.TopK = None,
+    min_p: given.MinP = None,
+    seed: given.Seed = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Colour every token by where it came from, as /show does.")
+    ] = False,
+) -> None:
+    """Talk to a model; what one answer taught makes the next faster.
+
+    Each line is a message. /show, /reset, /quit and /help are commands; Ctrl-C stops an answer, Ctrl-D ends.
+    """
+    options = Options(
+        model=model,
+        policy=policy,
+        drafters=drafters,
+        lengths=lengths,
+        dtype=dtype,
+        device=device,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        stop=stop,
+        seed=seed,
+    )
+    told = Console(stderr=True, highlight=False)
+    with quietly():
+        session = open_session(options, told)
+        if not session.chats:
+            raise ValueError(f"{model} has no chat template; wager generate --raw goes on with a text")
+        Chat(session, Console(highlight=False), told, system, show=show).run()
+
+
+class Chat:
+    """The conversation so far, and how it is shown."""
+
+    def __init__(self, session: Session, out: Console, told: Console, system: str | None, *, show: bool) -> None:
+        self.session, self.out, self.told, self.show = session, out, told, show
+        self.system = [{"role": "system", "content": system}] if system is not None else []
+        self.turns: list[dict[str, str]] = []  # user and assistant in turn
+        self.answers = 0
+        self.seed = session.options.sampling_seed()
+
+    def run(self) -> None:
+        """Read, answer, repeat."""
+        if sys.stdin.isatty():
+            self._tell(f"{self.session.options.model}; /help tells the commands, Ctrl-D ends")
+        for line in self._lines():
+            if not line:
+                continue
+            if re.fullmatch(r"/\w*", line):
+                if line == "/quit":
+                    return
+                self._obey(line)
+            else:
+                self._answer(line)
+
+    def _lines(self) -> Iterator[str]:
+        typed = sys.stdin.isatty()
+        while True:
+            try:
+                line = input("> ") if typed else sys.stdin.readline()
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:  # it stops answers; there is none
+                print()
+                continue
+            except UnicodeError:
+                raise ValueError("standard input is not text in UTF-8") from None
+            if not typed and not line:
+                return
+            yield line.strip()
+
+    def _obey(self, line: str) -> None:
+        if line == "/show":
+            self.show = not self.show
+            self._tell("tokens are coloured by where they come from" if self.show else "tokens are no longer coloured")
+        elif line == "/reset":
+            self.turns.clear()
+            self._tell("the conversation starts anew")
+        elif line == "/help":
+            for name, what in COMMANDS.items():
+                self._tell(f"{name}  {what}")
+        else:
+            self._tell(f"there is no {line}; commands are {', '.join(COMMANDS)}")
+
+    def _answer(self, line: str) -> None:
+        self.turns.append({"role": "user", "content": line})
+        ids = self._fit()
+        if ids is None:
+            return
+        session, names = self.session, list(self.session.decoder.drafters)
+        watch = SourceWriter(self.out, session.tokenizer, names) if self.show else plain_writer(self.out)
+        seed = None if self.seed is None else self.seed + self.answers
+        with _interruptible() as asked:
+            made = session.play(ids, watch=watch, stopped=lambda: bool(asked), seed=seed)
+        print(flush=True)
+        self.answers += 1
+        self.turns.append({"role": "assistant", "content": made.text})
+        if self.show:
+            self.told.print(legend(made, names))
+        self._tell(closing(made))
+
+    def _fit(self) -> list[int] | None:
+        """The conversation's tokens; the oldest turns are dropped where they leave no room for an answer."""
+        limit = self.session.limit
+        room = min(self.session.options.max_tokens, limit // 4)
+        dropped = 0
+        ids = self.session.chat_ids([*self.system, *self.turns])
+        while len(ids) + room > limit and len(self.turns) > 2:
+            del self.turns[:2]
+            dropped += 1
+            ids = self.session.chat_ids([*self.system, *self.turns])
+        if dropped:
+            exchanges = "exchange was" if dropped == 1 else f"{dropped} exchanges were"
+            self._tell(f"the conversation no longer fits the model's {limit:,} tokens: the oldest {exchanges} dropped")
+        if len(ids) >= limit:
+            self.turns.pop()
+            self._tell(f"this message makes {len(ids):,} tokens and the model holds {limit:,}: it was left out")
+            return None
+        return ids
+
+    def _tell(self, line: str) -> None:
+        self.told.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """A list that is no longer empty after Ctrl-C; a second Ctrl-C interrupts as usual.
+
+    The answer then ends between two rounds, so that drafters and policy stay whole.
+    """
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,165 @@
+"""`wager bench engine` and `wager bench generate`: the transformers engine, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from wager.bench.workloads import TASKS, Prompt, prompts
+from wager.cli.files import check_writable, write_json
+from wager.policies import build
+
+if TYPE_CHECKING:
+    from wager.drafters import Drafter
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
+Model = Annotated[str, typer.Option(help="Embedded name, folder, or Hugging Face id.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")]
+
+
+def engine(
+    model: Model = "smollm2-135m",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    context: Annotated[int, typer.Option(min=1, help="Tokens in the cache.")] = 300,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of text for the other measurements.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved repetitions.")] = 15,
+    json_file: JsonFile = None,
+) -> None:
+    """Time one forward of every width, wager's own Python per round, and plain decoding through wager."""
+    if json_file is not None:
+        check_writable(json_file)
+    from wager.bench import engine as measure
+    from wager.decoding.decoder import Decoder
+    from wager.models import load
+
+    target, tokenizer = load(model, dtype=dtype, device=device)
+    decoder = Decoder(target, tokenizer, policy="off")
+    runners = {"transformers": measure.transformers_runner(target), "wager": decoder.target}
+    taken = measure.forward_seconds(runners, WIDTHS, context=context, repeats=repeats)
+    step = {name: measure.spread(times[1]) for name, times in taken.items()}
+    table = Table(title=f"one forward, {context} tokens of context, milliseconds (median)", title_justify="left")
+    for column in ("width", "transformers", "wager", "wager / its width 1"):
+        table.add_column(column, justify="right")
+    rows = []
+    for width in WIDTHS:
+        spreads = {name: measure.spread(times[width]) for name, times in taken.items()}
+        ratio = spreads["wager"]["median"] / step["wager"]["median"]
+        rows.append({"width": width, "seconds": spreads, "to_width_1": ratio})
+        cells = (f"{spreads[name]['median'] * 1e3:.2f}" for name in ("transformers", "wager"))
+        table.add_row(str(width), *cells, f"{ratio:.2f}")
+    Console().print(table)
+    prompt = tokenizer("The sea was calm that morning, and the harbour lay quiet in the early light.").input_ids
+    playing = Decoder(target, tokenizer, drafters="suffix,prompt-lookup", policy="ucbspec")
+    own = measure.spread(measure.own_seconds(playing, prompt, tokens))
+    pairs = measure.off_against_plain(target, decoder, prompt, tokens, max(2, repeats // 3))
+    off = measure.spread([theirs / ours for theirs, ours in pairs])
+    print(f"wager's own Python per round: {own['median'] * 1e3:.3f} ms (quartiles {own['low'] * 1e3:.3f}, "
+          f"{own['high'] * 1e3:.3f})")  # fmt: skip
+    print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
+    if json_file is not None:
+        content = {"model": model, **_where(target), "context": context, "widths": rows}
+        write_json(json_file, {**content, "own_seconds_per_round": own, "off_to_plain": off})
+
+
+def generation(
+    model: Model = "smollm2-135m",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Task to run; repeat it.", show_default="all eight")] = None,
+    count: Annotated[int, typer.Option("--prompts", min=1, help="Prompts a task.")] = 3,
+    tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="Tokens an answer.")] = 96,
+    longest: Annotated[int, typer.Option("--longest-prompt", help="Prompts of more tokens are cut to this.")] = 1024,
+    policy: Annotated[
+        list[str] | None, typer.Option("--policy", "-p", help="Policy to run; repeat it.", show_default="five")
+    ] = None,
+    datastore: Annotated[Path | None, typer.Option(help="Also the retrieval drafter, over this datastore.")] = None,
+    layers: Annotated[int, typer.Option("--draft-layers", help="Layers of the target that draft; 0: none.")] = 8,
+    seed: Annotated[int, typer.Option(help="For the choice and order of prompts and methods.")] = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Run transformers' own ways, wager's fixed arms and its policies on the same prompts, interleaved."""
+    if json_file is not None:
+        check_writable(json_file)
+    chosen = prompts(data, tasks=task or TASKS, count=count, seed=seed)
+    policies = policy or ["ucbspec", "exp3spec", "meta-ucb", "analytical", "ucbspec:reward=goodput"]
+    for spec in policies:
+        build(spec, _probe_arms(), tokens=100)
+    import torch
+
+    from wager.bench import peers
+    from wager.drafters.draft_model import DraftModel
+    from wager.drafters.prompt_lookup import PromptLookup
+    from wager.drafters.retrieval import Retrieval
+    from wager.drafters.suffix import Suffix
+    from wager.models import load
+
+    target, tokenizer = load(model, dtype=dtype, device=device)
+    drafters: dict[str, Callable[[], Drafter]] = {"suffix": Suffix, "prompt-lookup": PromptLookup}
+    lengths = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8)}
+    if datastore is not None:
+        drafters["retrieval"], lengths["retrieval"] = lambda: Retrieval(datastore), (4,)
+    draft = peers.truncated(target, layers) if layers else None
+    if draft is not None:
+        drafters["draft-model"], lengths["draft-model"] = lambda: DraftModel(draft), (3,)
+    methods = peers.standard(target, drafters, lengths, policies, draft)
+    asked: list[tuple[Prompt, torch.Tensor]] = []
+    for prompt in chosen:
+        ids: Any = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
+        if len(ids) > longest:  # keep the start and the end, where the question and the template stand
+            ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
+        asked.append((prompt, torch.tensor([ids], device=target.device)))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("warming up", total=len(asked) * len(methods))
+        for at, name in peers.play(methods, asked, tokens, seed=seed):
+            progress.update(bar, advance=1, description=f"{at.task}: {name}")
+    rows = peers.summarize(methods, [prompt.task for prompt, _ in asked])
+    ties = peers.ties(target, methods, [ids for _, ids in asked])
+    _print(rows, sorted({p.task for p in chosen}, key=TASKS.index))
+    print(f"{ties['texts']} of {ties['answers']} texts differ from plain's ({ties['unexplained']} unexplained); where "
+          f"they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart")  # fmt: skip
+    if json_file is not None:
+        said = {"model": model, **_where(target), "prompts": len(asked), "max_tokens": tokens, "draft_layers": layers}
+        write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
+
+
+def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:
+    table = Table(title="tokens a second, as a ratio to plain transformers; MAT", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for column in ("all", "quartiles", "MAT", *tasks):
+        table.add_column(column, justify="right")
+    for row in rows:
+        low, high = row["quartiles"]
+        cells = [f"{row['tasks'][task]['ratio']:.2f}" for task in tasks]
+        table.add_row(row["method"], f"{row['ratio']:.3f}", f"{low:.2f} to {high:.2f}", f"{row['mat']:.2f}", *cells)
+    Console(width=160).print(table)
+
+
+def _where(model: Any) -> dict[str, Any]:
+    import torch
+
+    name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    import transformers
+
+    return {
+        "device": name,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def _probe_arms() -> list[Any]:
+    from wager.core import OFF, Arm
+
+    return [OFF, Arm("suffix", 2), Arm("suffix", 4)]

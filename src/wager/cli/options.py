@@ -1,0 +1,227 @@
+"""What `generate` and `chat` can be told, and what is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wager.cli.simulate import parse_ints
+from wager.core import OFF, Arm
+from wager.drafters import registry
+from wager.drafters.datastore import Datastore
+from wager.policies import build
+from wager.policies.registry import parse
+
+# As in Decoder, which cannot be asked here: importing it imports torch, and help should not wait for that.
+MODEL, POLICY, DRAFTERS, LENGTHS, MAX_TOKENS = "smollm2-135m", "ucbspec:reward=goodput", "suffix", "2,4,8", 256
+
+_ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", help="smollm2-135m (embedded), a folder, or a Hugging Face id.", rich_help_panel=_ENGINE
+    ),
+]
+PolicySpec = Annotated[
+    str,
+    typer.Option("--policy", "-p", help="NAME or NAME:parameter=value,… See wager policies.", rich_help_panel=_ENGINE),
+]
+Drafters = Annotated[
+    str,
+    typer.Option(
+        help="Who drafts, separated by commas: "
+        + ", ".join(entry.written(name) for name, entry in registry.DRAFTERS.items())
+        + ".",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Lengths = Annotated[
+    str, typer.Option(help="Draft lengths the policy chooses from; off always is one.", rich_help_panel=_ENGINE)
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="auto, float32, bfloat16 or float16; auto is float32 on a CPU, else what the model was published in.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda; auto takes a GPU where there is one.", rich_help_panel=_ENGINE)
+]
+MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.", rich_help_panel=_TEXT)]
+System = Annotated[
+    str | None,
+    typer.Option(
+        help="System message before the conversation.",
+        rich_help_panel=_TEXT,
+        show_default="what the model's template has",
+    ),
+]
+Stop = Annotated[
+    list[str] | None, typer.Option(help="End the text after these characters; repeat it.", rich_help_panel=_TEXT)
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Above 1 makes tokens that occurred before less likely.",
+        rich_help_panel=_TEXT,
+        show_default="the model's own",
+    ),
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", help="0 is greedy; above 0 samples.", rich_help_panel=_SAMPLING)
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        help="Sample from the likeliest tokens that together have this probability.",
+        rich_help_panel=_SAMPLING,
+        show_default="the model's own",
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        help="Sample from this many of the likeliest tokens; 0 is all of them.",
+        rich_help_panel=_SAMPLING,
+        show_default="the model's own",
+    ),
+]
+MinP = Annotated[
+    float | None,
+    typer.Option(
+        help="Sample from tokens at least this probable, measured by the likeliest.",
+        rich_help_panel=_SAMPLING,
+        show_default="the model's own",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Makes what is sampled repeatable; also the policy's seed.",
+        rich_help_panel=_SAMPLING,
+        show_default="drawn anew",
+    ),
+]
+
+
+@dataclass(slots=True)
+class Options:
+    """One command's choices, refused with one sentence where they cannot be meant."""
+
+    model: str = MODEL
+    policy: str = POLICY
+    drafters: str = DRAFTERS
+    lengths: str = LENGTHS
+    dtype: str = "auto"
+    device: str = "auto"
+    max_tokens: int = MAX_TOKENS
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop: list[str] | None = None
+    seed: int | None = None
+    specs: list[str] = field(init=False)  # of the drafters, without off
+    lengths_tried: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"--max-tokens is at least 1, not {self.max_tokens}")
+        if self.seed is not None and not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"--seed is a whole number from 0 to 2^63 - 1, not {self.seed}")
+        self._check_sampling()
+        if self.stop is not None and not all(self.stop):
+            raise ValueError("--stop needs at least one character")
+        self.lengths_tried = parse_ints(self.lengths, "--lengths")
+        if min(self.lengths_tried) < 1:
+            raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
+        names = self._check_drafters()
+        self.build_policy((OFF, *(Arm(name, length) for name in names for length in sorted(set(self.lengths_tried)))))
+
+    def _check_sampling(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"--temperature is 0 (greedy) or above, not {self.temperature:g}")
+        for name, low, high in (("top_p", 0, 1), ("min_p", 0, 1), ("top_k", 0, math.inf)):
+            value, option = getattr(self, name), "--" + name.replace("_", "-")
+            if value is None:
+                continue
+            if not low <= value <= high or (name == "top_p" and value == 0):
+                wanted = {"top_p": "above 0 and at most 1", "min_p": "from 0 to 1", "top_k": "0 or more"}[name]
+                raise ValueError(f"{option} is {wanted}, not {value:g}")
+            if not self.temperature:
+                raise ValueError(
+                    f"{option} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
+                )
+        if self.repetition_penalty is not None and not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"--repetition-penalty is above 0, not {self.repetition_penalty:g}")
+
+    def _check_drafters(self) -> list[str]:
+        """The drafters' names; what can be found out without a model is found out."""
+        specs = [spec.strip() for spec in self.drafters.split(",")]
+        parsed = [registry.parse(spec) for spec in specs]
+        self.specs = [spec for spec, (name, _) in zip(specs, parsed, strict=True) if name != "off"]
+        names = [name for name, _ in parsed if name != "off"]
+        if len(set(names)) != len(names):
+            raise ValueError(f"--drafters names one twice: {self.drafters!r}")
+        for name, value in parsed:
+            if name == "retrieval":
+                Datastore.open(value).close()
+        return names
+
+    def build_policy(self, arms: tuple[Arm, ...]) -> Any:
+        """The policy over these arms, fresh."""
+        name, given = parse(self.policy)
+        if name == "fixed" and not {"drafter", "length"} <= given.keys():
+            raise ValueError(
+                f"policy 'fixed' needs drafter and length, as in fixed:drafter={arms[-1].drafter},length=4"
+            )
+        return build(self.policy, arms, seed=self.seed or 0, tokens=self.max_tokens)
+
+    @property
+    def sample(self) -> bool:
+        return self.temperature > 0
+
+    def settings(self) -> dict[str, Any]:
+        """As keywords of ``model.generate``, and so of a Decoder."""
+        chosen: dict[str, Any] = {"max_new_tokens": self.max_tokens, "do_sample": self.sample}
+        if self.sample:
+            chosen["temperature"] = self.temperature
+        for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
+            if getattr(self, name) is not None:
+                chosen[name] = getattr(self, name)
+        if self.stop:
+            chosen["stop_strings"] = list(self.stop)
+        return chosen
+
+    def sampling_seed(self) -> int | None:
+        """The seed given, else one drawn anew; None where nothing is sampled."""
+        if not self.sample:
+            return None
+        return self.seed if self.seed is not None else int.from_bytes(os.urandom(4))
+
+    def described(self) -> dict[str, Any]:
+        """As JSON, for traces and results."""
+        return {
+            "model": self.model,
+            "policy": self.policy,
+            "drafters": self.specs,
+            "lengths": list(self.lengths_tried),
+            "settings": self.settings(),
+        }
+
+
+def check_new(path: Path) -> None:
+    """Refuse a path for a trace that is taken or cannot be written."""
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} exists; a trace is never overwritten")
+    folder = path.resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"cannot write {path}: no folder {folder} to write in")

@@ -1,0 +1,189 @@
+"""A loaded model and its decoder, as `generate` and `chat` use them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from wager.cli.files import provenance
+from wager.cli.options import Options
+from wager.core import Arm, Context, Round, TraceWriter
+from wager.drafters import registry
+
+if TYPE_CHECKING:
+    from wager.decoding.decoder import Decoder
+    from wager.decoding.generation import Generation, Piece
+
+INTERRUPTED = "interrupted"  # how a text ends that its reader stopped
+Message = Mapping[str, str]  # role and content
+
+
+class Listening:
+    """A policy's ear: passes everything on and keeps the rounds."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self.rounds: list[Round] = []
+
+    def __getattr__(self, name: str) -> Any:  # uses, reset
+        return getattr(self.policy, name)
+
+    def choose(self, context: Context) -> Arm:
+        chosen: Arm = self.policy.choose(context)
+        return chosen
+
+    def observe(self, round: Round) -> None:
+        self.rounds.append(round)
+        self.policy.observe(round)
+
+
+@dataclass(slots=True)
+class Session:
+    """A decoder with the choices it was made from."""
+
+    options: Options
+    decoder: Decoder
+    tokenizer: Any
+
+    @property
+    def limit(self) -> int:
+        """Most tokens the model holds, prompt and answer together."""
+        return self.decoder.target.limit
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def afresh(self) -> None:
+        """Forget what the policy and the drafters learned, as if no text had been generated yet.
+
+        Otherwise the second run of a prompt would draft from its own first answer.
+        """
+        decoder = self.decoder
+        decoder.prompts = type(decoder.prompts)()
+        decoder.policy = self.options.build_policy(decoder.arms)
+        for spec, (name, drafter) in zip(self.options.specs, list(decoder.drafters.items()), strict=True):
+            if drafter.cheap:  # a draft model keeps nothing from one text to the next
+                anew = registry.build(spec, tokenizer=self.tokenizer)
+                assert anew is not None, "off is no drafter"
+                anew.fit(decoder.target.vocabulary)
+                decoder.drafters[name] = anew
+
+    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The conversation's tokens, up to where the answer begins."""
+        from jinja2 import TemplateError
+
+        try:
+            encoded = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
+        except TemplateError as error:
+            raise ValueError(f"the chat template of {self.options.model} refuses this conversation: {error}") from None
+        ids: list[int] = encoded["input_ids"]
+        return ids
+
+    def text_ids(self, text: str) -> list[int]:
+        """The text's tokens."""
+        ids: list[int] = self.tokenizer(text).input_ids
+        return ids
+
+    def play(
+        self,
+        ids: Sequence[int],
+        *,
+        watch: Callable[[Piece], None] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        seed: int | None = None,
+        **more: Any,
+    ) -> Generation:
+        """Generate; ``watch`` gets every piece as it comes, and ``stopped`` may end the text between two rounds.
+
+        Seconds are the decoder's own: what ``watch`` takes is not counted.
+        """
+        from wager.decoding.generation import Generation
+
+        decoder, listening = self.decoder, Listening(self.decoder.policy)
+        tokens: list[int] = []
+        sources: list[str] = []
+        prefill = decode = 0.0
+        decoder.policy = listening
+        pieces = decoder.stream(list(ids), seed=seed, **{**self.options.settings(), **more})
+        interrupted = False
+        try:
+            while not interrupted:
+                began = perf_counter()
+                piece = next(pieces, None)
+                taken = perf_counter() - began
+                prefill, decode = (prefill, decode + taken) if tokens else (taken, 0.0)
+                if piece is None:
+                    break
+                tokens += piece.tokens
+                sources += piece.sources
+                if watch is not None:
+                    watch(piece)
+                interrupted = stopped()
+        finally:
+            pieces.close()  # type: ignore[attr-defined]  # a generator
+            decoder.policy = listening.policy
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        finish = decoder.finish or INTERRUPTED
+        return Generation(text, tokens, sources, len(ids), finish, prefill, decode, listening.rounds)
+
+
+def open_session(options: Options, console: Console) -> Session:
+    """Load the model, saying on the console what takes long, and make its decoder."""
+    from wager.models import load, resolve
+
+    drafts = [value for name, value in map(registry.parse, options.specs) if name == "draft-model"]
+    with console.status(f"loading {options.model} …", spinner="dots") as status:
+        for draft in drafts:  # told before the target is loaded
+            resolve(draft, progress=console.print)
+        model, tokenizer = load(
+            options.model, dtype=options.dtype, device=options.device, progress=lambda line: console.print(line)
+        )
+        status.update(f"preparing {options.model} …")
+        from wager.decoding.decoder import Decoder
+
+        drafters = options.specs or ["off"]
+        decoder = Decoder(model, tokenizer, drafters=drafters, lengths=options.lengths_tried)
+        decoder.policy = options.build_policy(decoder.arms)
+    return Session(options, decoder, tokenizer)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without transformers' warnings and bars, which would land in the middle of the text."""
+    if os.environ.get("WAGER_DEBUG"):
+        yield
+        return
+    from wager.models.embedded import quiet
+
+    with warnings.catch_warnings(), quiet():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def recording(session: Session, path: Path | None) -> Iterator[None]:
+    """Record every round in a new trace; when something fails, none is left behind."""
+    if path is None:
+        yield
+        return
+    model = session.decoder.model
+    ran = {"dtype": str(model.dtype).removeprefix("torch."), "device": str(model.device)}
+    with TraceWriter(path, {**provenance(), **session.options.described(), **ran}) as writer:
+        session.decoder.trace = writer
+        try:
+            yield
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            session.decoder.trace = None

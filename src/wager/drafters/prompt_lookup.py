@@ -1,0 +1,71 @@
+"""Prompt lookup: what followed the last time the text ended like this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from wager.core import Hint
+from wager.drafters.base import Draft, Drafter, Sampler
+
+
+class PromptLookup(Drafter):
+    """Copies what followed the most recent earlier occurrence of the text's last tokens."""
+
+    # Saxena (2023). One table per size of n-gram, from the n-gram to the position after its latest occurrence. The
+    # n-gram that ends the text enters it only with the token that follows: so a lookup never finds the text's own end.
+
+    def __init__(
+        self, *, longest: int = 4, shortest: int = 2, match_cap: int = 32, name: str = "prompt-lookup"
+    ) -> None:
+        if not 1 <= shortest <= longest <= match_cap:
+            raise ValueError(
+                f"prompt lookup needs 1 <= shortest <= longest <= match_cap, not {shortest}, {longest} and {match_cap}"
+            )
+        self.name = name
+        self.sizes = tuple(range(longest, shortest - 1, -1))
+        self.match_cap = match_cap  # tokens a match is followed backwards, for the hint
+        self._text: list[int] = []
+        self._after: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in self.sizes)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._text = text = list(prompt)
+        self._after = tuple({} for _ in self.sizes)
+        for size, after in zip(self.sizes, self._after, strict=True):
+            # later positions overwrite earlier ones; the last n-gram has nothing after it and stays out
+            grams = zip(*(text[i : i + max(0, len(text) - size)] for i in range(size)), strict=True)
+            after.update(zip(grams, count(size)))
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        text = self._text
+        for token in tokens:
+            end = len(text)
+            for size, after in zip(self.sizes, self._after, strict=True):
+                if end >= size:
+                    after[tuple(text[-size:])] = end
+            text.append(token)
+
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        text = self._text
+        if length < 1:
+            return Draft()
+        for size, after in zip(self.sizes, self._after, strict=True):
+            start = after.get(tuple(text[-size:])) if len(text) >= size else None
+            if start is not None:
+                return Draft(self._copy(start, length), Hint(self._match(start, size)))
+        return Draft()
+
+    def _copy(self, start: int, length: int) -> list[int]:
+        """The tokens from a position on; past the text's end, those just proposed: the text goes on in its period."""
+        tokens = self._text[start : start + length]
+        if len(tokens) < length:
+            tokens = (tokens * (length // len(tokens) + 1))[:length]
+        return tokens
+
+    def _match(self, start: int, size: int) -> int:
+        """How many tokens before the position agree with those that end the text."""
+        text, end = self._text, len(self._text)
+        limit = min(start, self.match_cap)
+        while size < limit and text[start - 1 - size] == text[end - 1 - size]:
+            size += 1
+        return size

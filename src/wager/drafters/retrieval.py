@@ -1,0 +1,86 @@
+"""Retrieval: what followed in a corpus where it read like the end of the text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from wager.core import Hint
+from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.datastore import DEPTH, Datastore
+
+
+class Retrieval(Drafter):
+    """Follows the most frequent continuation of the text's last tokens in a datastore."""
+
+    # REST (He et al. 2023): the longest match of the text's end, its continuations counted along their tree. Where the
+    # longest match goes on nowhere, as at the end of a document, the next shorter one is taken.
+
+    def __init__(
+        self, datastore: Datastore | Path | str, *, shortest: int = 2, look: int = 32, name: str = "retrieval"
+    ) -> None:
+        if not 1 <= shortest <= DEPTH:
+            raise ValueError(f"the shortest match has 1 to {DEPTH} tokens, not {shortest}")
+        if look < 1:
+            raise ValueError(f"retrieval looks at 1 occurrence or more, not {look}")
+        self.name = name
+        self.datastore = datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
+        self.shortest = shortest
+        self.look = look  # occurrences counted; of more, so many spread evenly over them
+        self._tail: list[int] = []  # the last tokens of the text, at most DEPTH, all in the vocabulary
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._tail = []
+        self.extend(prompt[-DEPTH:])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        tail = [*self._tail, *tokens][-DEPTH:]
+        if tail and max(tail) >= self.datastore.header.vocabulary:
+            # such a token, added to the vocabulary later, is nowhere in the corpus: no match reaches across it
+            last = max(i for i, token in enumerate(tail) if token >= self.datastore.header.vocabulary)
+            tail = tail[last + 1 :]
+        self._tail = tail
+
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        store = self.datastore
+        if length < 1 or len(self._tail) < self.shortest:
+            return Draft()
+        key = store.key(self._tail)
+        at, match = store.find(key)
+        while match >= self.shortest:
+            low, high = store.span(key[: match * store.header.width], at)
+            tokens, confidence = self._count(low, high, length)
+            if tokens:
+                return Draft(tokens, Hint(match, confidence))
+            match -= 1
+        return Draft()
+
+    def _count(self, low: int, high: int, length: int) -> tuple[list[int], tuple[float, ...]]:
+        """The most frequent continuation of these occurrences, and each token's share among those that came so far."""
+        store, width = self.datastore, self.datastore.header.width
+        end = b"\xff" * width
+        found = high - low
+        places = range(low, high) if found <= self.look else [low + found * i // self.look for i in range(self.look)]
+        # whole continuations, the nearest token last, and how often each occurs: often there are few different ones
+        going: dict[bytes, int] = Counter(store.after(places, length))
+        total = len(places)
+        tokens: list[int] = []
+        confidence: list[float] = []
+        for start in range((length - 1) * width, -1, -width):
+            counts: dict[bytes, int] = {}
+            for text, times in going.items():
+                token = text[start : start + width]
+                counts[token] = counts.get(token, 0) + times
+            branches = len(counts) > 1
+            counts.pop(end, None)
+            if not counts:
+                break
+            most = max(counts.values())
+            chosen = min([token for token, times in counts.items() if times == most])
+            tokens.append(int.from_bytes(chosen, "big"))
+            confidence.append(most / total)
+            if branches:
+                going = {text: times for text, times in going.items() if text[start : start + width] == chosen}
+                total = most
+        return tokens, tuple(confidence)
