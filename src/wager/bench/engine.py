@@ -69,7 +69,7 @@ def off_against_plain(
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
     return {"median": middle, "low": low, "high": high, "least": min(values)}
 
 

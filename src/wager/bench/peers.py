@@ -15,6 +15,7 @@ import torch
 from wager.bench.workloads import Prompt
 from wager.core import OFF
 from wager.decoding.decoder import Decoder
+from wager.decoding.identity import difference
 from wager.drafters import Drafter
 
 PLAIN = "transformers"
@@ -87,6 +88,7 @@ def wager_method(
 ) -> Method:
     """wager with a policy over some arms; what it learns it keeps from prompt to prompt."""
     decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens)
+    decoder.warm()
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
@@ -101,8 +103,8 @@ def play(
 ) -> Iterator[tuple[Prompt, str]]:
     """Answer every prompt with every method, in an order drawn anew for each prompt; yields after each answer."""
     order = random.Random(seed)
-    for method in methods:  # warm up on the first prompt: kernels, graphs, caches; nothing of it is kept
-        method.run(prompts[0][1], min(count, 16))
+    for method in methods:  # warm up kernels, graphs and caches, on a text that no prompt shares
+        method.run(torch.arange(5, 69, device=prompts[0][1].device)[None], min(count, 32))
     for prompt, ids in prompts:
         for method in order.sample(list(methods), len(methods)):
             method.answers.append(method.run(ids, count))
@@ -121,7 +123,7 @@ def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str,
             (b.seconds / len(b.tokens)) / (a.seconds / len(a.tokens))
             for a, b in zip(method.answers, plain.answers, strict=True)
         ]
-        low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else (ratios[0],) * 3
         per_task = {}
         for task in dict.fromkeys(tasks):
             at = [i for i, name in enumerate(tasks) if name == task]
@@ -193,24 +195,18 @@ def standard(
 def ties(model: Any, methods: Sequence[Method], prompts: Sequence[torch.Tensor]) -> dict[str, Any]:
     """How many answers differ from plain's, and how far apart the target's logits of both tokens are where they part.
 
-    The gap is in standard deviations of the logits: around float error it is a tie, which any way of computing breaks
-    as it happens to. ``unexplained`` counts texts of which one is the start of the other.
+    ``largest_gap`` is in standard deviations of the logits; ``unexplained`` counts differences that are no tie.
     """
     plain = next(m for m in methods if m.name == PLAIN)
-    gaps = []
-    total = unexplained = 0
-    for method in methods:
-        for ids, ours, theirs in zip(prompts, method.answers, plain.answers, strict=True):
-            total += 1
-            if ours.tokens == theirs.tokens:
-                continue
-            at = next((i for i, (a, b) in enumerate(zip(ours.tokens, theirs.tokens)) if a != b), None)  # noqa: B905
-            if at is None:
-                unexplained += 1
-                continue
-            before = torch.cat((ids, ids.new_tensor([theirs.tokens[:at]])), dim=1)
-            with torch.no_grad():
-                logits = model(before).logits[0, -1].float()
-            gaps.append(float((logits[theirs.tokens[at]] - logits[ours.tokens[at]]).abs() / logits.std()))
-    largest = round(max(gaps, default=0.0), 6)
-    return {"answers": total, "texts": len(gaps) + unexplained, "unexplained": unexplained, "largest_gap": largest}
+    parted = [
+        difference(model, ids[0].tolist(), ours.tokens, theirs.tokens)
+        for method in methods
+        for ids, ours, theirs in zip(prompts, method.answers, plain.answers, strict=True)
+    ]
+    found = [each for each in parted if each is not None]
+    return {
+        "answers": len(parted),
+        "texts": len(found),
+        "unexplained": sum(not each.tie for each in found),
+        "largest_gap": round(max((each.gap for each in found if each.gap is not None), default=0.0), 6),
+    }

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wager
-from wager.cli import bench, datastore, simulate
+from wager.cli import bench, chat, datastore, generate, simulate
 from wager.core import trace as traces
 from wager.core.round import Round
 from wager.policies import POLICIES
@@ -25,6 +25,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.command("generate")(generate.command)
+app.command("chat")(chat.command)
 app.command("simulate")(simulate.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(datastore.app, name="datastore")

@@ -24,6 +24,7 @@ WHAT = {
     PLAIN: "model.generate, plain decoding",
 }
 TIMING = "decoding only, the prompt's own forward left out of each"
+STEADY = 1.3  # runs of one way may differ by this factor before their speeds are no longer to be relied on
 WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every graph is captured
 
 
@@ -67,7 +68,24 @@ class Comparison:
     def against(self) -> str:
         """The speed-up in words."""
         speedup = self.speedup(WAGER)
-        return "too short to compare" if speedup is None else f"{speedup:.2f}x transformers"
+        if speedup is None:
+            return "too short to compare"
+        return f"{speedup:.2f}x transformers" + (", not reliable" if self.unsteady() else "")
+
+    def spread(self, name: str) -> float:
+        """The fastest run of a way over its slowest; 1 where nothing could be timed."""
+        speeds = [run.tokens_per_second for run in self.runs[name]]
+        return max(speeds) / min(speeds) if min(speeds) > 0 else 1.0
+
+    def unsteady(self) -> str:
+        """A warning where runs of one way differ too much; empty where they agree."""
+        worst = max(self.runs, key=self.spread)
+        if self.spread(worst) <= STEADY:
+            return ""
+        return (
+            f"runs of {worst} differ {self.spread(worst):.1f} times in speed: something else uses this machine, "
+            "so the speed-ups are not reliable"
+        )
 
     def verdict(self) -> str:
         """Whether the texts are the same."""
@@ -100,6 +118,7 @@ class Comparison:
         return {
             "timing": TIMING,
             "repeats": len(self.runs[WAGER]),
+            "reliable": not self.unsteady(),
             "speedup": self.speedup(WAGER),
             "speedup_over_off": self.speedup(WAGER, OFF),
             "identical": gone is None if self.greedy else None,
@@ -110,6 +129,7 @@ class Comparison:
                 name: {
                     "what": WHAT[name],
                     "tokens_per_second": self.speed(name),
+                    "spread": self.spread(name),
                     "runs": [run.summary() for run in runs],
                 }
                 for name, runs in self.runs.items()
@@ -137,7 +157,7 @@ def compare(
     }
     runs: dict[str, list[Generation]] = {name: [] for name in ways}
     for i in range(repeats):
-        for name in ways if i % 2 == 0 else reversed(ways):  # there and back, so that no way is always the first
+        for name in ways:  # in turn: the runs of one way are never neighbours, which one burst of load would hit
             runs[name].append(first if first is not None and name == WAGER and i == 0 else ways[name]())
     greedy = not session.options.sample
     return Comparison(runs, greedy, _difference(session, ids, runs) if greedy else None)
@@ -223,7 +243,7 @@ def _parting(session: Session, ids: Sequence[int], name: str, ours: list[int], t
     said = [session.tokenizer.decode(tokens[at : at + 1]) for tokens in (ours, theirs)]
     if at >= min(len(ours), len(theirs)):
         return Difference(at, name, said[0], said[1], None, False)
-    from wager.models.choose import TOLERANCE
+    from wager.decoding.identity import FLOAT_ERROR
 
     settings = {
         **session.options.settings(),
@@ -233,6 +253,5 @@ def _parting(session: Session, ids: Sequence[int], name: str, ours: list[int], t
     }
     scores = _generate(session, _tensor(session, [*ids, *theirs[:at]]), **settings).scores[0][0].float()
     gap = float((scores[ours[at]] - scores[theirs[at]]).abs())
-    # of the model's own dtype: what the two forwards may differ by, in standard deviations of the logits
-    error = TOLERANCE.get(session.decoder.model.dtype, 1e-3) * float(scores[scores.isfinite()].std())
+    error = FLOAT_ERROR.get(session.decoder.model.dtype, 1e-4) * float(scores[scores.isfinite()].std())
     return Difference(at, name, said[0], said[1], gap, gap <= error)

@@ -16,6 +16,8 @@ from wager.cli.files import check_writable, write_json
 from wager.policies import build
 
 if TYPE_CHECKING:
+    import torch
+
     from wager.drafters import Drafter
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
@@ -66,7 +68,7 @@ def engine(
           f"{own['high'] * 1e3:.3f})")  # fmt: skip
     print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
     if json_file is not None:
-        content = {"model": model, **_where(target), "context": context, "widths": rows}
+        content = {"model": model, **where(target), "context": context, "widths": rows}
         write_json(json_file, {**content, "own_seconds_per_round": own, "off_to_plain": off})
 
 
@@ -94,8 +96,6 @@ def generation(
     policies = policy or ["ucbspec", "exp3spec", "meta-ucb", "analytical", "ucbspec:reward=goodput"]
     for spec in policies:
         build(spec, _probe_arms(), tokens=100)
-    import torch
-
     from wager.bench import peers
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup
@@ -112,12 +112,7 @@ def generation(
     if draft is not None:
         drafters["draft-model"], lengths["draft-model"] = lambda: DraftModel(draft), (3,)
     methods = peers.standard(target, drafters, lengths, policies, draft)
-    asked: list[tuple[Prompt, torch.Tensor]] = []
-    for prompt in chosen:
-        ids: Any = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
-        if len(ids) > longest:  # keep the start and the end, where the question and the template stand
-            ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
-        asked.append((prompt, torch.tensor([ids], device=target.device)))
+    asked = [(prompt, prompt_ids(tokenizer, prompt, longest, target.device)) for prompt in chosen]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("warming up", total=len(asked) * len(methods))
@@ -129,7 +124,7 @@ def generation(
     print(f"{ties['texts']} of {ties['answers']} texts differ from plain's ({ties['unexplained']} unexplained); where "
           f"they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart")  # fmt: skip
     if json_file is not None:
-        said = {"model": model, **_where(target), "prompts": len(asked), "max_tokens": tokens, "draft_layers": layers}
+        said = {"model": model, **where(target), "prompts": len(asked), "max_tokens": tokens, "draft_layers": layers}
         write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
 
 
@@ -145,11 +140,22 @@ def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:
     Console(width=160).print(table)
 
 
-def _where(model: Any) -> dict[str, Any]:
+def prompt_ids(tokenizer: Any, prompt: Prompt, longest: int, device: Any) -> torch.Tensor:
+    """The prompt as a chat's tokens, (1, length); a long one keeps its start and end, where question and template are."""
     import torch
 
-    name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    ids: list[int] = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
+    if len(ids) > longest:
+        ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
+    return torch.tensor([ids], device=device)
+
+
+def where(model: Any) -> dict[str, Any]:
+    """What a measurement ran on."""
+    import torch
     import transformers
+
+    name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
     return {
         "device": name,

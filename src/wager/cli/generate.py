@@ -143,6 +143,8 @@ def command(
             told.print(outcome.table())
             told.print(outcome.note(), style="dim", soft_wrap=True)
             told.print(outcome.verdict(), markup=False, soft_wrap=True)
+            if warning := outcome.unsteady():
+                told.print(warning, style="yellow", soft_wrap=True)
             line = closing(made, outcome.speed(WAGER), outcome.against())
         told.print(line, style="dim", markup=False, soft_wrap=True)
     if outcome is not None and outcome.difference is not None and not outcome.difference.tie:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from wager.cli.files import provenance
 from wager.cli.options import Options
-from wager.core import Arm, Context, Round, TraceWriter
+from wager.core import Round, TraceWriter
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -24,25 +24,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"  # how a text ends that its reader stopped
 Message = Mapping[str, str]  # role and content
-
-
-class Listening:
-    """A policy's ear: passes everything on and keeps the rounds."""
-
-    def __init__(self, policy: Any) -> None:
-        self.policy = policy
-        self.rounds: list[Round] = []
-
-    def __getattr__(self, name: str) -> Any:  # uses, reset
-        return getattr(self.policy, name)
-
-    def choose(self, context: Context) -> Arm:
-        chosen: Arm = self.policy.choose(context)
-        return chosen
-
-    def observe(self, round: Round) -> None:
-        self.rounds.append(round)
-        self.policy.observe(round)
 
 
 @dataclass(slots=True)
@@ -68,15 +49,7 @@ class Session:
 
         Otherwise the second run of a prompt would draft from its own first answer.
         """
-        decoder = self.decoder
-        decoder.prompts = type(decoder.prompts)()
-        decoder.policy = self.options.build_policy(decoder.arms)
-        for spec, (name, drafter) in zip(self.options.specs, list(decoder.drafters.items()), strict=True):
-            if drafter.cheap:  # a draft model keeps nothing from one text to the next
-                anew = registry.build(spec, tokenizer=self.tokenizer)
-                assert anew is not None, "off is no drafter"
-                anew.fit(decoder.target.vocabulary)
-                decoder.drafters[name] = anew
+        self.decoder.reset()
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation's tokens, up to where the answer begins."""
@@ -109,12 +82,11 @@ class Session:
         """
         from wager.decoding.generation import Generation
 
-        decoder, listening = self.decoder, Listening(self.decoder.policy)
         tokens: list[int] = []
         sources: list[str] = []
+        rounds: list[Round] = []
         prefill = decode = 0.0
-        decoder.policy = listening
-        pieces = decoder.stream(list(ids), seed=seed, **{**self.options.settings(), **more})
+        pieces = self.decoder.stream(list(ids), seed=seed, **{**self.options.settings(), **more})
         interrupted = False
         try:
             while not interrupted:
@@ -126,15 +98,15 @@ class Session:
                     break
                 tokens += piece.tokens
                 sources += piece.sources
+                rounds += [piece.round] if piece.round is not None else []
                 if watch is not None:
                     watch(piece)
                 interrupted = stopped()
         finally:
             pieces.close()  # type: ignore[attr-defined]  # a generator
-            decoder.policy = listening.policy
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        finish = decoder.finish or INTERRUPTED
-        return Generation(text, tokens, sources, len(ids), finish, prefill, decode, listening.rounds)
+        finish = self.decoder.finish or INTERRUPTED
+        return Generation(text, tokens, sources, len(ids), finish, prefill, decode, rounds)
 
 
 def open_session(options: Options, console: Console) -> Session:

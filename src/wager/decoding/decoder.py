@@ -113,9 +113,24 @@ class Decoder:
         prepared = self.prepare(prompt, settings)
         text = TextStream(self.tokenizer)
         for step in self.run(prepared, self.target, label, seed):
-            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)))
+            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)), step.round)
         if rest := text.end():
-            yield Piece(rest, (), ())
+            yield Piece(rest, (), (), None)
+
+    def reset(self) -> None:
+        """Forget what policy and drafters learned, as if no text had been generated yet."""
+        self.prompts = Prompts()
+        if hasattr(self.policy, "reset"):
+            self.policy.reset()
+        for drafter in self.drafters.values():
+            drafter.forget()
+
+    def warm(self) -> None:
+        """Run every width a round can have once, so that no request waits for kernels to be chosen or captured."""
+        self.target.begin()
+        for width in range(1, 2 + max(arm.length for arm in self.arms)):
+            self.target.forward([0] * width, width)
+            self.target.crop(0)
 
     # -- how it is done
 

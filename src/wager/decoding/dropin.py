@@ -42,12 +42,13 @@ def generate(
         if decoder is None:
             decoder = model.__dict__[KEPT] = Decoder(model)
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
-    going_on = cache is not None and cache.get_seq_length() > 0
+    held = cache.get_seq_length() if cache is not None else 0
+    going_on = held > 0
     # Without an all-ones mask, which transformers drops, only its length tells new tokens alone from the whole text.
     whole = mask.shape[1] if mask is not None else getattr(generation_config, "_mask_length", input_ids.shape[1])
-    if going_on and not cache.get_seq_length() < input_ids.shape[1] == whole:
+    if going_on and not held < input_ids.shape[1] == whole:
         raise ValueError(
-            f"past_key_values hold {cache.get_seq_length()} tokens and input_ids {input_ids.shape[1]}; "
+            f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; "
             "pass the whole text, with at least one token that is not in the cache"
         )
     target: Runner = decoder.target

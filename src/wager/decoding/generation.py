@@ -19,6 +19,7 @@ class Piece:
     text: str  # may be empty where a character is not complete yet
     tokens: tuple[int, ...]
     sources: tuple[str, ...]  # where each token came from: a drafter's name, 'bonus' or 'plain'
+    round: Round | None  # None for the token that came out of the prompt's own forward
 
 
 @dataclass(slots=True)

@@ -34,9 +34,9 @@ def prepared(
     **inputs: Any,
 ) -> Prepared:
     """As a custom_generate function: give back what transformers prepared."""
-    if input_ids.shape[0] != 1:
-        raise ValueError(f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
     if generation_config.num_beams > 1:
         raise ValueError(f"wager has no beam search; num_beams is 1, not {generation_config.num_beams}")
+    if input_ids.shape[0] != 1:
+        raise ValueError(f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
     processors = Processors(logits_processor)
     return Prepared(input_ids, processors, stopping_criteria, generation_config, inputs)

@@ -54,6 +54,9 @@ class Drafter(ABC):
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         """At most ``length`` tokens expected next, none where it has no idea; ``sample`` is for drafters that draw."""
 
+    def forget(self) -> None:  # noqa: B027 - most drafters keep nothing
+        """Forget what it kept from earlier requests."""
+
     def fit(self, vocabulary: int) -> None:  # noqa: B027 - most drafters fit any target
         """Refuse a target of so many tokens with a ValueError if it cannot draft for it."""
 

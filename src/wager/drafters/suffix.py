@@ -53,16 +53,18 @@ class Suffix(Drafter):
         self.name = name
         self.depth = depth  # tokens of match and draft together: at factor 1, half of it is the longest draft
         self.remember = remember  # tokens of past outputs; the oldest are forgotten first
+        self._cache = _arctic_cache() if engine != "own" else None
+        if engine == "arctic" and self._cache is None:
+            raise ValueError("suffix engine 'arctic' needs the package arctic-inference; install it or take 'own'")
+        self._counting = (depth, factor, least, remember)
+        self.forget()
+
+    def forget(self) -> None:
         self._tail: list[int] = []  # the last tokens of the text, at most depth
         self._outputs: deque[int] = deque()  # lengths of the outputs remembered
         self._remembered = 0
         self._output = -1  # tokens of the request's own output; -1: no request yet
-        cache = _arctic_cache() if engine != "own" else None
-        if engine == "arctic" and cache is None:
-            raise ValueError("suffix engine 'arctic' needs the package arctic-inference; install it or take 'own'")
-        self._engine: _Engine = (
-            _Own(depth, factor, least, remember) if cache is None else _Arctic(cache, depth, factor, least, remember)
-        )
+        self._engine: _Engine = _Own(*self._counting) if self._cache is None else _Arctic(self._cache, *self._counting)
 
     @property
     def engine(self) -> str:

@@ -1,0 +1,74 @@
+"""The same text, and flat memory, over many requests of the real model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wager.decoding.decoder import Decoder
+from wager.decoding.identity import difference
+from wager.drafters import Drafter
+
+
+def check_texts(
+    model: Any,
+    drafters: Sequence[Drafter],
+    policies: Sequence[str],
+    prompts: Sequence[torch.Tensor],
+    count: int,
+    *,
+    every: bool,
+    seed: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """Each prompt answered by plain ``model.generate`` and by wager; one record for every text compared.
+
+    ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
+    or all with ``every``.
+    """
+    lengths = (1, 2, 3, 5, 8)
+    decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths, seed=seed) for spec in policies}
+    others = [spec for spec in policies if spec != "random"]
+    for at, ids in enumerate(prompts):
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+        theirs: list[int] = out[0, ids.shape[1] :].tolist()
+        turn = others if every else [others[(2 * at + i) % len(others)] for i in range(2)]
+        for spec in dict.fromkeys(("random", *turn)):
+            made = decoders[spec].generate(ids, max_new_tokens=count, do_sample=False)
+            parted = difference(model, ids[0].tolist(), made.tokens, theirs)
+            yield {
+                "prompt": at,
+                "policy": spec,
+                "tokens": len(theirs),
+                "mat": made.mat,
+                "drafters": sorted({r.arm.drafter for r in made.rounds if r.drafted}),
+                "same": parted is None,
+                "tie": None if parted is None else parted.tie,
+                "gap": None if parted is None else parted.gap,
+            }
+
+
+def memory_over(decoder: Decoder, requests: int, *, seed: int = 0) -> Iterator[tuple[int, int]]:
+    """Resident bytes after each of many requests; every fiftieth grows its context to the model's limit."""
+    draw = random.Random(seed)
+    limit, vocabulary = decoder.target.limit, decoder.target.vocabulary
+    for number in range(requests):
+        full = number % 50 == 10
+        length = limit - 24 if full else draw.randint(20, 200)
+        phrase = [draw.randrange(vocabulary) for _ in range(40)]
+        prompt = (phrase * (length // len(phrase) + 1))[:length]
+        made = decoder.generate(prompt, max_new_tokens=64 if full else 24, do_sample=False)
+        assert made.finish == "context" or not full or made.finish == "eos", made.finish
+        yield number, resident_bytes()
+
+
+def resident_bytes() -> int:
+    """Memory this process holds, in bytes; on CUDA with what the allocator holds there."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    import resource
+
+    held = pages * resource.getpagesize()
+    return held + (torch.cuda.memory_reserved() if torch.cuda.is_available() else 0)

@@ -1,0 +1,152 @@
+"""The CUDA path: kernels against torch, graphs against the model's own forward, a cache that grows and moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ERROR = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 192, "intermediate_size": 320, "num_hidden_layers": 3, "num_attention_heads": 6}
+    sizes = {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512, "max_position_embeddings": 4096}
+    config = getattr(transformers, f"{kind}Config")(**{**shape, **sizes, **more})
+    return getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype).eval()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_norm_and_gate_round_as_the_model_does(dtype: torch.dtype) -> None:
+    from wager.models import kernels
+
+    x, delta = (torch.randn(5, 576, device="cuda", dtype=dtype) for _ in range(2))
+    weight = torch.randn(576, device="cuda", dtype=dtype)
+    summed = x + delta
+    exact = summed.float()
+    wanted = weight * (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + 1e-5)).to(dtype)
+    assert torch.allclose(kernels.norm(x, weight, 1e-5, delta), wanted, atol=1e-5 if dtype == torch.float32 else 0)
+    assert torch.equal(x, summed)
+    gated, up = (torch.randn(5, 1536, device="cuda", dtype=dtype) for _ in range(2))
+    assert torch.allclose(kernels.gate(gated, up), silu(gated) * up, atol=1e-5 if dtype == torch.float32 else 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("width", "start"), [(1, 0), (1, 700), (5, 100), (9, 63), (24, 300)])
+def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int) -> None:
+    from wager.models import kernels
+
+    heads, groups, head, capacity = 8, 2, 64, 1024
+    cache = torch.randn(2, 2, groups, capacity, head, device="cuda", dtype=dtype)
+    wanted_cache = cache.clone()
+    q = torch.randn(width, heads, head, device="cuda", dtype=dtype)
+    k, v = (torch.randn(width, groups, head, device="cuda", dtype=dtype) for _ in range(2))
+    angle = torch.randn(capacity, head // 2, device="cuda")
+    cos, sin = (torch.cat((f(angle),) * 2, -1).to(dtype) for f in (torch.cos, torch.sin))
+    negated = sin.clone()
+    negated[:, : head // 2].neg_()
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        turned = torch.cat((-x[..., head // 2 :], x[..., : head // 2]), -1)
+        return x * cos[start : start + width, None] + turned * sin[start : start + width, None]
+
+    wanted_q, wanted_k = rotated(q), rotated(k)
+    wanted_cache[1, 0, :, start : start + width] = wanted_k.transpose(0, 1)
+    wanted_cache[1, 1, :, start : start + width] = v.transpose(0, 1)
+    where = torch.tensor([cache.data_ptr(), capacity, start, 0], device="cuda")
+    scratch = torch.empty(groups, kernels.SPLITS, kernels.rows_for(heads // groups * width), head + 2, device="cuda")
+    got = kernels.attention(q, k, v, cos, negated, where, 1, scratch)
+    assert torch.allclose(cache.float(), wanted_cache.float(), atol=ERROR[dtype])
+    keys, values = (wanted_cache[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
+    mask = torch.ones(width, start + width, device="cuda").tril(start).bool()
+    mixed = scaled_dot_product_attention(wanted_q.transpose(0, 1).float(), keys.float(), values.float(), attn_mask=mask)
+    assert torch.allclose(got.float(), mixed.transpose(0, 1).reshape(width, -1), atol=ERROR[dtype])
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3"])
+def test_graphs_give_the_models_own_logits(kind: str) -> None:
+    from wager.models.choose import runner
+    from wager.models.eager import Eager
+    from wager.models.graphs import WIDTHS, Graphs
+
+    model = tiny(kind)
+    graphs, eager = runner(model), Eager(model)
+    assert isinstance(graphs, Graphs)
+    eager.begin()
+    for width in (100, *WIDTHS, 3, 10, 40):
+        tokens = torch.randint(0, 512, (width,)).tolist()
+        ours, theirs = graphs.forward(tokens, width), eager.forward(tokens, width)
+        assert torch.allclose(ours, theirs, atol=1e-4)
+        for each in (graphs, eager):
+            each.crop(each.length - width // 2)
+
+
+def test_a_growing_cache_needs_no_new_capture() -> None:
+    from wager.models.eager import Eager
+    from wager.models.graphs import Graphs
+
+    model = tiny()
+    graphs, eager = Graphs(model), Eager(model)
+    graphs.begin()
+    eager.begin()
+    tokens = torch.randint(0, 512, (2000,)).tolist()
+    for each in (graphs, eager):
+        each.prefill(tokens[:200])
+        each.forward(tokens[:8], 8)
+    before, address = dict(graphs.captured), graphs.cache.data_ptr()
+    for at in range(200, 1900, 50):
+        ours, theirs = graphs.forward(tokens[at : at + 8], 8), eager.forward(tokens[at : at + 8], 8)
+        assert torch.allclose(ours, theirs, atol=1e-4)
+        for each in (graphs, eager):
+            each.prefill(tokens[at : at + 42])
+    assert graphs.cache.data_ptr() != address
+    assert graphs.captured[8] is before[8]
+
+
+def test_changed_weights_are_captured_anew() -> None:
+    from wager.models.eager import Eager
+    from wager.models.graphs import Graphs
+
+    model = tiny()
+    graphs, eager = Graphs(model), Eager(model)
+    for _ in range(2):
+        graphs.begin()
+        eager.begin()
+        assert torch.allclose(graphs.forward([1, 2, 3], 3), eager.forward([1, 2, 3], 3), atol=1e-4)
+        with torch.no_grad():
+            model.lm_head.weight.mul_(-1)
+
+
+@pytest.mark.parametrize("policy", ["random", "off", "ucbspec"])
+def test_greedy_text_is_the_same(policy: str) -> None:
+    import wager
+
+    model = tiny()
+    decoder = wager.Decoder(model, drafters="suffix,prompt-lookup", policy=policy, lengths=(1, 3, 8))
+    for seed in range(4):
+        prompt = torch.randint(0, 512, (1, 20), generator=torch.Generator().manual_seed(seed)).cuda().repeat(1, 2)
+        theirs = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=120, do_sample=False)
+        assert decoder.generate(prompt, max_new_tokens=120, do_sample=False).tokens == theirs[0, 40:].tolist()
+
+
+def test_sampling_runs_on_the_device_and_repeats_with_a_seed() -> None:
+    import wager
+
+    decoder = wager.Decoder(tiny(), policy="random")
+    settings = {"max_new_tokens": 40, "do_sample": True, "temperature": 1.5, "top_p": 0.9, "repetition_penalty": 1.2}
+    first, second = (decoder_answer(decoder, seed=7, **settings) for _ in range(2))
+    assert first != decoder_answer(decoder, seed=8, **settings)
+    assert len(first) == len(second) == 40
+
+
+def decoder_answer(decoder: Any, **settings: Any) -> list[int]:
+    tokens: list[int] = decoder.generate([1, 2, 3, 4], **settings).tokens
+    return tokens
