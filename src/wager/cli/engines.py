@@ -141,7 +141,7 @@ def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:
 
 
 def prompt_ids(tokenizer: Any, prompt: Prompt, longest: int, device: Any) -> torch.Tensor:
-    """The prompt as a chat's tokens, (1, length); a long one keeps its start and end, where question and template are."""
+    """A prompt as a chat's tokens, (1, length); a long one keeps its start and end, where question and template are."""
     import torch
 
     ids: list[int] = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
