@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench bench-policies bench-engine clean
 
 help:  ## show what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("wager needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
@@ -18,9 +18,9 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY)  ## make the environment
 
-demo: $(READY)  ## watch policies learn in two simulations
-	$(BIN)/wager simulate --env tgd --arms 0.8,0.6,0.4 --length 4 --tokens 20000 --runs 10
-	$(BIN)/wager simulate --env costs --verify cpu --tokens 10000 --runs 4
+demo: $(READY)  ## generate beside plain decoding: a text that copies, and one that does not
+	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --show --compare
+	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --show --compare
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -37,7 +37,20 @@ EVERY := $(foreach p,random round-robin ucbspec exp3spec meta-ucb meta-exp3 disc
 SERVERS := -p off -p nightjar -p ada-bingreedy -p ucbspec -p ucbspec:reward=goodput -p dsd -p analytical -p tetris \
 	-p linucb -p lints
 
-bench: $(READY)  ## measure, and write results/
+bench: bench-policies bench-engine  ## measure, and write results/
+
+STORE := build/corpora.store
+
+bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise idle machine
+	mkdir -p results build
+	$(BIN)/wager datastore build $(wildcard $(WAGER_DATA)/corpora/*.jsonl) --out $(STORE)
+	$(BIN)/wager bench engine --json results/engine-cpu.json
+	$(BIN)/wager bench generate --datastore $(STORE) --prompts 2 --max-tokens 64 --longest-prompt 512 --draft-layers 4 \
+		--json results/generate-cpu.json
+	$(BIN)/wager bench identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
+	$(BIN)/wager bench memory --json results/memory-cpu.json
+
+bench-policies: $(READY)  ## the part of it that needs no model
 	mkdir -p results
 	$(BIN)/wager bench decisions --json results/decisions.json
 	$(SIMULATE) --env tgd --arms 0.4,0.8,0.6 --length 4 --tokens 1000000 --runs 4 $(EVERY) \

@@ -11,6 +11,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# Two workers on two cores: with a thread each they do not wait for each other. Before anything imports torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

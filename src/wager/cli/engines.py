@@ -93,7 +93,7 @@ def generation(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=task or TASKS, count=count, seed=seed)
-    policies = policy or ["ucbspec", "exp3spec", "meta-ucb", "analytical", "ucbspec:reward=goodput"]
+    policies = policy or ["ucbspec", "exp3spec", "meta-ucb", "analytical", "kl-ucb:reward=goodput"]
     for spec in policies:
         build(spec, _probe_arms(), tokens=100)
     from wager.bench import peers

@@ -18,14 +18,14 @@ from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.stopping import Stopping
 from wager.decoding.text import TextStream
 from wager.drafters import Drafter
-from wager.models.choose import runner
+from wager.models.choose import current, runner
 from wager.models.runner import Runner
 from wager.policies import build as build_policy
 from wager.policies.base import Policy
 
 DRAFTERS = ("suffix",)
 LENGTHS = (2, 4, 8)
-POLICY = "ucbspec:reward=goodput"
+POLICY = "kl-ucb:reward=goodput"
 MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
 
@@ -136,6 +136,8 @@ class Decoder:
 
     def prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
+        if not self._busy:
+            self.target = current(self.model, self.target)
         ids = self._ids(prompt)
         if (most := settings.get("max_new_tokens")) is not None and most < 1:
             raise ValueError(f"max_new_tokens is at least 1, not {most}")

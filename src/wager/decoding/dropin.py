@@ -8,8 +8,8 @@ import torch
 
 from wager.decoding import prepare
 from wager.decoding.decoder import Decoder
+from wager.models.choose import current
 from wager.models.eager import Eager
-from wager.models.runner import Runner
 
 KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
 
@@ -51,7 +51,7 @@ def generate(
             f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; "
             "pass the whole text, with at least one token that is not in the cache"
         )
-    target: Runner = decoder.target
+    target = decoder.target = current(model, decoder.target)
     if going_on or mask is not None or generation_config.return_dict_in_generate:
         from transformers import DynamicCache
 

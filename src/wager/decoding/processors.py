@@ -22,7 +22,10 @@ ROW_WISE = frozenset(
         "SuppressTokensLogitsProcessor",
     }
 )
-REFUSED = {"UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance runs the model a second time for every token"}
+REFUSED = {
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance runs the model a second time for every token",
+    "SynthIDTextWatermarkLogitsProcessor": "it counts its calls, and drafts that are not kept would count",
+}
 
 
 class Processors:

@@ -50,9 +50,9 @@ class DraftModel(Drafter):
     def extend(self, tokens: Sequence[int]) -> None:
         start = len(self.text)
         self.text += tokens
-        # What it drafted and fed stays in the cache as far as it came true.
+        # What it drafted and fed stays in the cache as far as it came true; the last token is always left to be read.
         kept = start
-        while kept < min(len(self.fed), len(self.text)) and self.fed[kept] == self.text[kept]:
+        while kept < min(len(self.fed), len(self.text) - 1) and self.fed[kept] == self.text[kept]:
             kept += 1
         if kept < len(self.fed):
             del self.fed[kept:]

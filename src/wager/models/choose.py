@@ -9,8 +9,8 @@ import torch
 
 from wager.models.eager import Eager
 from wager.models.lean import Lean
-from wager.models.runner import Runner
-from wager.models.shaped import why_not
+from wager.models.runner import Runner, vocabulary
+from wager.models.shaped import shaped, why_not
 
 log = logging.getLogger("wager")
 
@@ -29,6 +29,14 @@ def runner(model: Any) -> Runner:
             return lean
     log.info("%s runs through transformers' own forward: %s", type(model).__name__, reason)
     return Eager(model)
+
+
+def current(model: Any, known: Runner) -> Runner:
+    """The runner as it was, or another one if the model has changed under it: hooks, adapters, weights, vocabulary."""
+    if isinstance(known, Lean) and (why_not(model) or known.weights is not shaped(model)):
+        return runner(model)
+    known.vocabulary = vocabulary(model)
+    return known
 
 
 def _lean(model: Any) -> Runner:

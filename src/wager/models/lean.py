@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
 
 from wager.models import packed
 from wager.models.runner import Runner
@@ -32,9 +32,9 @@ class Lean(Runner):
         self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
         self.head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.scale = self.head**-0.5
-        self.hidden, self.wide = config.hidden_size, config.intermediate_size
+        self.hidden = config.hidden_size
         self.capacity = 0
-        self.cache = torch.empty(0)  # (layers, 2, groups, capacity, head)
+        self.cache = torch.empty(0)  # (layers, 2 groups, capacity, head), keys then values
         self.weights = shaped(model)
 
     # -- cache
@@ -54,11 +54,10 @@ class Lean(Runner):
         if tokens <= self.capacity:
             return
         capacity = max(256, 1 << (tokens - 1).bit_length())
-        grown = torch.empty(
-            (len(self.weights.layers), 2, self.groups, capacity, self.head), dtype=self.dtype, device=self.device
-        )
+        shape = (len(self.weights.layers), 2 * self.groups, capacity, self.head)
+        grown = torch.empty(shape, dtype=self.dtype, device=self.device)
         if self.length:
-            grown[:, :, :, : self.length] = self.cache[:, :, :, : self.length]
+            grown[:, :, : self.length] = self.cache[:, :, : self.length]
         self.cache, self.capacity = grown, capacity
         self.cos, self.sin = rotary(self.model, capacity)
 
@@ -71,20 +70,30 @@ class Lean(Runner):
         self._reserve(end)
         weights = self.weights
         use_packed = weights.use_packed[min(width, packed.WIDTHS[-1])]
-        cos, sin = self.cos[start:end], self.sin[start:end]
+        cos, sin = self._turns(start, end)
         mask = self._mask(width, start)
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
         for layer, cache in zip(weights.layers, self.cache, strict=True):
             by = layer.packed if use_packed and layer.packed else layer.plain
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
-            x = x + by.out(self._attend(qkv, layer, cache, cos, sin, mask))
-            gate, up = by.gate_up(rms_norm(x, (self.hidden,), layer.after, self.eps)).chunk(2, dim=-1)
-            x = x + by.down(silu(gate) * up)
+            x = by.out(self._attend(qkv, layer, cache, cos, sin, mask), x)
+            x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
         self.length = end
         x = rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps)
         if weights.packed_head is not None and weights.use_packed_head[min(keep, packed.WIDTHS[-1])]:
             return weights.packed_head(x)
         return weights.plain_head(x)
+
+    def _turns(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rotation of every head, (width, heads + 2 groups, head), so that one step serves a whole layer.
+
+        Queries are scaled by it too, and values stand still.
+        """
+        cos, sin = self.cos[start:end], self.sin[start:end]
+        queries, keys = (-1, self.heads, -1), (-1, self.groups, -1)
+        still = torch.ones_like(cos).expand(keys)
+        turned = torch.cat(((cos * self.scale).expand(queries), cos.expand(keys), still), dim=1)
+        return turned, torch.cat(((sin * self.scale).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
 
     def _mask(self, width: int, start: int) -> torch.Tensor | None:
         """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
@@ -96,14 +105,14 @@ class Lean(Runner):
         if width > NARROW:
             return mask
         share = self.heads // self.groups
-        return mask.expand(share, width, end).reshape(1, share * width, end).expand(self.groups, -1, -1)
+        return mask.expand(share, width, end).reshape(1, share * width, end).expand(self.groups, -1, -1).contiguous()
 
     def _attend(
         self,
         qkv: torch.Tensor,  # (width, (heads + 2 groups) * head)
         layer: Layer,
-        cache: torch.Tensor,  # (2, groups, capacity, head)
-        cos: torch.Tensor,  # (width, 1, head)
+        cache: torch.Tensor,  # (2 groups, capacity, head), keys then values
+        cos: torch.Tensor,  # (width, heads + 2 groups, head)
         sin: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -111,27 +120,26 @@ class Lean(Runner):
         end = start + width
         heads, groups, head = self.heads, self.groups, self.head
         qkv = qkv.view(width, heads + 2 * groups, head)
-        qk = qkv[:, : heads + groups]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q_normed = rms_norm(qk[:, :heads], (head,), layer.q_norm, self.eps)
-            qk = torch.cat((q_normed, rms_norm(qk[:, heads:], (head,), layer.k_norm, self.eps)), dim=1)
-        qk = torch.addcmul(qk * cos, qk.roll(head // 2, -1), sin)  # sin carries rotate_half's minus sign
-        cache[0, :, start:end] = qk[:, heads:].transpose(0, 1)
-        cache[1, :, start:end] = qkv[:, heads + groups :].transpose(0, 1)
-        keys, values = cache[0, :, :end], cache[1, :, :end]  # (groups, end, head)
+            q_normed = rms_norm(qkv[:, :heads], (head,), layer.q_norm, self.eps)
+            k_normed = rms_norm(qkv[:, heads : heads + groups], (head,), layer.k_norm, self.eps)
+            qkv = torch.cat((q_normed, k_normed, qkv[:, heads + groups :]), dim=1)
+        qkv = torch.addcmul(qkv * cos, qkv.roll(head // 2, -1), sin)  # sin carries rotate_half's minus sign
+        cache[:, start:end] = qkv[:, heads:].transpose(0, 1)
+        keys, values = cache[:groups, :end], cache[groups:, :end]  # (groups, end, head)
+        q = qkv[:, :heads].transpose(0, 1)
         if width > NARROW:
-            q = qk[:, :heads].transpose(0, 1)[None]
             mixed = scaled_dot_product_attention(
-                q, keys[None], values[None], attn_mask=mask, scale=self.scale, enable_gqa=heads != groups
+                q[None], keys[None], values[None], attn_mask=mask, scale=1.0, enable_gqa=heads != groups
             )
             return mixed[0].transpose(0, 1).reshape(width, heads * head)
         # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated.
-        q = qk[:, :heads].transpose(0, 1).reshape(groups, -1, head)  # (groups, heads / groups * width, head)
-        if mask is None:
-            scores = torch.bmm(q, keys.transpose(1, 2)) * self.scale
-        else:
-            scores = torch.baddbmm(mask, q, keys.transpose(1, 2), alpha=self.scale)
-        mixed = torch.bmm(torch.softmax(scores, dim=-1, dtype=torch.float32).to(self.dtype), values)
+        q = q.reshape(groups, -1, head)  # (groups, heads / groups * width, head)
+        seen = keys.transpose(1, 2)
+        scores = torch.bmm(q, seen) if mask is None else torch.baddbmm(mask, q, seen)
+        if self.dtype != torch.float32:
+            scores = scores.float()
+        mixed = torch.bmm(torch.softmax(scores, dim=-1).to(self.dtype), values)
         return mixed.view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
 
 

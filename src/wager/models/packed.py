@@ -8,13 +8,14 @@ measured once. The packed copies take as much memory as the weights they copy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch.nn.functional import linear
 
 WIDTHS = (2, 4, 8, 16, 64)  # at which both ways are timed; a width in between goes by the next larger one
+PATIENCE = 2.0  # seconds; on a machine too busy to be measured, fewer repetitions have to do
 Product = Callable[[torch.Tensor], torch.Tensor]
+Product2 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # with something to add to the product
 
 
 def available() -> bool:
@@ -25,40 +26,42 @@ def available() -> bool:
 
 def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Product:
     """The product with one weight (outputs, inputs), laid out for a handful of tokens."""
-    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 8)
-    multiply = torch.ops.mkldnn._linear_pointwise
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        return multiply(x, laid_out, bias, "none", [], "")  # type: ignore[no-any-return]
-
-    return product
+    laid_out, multiply = _laid_out(weight), torch.ops.mkldnn._linear_pointwise
+    return lambda x: multiply(x, laid_out, bias, "none", [], "")
 
 
-def plain(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]) -> Product:
-    """The same product as torch does it, several weights side by side."""
-    if len(weights) == 1:
-        weight, bias = weights[0], biases[0]
-        return lambda x: linear(x, weight, bias)
-    pairs = list(zip(weights, biases, strict=True))
-    return lambda x: torch.cat([linear(x, weight, bias) for weight, bias in pairs], dim=-1)
+def pack_added(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Product2:
+    """The same, with a second tensor added to the product."""
+    laid_out, multiply = _laid_out(weight), torch.ops.mkldnn._linear_pointwise.binary
+    return lambda x, more: multiply(x, more, laid_out, bias, "add")
 
 
-def faster(
-    plain: Sequence[Product],
-    packed: Sequence[Product],
-    inputs: Sequence[int],  # sizes of the products' inputs
-    dtype: torch.dtype,
-) -> list[bool]:
-    """For every width, whether the packed products take less time than the plain ones."""
+def pack_gated(
+    gate: torch.Tensor, up: torch.Tensor, gate_bias: torch.Tensor | None, up_bias: torch.Tensor | None
+) -> Product:
+    """silu of one product times another, without a step in between."""
+    gate_laid_out, up_laid_out = _laid_out(gate), _laid_out(up)
+    opened, multiplied = torch.ops.mkldnn._linear_pointwise, torch.ops.mkldnn._linear_pointwise.binary
+    return lambda x: multiplied(x, opened(x, gate_laid_out, gate_bias, "swish", [], ""), up_laid_out, up_bias, "mul")
+
+
+def _laid_out(weight: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 8)
+    return made
+
+
+def faster(plain: Callable[[int], object], packed: Callable[[int], object]) -> list[bool]:
+    """For every width, whether the packed way takes less time than the plain one; each is called with a width."""
     answer: dict[int, bool] = {}
+    began = time.perf_counter()
     for width in WIDTHS:
-        data = {size: torch.randn(width, size, dtype=dtype) for size in set(inputs)}
         best = [float("inf"), float("inf")]
-        for _ in range(6):  # interleaved; the first round also warms up
-            for which, products in enumerate((plain, packed)):
+        for repeat in range(6):  # interleaved; the first also warms up
+            if repeat > 1 and time.perf_counter() - began > PATIENCE:
+                break
+            for which, way in enumerate((plain, packed)):
                 start = time.perf_counter()
-                for product, size in zip(products, inputs, strict=True):
-                    product(data[size])
+                way(width)
                 best[which] = min(best[which], time.perf_counter() - start)
         answer[width] = best[1] < 0.95 * best[0]  # a tie goes to the plain path
     return [width > 1 and answer[next(w for w in WIDTHS if w >= width)] for width in range(WIDTHS[-1] + 1)]

@@ -20,7 +20,7 @@ class Runner(ABC):
     device: torch.device
 
     def __init__(self, model: Any) -> None:
-        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.vocabulary = vocabulary(model)
         self.limit = context_limit(model)
         self.device = model.device
         self.length = 0  # tokens in the cache
@@ -60,6 +60,11 @@ class Runner(ABC):
             last = logits[-1:].clone()
         assert last is not None, "a text has at least one token"
         return last, math.exp(min(total / max(1, counted), 700.0))
+
+
+def vocabulary(model: Any) -> int:
+    """Tokens the model knows."""
+    return int(model.get_input_embeddings().weight.shape[0])
 
 
 def context_limit(model: Any) -> int:

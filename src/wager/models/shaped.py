@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import linear, silu
 
 from wager.models import packed
 
@@ -39,12 +40,12 @@ def why_not(model: Any) -> str:
 
 @dataclass(slots=True)
 class Weights:
-    """One way to run a layer's four products."""
+    """One way to run a layer's products."""
 
     qkv: packed.Product
-    out: packed.Product
-    gate_up: packed.Product
-    down: packed.Product
+    out: packed.Product2  # the residual is added
+    gated: packed.Product  # silu(gate) * up
+    down: packed.Product2
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Shaped:
         self.device, self.dtype = model.device, model.dtype
         self.embed, self.final = body.embed_tokens.weight, body.norm.weight
         self.layers = [_layer(block) for block in body.layers]
-        self.plain_head = packed.plain([head.weight], [head.bias])
+        self.plain_head: packed.Product = lambda x: linear(x, head.weight, head.bias)
         self.packed_head: packed.Product | None = None
         self.use_packed = [False] * (packed.WIDTHS[-1] + 1)  # width -> whether the packed products are faster
         self.use_packed_head = list(self.use_packed)
@@ -78,21 +79,27 @@ class Shaped:
     def _pack(self, model: Any) -> None:
         """Lay the weights out for several tokens at once, and keep that only if it is faster at some width."""
         for layer, block in zip(self.layers, model.model.layers, strict=True):
-            layer.packed = Weights(*(_packed(modules) for modules in _products(block)))
-        self.packed_head = packed.pack(model.lm_head.weight, model.lm_head.bias)
-        step = max(1, len(self.layers) // 8)  # some eight of the layers are sample enough
-        sizes = [modules[0].in_features for block in model.model.layers[::step] for modules in _products(block)]
-        plain = [p for layer in self.layers[::step] for p in _all(layer.plain)]
-        other = [p for layer in self.layers[::step] if layer.packed for p in _all(layer.packed)]
-        self.use_packed = packed.faster(plain, other, sizes, self.dtype)
+            layer.packed = _packed(block)
+        head = packed.pack(model.lm_head.weight, model.lm_head.bias)
+        config = model.config
+        heads = config.num_attention_heads * model.model.layers[0].self_attn.head_dim
+
+        def run(side: str, width: int) -> None:  # some eight of the layers are sample enough
+            x, mixed = torch.zeros(width, config.hidden_size), torch.zeros(width, heads)
+            for layer in self.layers[:: max(1, len(self.layers) // 8)]:
+                by: Weights = getattr(layer, side)
+                by.qkv(x)
+                by.down(by.gated(by.out(mixed, x)), x)
+
+        self.use_packed = packed.faster(lambda width: run("plain", width), lambda width: run("packed", width))
+        ends = {width: torch.zeros(width, config.hidden_size) for width in packed.WIDTHS}
         self.use_packed_head = packed.faster(
-            [self.plain_head], [self.packed_head], [model.lm_head.in_features], self.dtype
+            lambda width: self.plain_head(ends[width]), lambda width: head(ends[width])
         )
+        self.packed_head = head if any(self.use_packed_head) else None
         if not any(self.use_packed):
             for layer in self.layers:
                 layer.packed = None
-        if not any(self.use_packed_head):
-            self.packed_head = None
 
 
 _SHAPED: weakref.WeakKeyDictionary[Any, Shaped] = weakref.WeakKeyDictionary()
@@ -111,34 +118,48 @@ def stamp(model: Any) -> list[tuple[int, int]]:
     return [(p.data_ptr(), p._version) for p in model.parameters()]
 
 
-def _products(block: Any) -> tuple[list[Any], ...]:
-    """A layer's linear modules, those with the same input together, in the order of ``Weights``."""
-    attention, mlp = block.self_attn, block.mlp
-    together = [attention.q_proj, attention.k_proj, attention.v_proj]
-    return together, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]
-
-
 def _layer(block: Any) -> Layer:
-    plain = Weights(*(packed.plain([m.weight for m in ms], [m.bias for m in ms]) for ms in _products(block)))
     q_norm, k_norm = (getattr(block.self_attn, name, None) for name in ("q_norm", "k_norm"))
     return Layer(
         before=block.input_layernorm.weight,
         after=block.post_attention_layernorm.weight,
         q_norm=None if q_norm is None else q_norm.weight,
         k_norm=None if k_norm is None else k_norm.weight,
-        plain=plain,
+        plain=_plain(block),
     )
 
 
-def _packed(modules: list[Any]) -> packed.Product:
-    weight = modules[0].weight if len(modules) == 1 else torch.cat([m.weight for m in modules])
-    biases = [m.bias for m in modules if m.bias is not None]
-    if not biases:
-        return packed.pack(weight)
-    if len(biases) != len(modules):
-        biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in modules]
-    return packed.pack(weight, torch.cat(biases))
+def _plain(block: Any) -> Weights:
+    """The products as torch does them."""
+    q, k, v, out = (getattr(block.self_attn, f"{name}_proj") for name in "qkvo")
+    gate, up, down = (getattr(block.mlp, f"{name}_proj") for name in ("gate", "up", "down"))
+
+    def added(module: Any) -> packed.Product2:
+        weight, bias = module.weight, module.bias
+        return lambda x, more: linear(x, weight, bias).add_(more)
+
+    def product(module: Any) -> packed.Product:
+        weight, bias = module.weight, module.bias
+        return lambda x: linear(x, weight, bias)
+
+    by_q, by_k, by_v, by_gate, by_up = map(product, (q, k, v, gate, up))
+    return Weights(
+        qkv=lambda x: torch.cat((by_q(x), by_k(x), by_v(x)), dim=-1),
+        out=added(out),
+        gated=lambda x: silu(by_gate(x)).mul_(by_up(x)),
+        down=added(down),
+    )
 
 
-def _all(weights: Weights) -> tuple[packed.Product, ...]:
-    return weights.qkv, weights.out, weights.gate_up, weights.down
+def _packed(block: Any) -> Weights:
+    """The same over packed weights; query, key and value are one."""
+    qkv = [getattr(block.self_attn, f"{name}_proj") for name in "qkv"]
+    biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in qkv]
+    bias = torch.cat(biases) if any(m.bias is not None for m in qkv) else None
+    out, mlp = block.self_attn.o_proj, block.mlp
+    return Weights(
+        qkv=packed.pack(torch.cat([m.weight for m in qkv]), bias),
+        out=packed.pack_added(out.weight, out.bias),
+        gated=packed.pack_gated(mlp.gate_proj.weight, mlp.up_proj.weight, mlp.gate_proj.bias, mlp.up_proj.bias),
+        down=packed.pack_added(mlp.down_proj.weight, mlp.down_proj.bias),
+    )
