@@ -28,6 +28,8 @@ from transformers import (
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
     Qwen3Config,
     Qwen3ForCausalLM,
     StoppingCriteria,
@@ -529,6 +531,10 @@ def test_stop_strings_end_the_text_where_transformers_ends_it(smollm2: Pair, spe
         theirs = speaker.generate(ids, stop_strings=stops, tokenizer=tokenizer, **forced(tokenizer))
         assert answer.tokens == theirs[0, ids.shape[1] :].tolist()
         assert answer.finish == "stop" if stops != ["xen", "狐"] or "狐" in answer.text else "length"
+        settings = forced(tokenizer)
+        forcing = {"logits_processor": settings.pop("logits_processor")}
+        config = GenerationConfig(stop_strings=stops, **settings)
+        assert decoder.generate("Say it", generation_config=config, **forcing).tokens == answer.tokens
 
 
 def test_chat_messages_are_put_into_the_models_template(smollm2: Pair, speaker: Any) -> None:
@@ -601,6 +607,30 @@ def test_the_drop_in_goes_on_from_a_cache(family: str) -> None:
     assert both[0] == both[1]
 
 
+def test_a_text_that_ended_inside_its_draft_leaves_nothing_behind_in_the_cache() -> None:
+    model = tiny()
+    whole = plain(model)
+    end = next(t for i, t in enumerate(whole) if i > 8 and t not in whole[:i])
+    decoder = wager.Decoder(model, drafters=[Told([[*PROMPT, *whole]], 1000)], policy="fixed:drafter=told,length=8")
+    settings = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": end, "return_dict_in_generate": True}
+    first = model.generate(torch.tensor([PROMPT]), custom_generate=wager.generate, decoder=decoder, **settings)
+    assert first.past_key_values.get_seq_length() == first.sequences.shape[1] - 1
+    longer = torch.cat((first.sequences, torch.tensor([[5, 6, 7]])), dim=1)
+    settings["eos_token_id"] = None
+    second = model.generate(longer, past_key_values=first.past_key_values, custom_generate=wager.generate, **settings)
+    assert second.sequences.tolist() == model.generate(longer, **settings).sequences.tolist()
+
+
+def test_a_decoder_of_another_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="made for another"):
+        tiny().generate(
+            torch.tensor([PROMPT]),
+            max_new_tokens=3,
+            custom_generate=wager.generate,
+            decoder=wager.Decoder(tiny(seed=1)),
+        )
+
+
 def test_a_cache_needs_the_whole_text_with_it() -> None:
     model, ids = tiny(), torch.tensor([PROMPT])
     first = model.generate(ids, max_new_tokens=5, return_dict_in_generate=True)
@@ -647,6 +677,59 @@ def test_weights_changed_in_place_are_noticed() -> None:
     after = ours(decoder)
     check(model, PROMPT, after, plain(model))
     assert before != after
+
+
+def test_weights_written_through_data_are_noticed() -> None:
+    model = tiny()
+    decoder = wager.Decoder(model, policy="random")
+    before = ours(decoder)
+    model.model.layers[1].mlp.down_proj.weight.data.mul_(-1.5)
+    after = ours(decoder)
+    check(model, PROMPT, after, plain(model))
+    assert before != after
+
+
+def test_hooks_added_and_removed_later_are_heeded() -> None:
+    model = tiny()
+    decoder = wager.Decoder(model, policy="random")
+    before, fast = ours(decoder), decoder.target
+    hook = model.model.layers[0].register_forward_hook(lambda module, given, out: out * 0.1)
+    hooked = ours(decoder)
+    check(model, PROMPT, hooked, plain(model))
+    assert hooked != before
+    hook.remove()
+    assert ours(decoder) == before
+    assert type(decoder.target) is type(fast)
+
+
+def test_tokens_added_to_the_vocabulary_later_are_taken() -> None:
+    model = tiny()
+    decoder = wager.Decoder(model, policy="random", drafters=[PromptLookup(), DraftModel(tiny(seed=1))])
+    ours(decoder)
+    model.resize_token_embeddings(VOCABULARY + 6)
+    prompt = [*PROMPT, VOCABULARY + 3]
+    check(model, prompt, ours(decoder, prompt), plain(model, prompt))
+
+
+class Overreaching(Told):
+    """Proposes tokens the target does not have."""
+
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        return Draft([*super().propose(length - 1).tokens, VOCABULARY + 1])
+
+
+def test_drafted_tokens_that_the_target_lacks_are_left_out() -> None:
+    model = tiny()
+    text = plain(model)
+    decoder = wager.Decoder(model, drafters=[Overreaching([[*PROMPT, *text]])], policy="random")
+    assert ours(decoder) == text
+
+
+def test_a_model_of_an_odd_shape_goes_through_its_own_forward() -> None:
+    model = tiny().double()
+    decoder = wager.Decoder(model, policy="random")
+    assert type(decoder.target).__name__ == "Eager"
+    assert ours(decoder) == plain(model)
 
 
 # -- what policies and traces see
@@ -806,6 +889,12 @@ def test_a_model_whose_cache_cannot_be_cropped_is_refused() -> None:
     model = MambaForCausalLM(config).eval()
     with pytest.raises(ValueError, match="cannot be cropped"):
         wager.Decoder(model).generate(PROMPT, max_new_tokens=5)
+
+
+def test_a_model_without_a_key_value_cache_is_refused() -> None:
+    config = OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    with pytest.raises(ValueError, match="takes no key-value cache"):
+        wager.Decoder(OpenAIGPTLMHeadModel(config).eval())
 
 
 def test_the_drop_in_refuses_what_it_cannot_do() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
+import transformers
 
 from wager.decoding.decoder import Decoder
-from wager.models.eager import Eager
 from wager.models.runner import Runner
 
 
@@ -35,22 +36,18 @@ def forward_seconds(
     return taken
 
 
-def transformers_runner(model: Any) -> Runner:
-    """The model through transformers' own forward, as a runner."""
-    return Eager(model)
-
-
 def own_seconds(decoder: Decoder, prompt: Sequence[int], count: int) -> list[float]:
-    """wager's own Python in each round of a text: everything that is neither model nor drafter."""
-    prepared = decoder.prepare(list(prompt), {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False})
-    prepared.processors.steps.clear()  # min_new_tokens is there for a long text, not to be timed
-    return [decoder.loop.overhead for step in decoder.run(prepared, decoder.target) if step.round is not None]
+    """Seconds of each round that are neither drafting, nor the forward, nor taking tokens from its logits."""
+    prepared = decoder.prepare(list(prompt), {"max_new_tokens": count, "do_sample": False})
+    endless = [c for c in prepared.criteria if type(c).__name__ == "MaxLengthCriteria"]
+    steps = decoder.run(replace(prepared, criteria=endless), decoder.target)
+    return [decoder.loop.overhead for step in steps if step.round is not None]
 
 
 def off_against_plain(
     model: Any, decoder: Decoder, prompt: Sequence[int], count: int, repeats: int
 ) -> list[tuple[float, float]]:
-    """Seconds of the same text: plain ``model.generate``, then wager with plain decoding only; interleaved."""
+    """Seconds per token: plain ``model.generate``, then wager with plain decoding only; interleaved."""
     ids = torch.tensor([list(prompt)], device=model.device)
     pairs = []
     for repeat in range(repeats + 1):
@@ -60,10 +57,8 @@ def off_against_plain(
         between = perf_counter()
         ours = decoder.generate(ids, max_new_tokens=count, do_sample=False).tokens
         ended = perf_counter()
-        if len(ours) != len(theirs):
-            raise ValueError(f"the two texts differ in length: {len(ours)} and {len(theirs)} tokens")
         if repeat:  # the first warms up
-            pairs.append((between - began, ended - between))
+            pairs.append(((between - began) / len(theirs), (ended - between) / len(ours)))
     return pairs
 
 
@@ -75,3 +70,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def _tokens(runner: Runner, count: int) -> list[int]:
     return [(11 + 37 * i) % runner.vocabulary for i in range(count)]
+
+
+def described(model: Any) -> dict[str, Any]:
+    """What a measurement ran on."""
+    name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return {
+        "device": name,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

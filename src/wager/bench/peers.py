@@ -17,6 +17,7 @@ from wager.core import OFF
 from wager.decoding.decoder import Decoder
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
+from wager.models.shaped import SHAPED
 
 PLAIN = "transformers"
 LOOKUP, ASSISTED = "transformers prompt lookup", "transformers assisted"
@@ -43,8 +44,13 @@ class Method:
 def truncated(model: Any, layers: int) -> Any:
     """A draft model for any Llama-shaped target, with nothing to train: its first layers under its own head.
 
-    It shares the target's weights, so it costs no memory of its own.
+    It shares the target's weights; only what wager packs of them is a copy.
     """
+    body = getattr(model, "model", None)
+    if type(model).__name__ not in SHAPED or body is None:
+        raise ValueError(f"only {', '.join(SHAPED)} can be cut to a draft model, not {type(model).__name__}")
+    if not 0 < layers < len(body.layers):
+        raise ValueError(f"a draft model has between 1 and {len(body.layers) - 1} of the target's layers, not {layers}")
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
@@ -88,7 +94,6 @@ def wager_method(
 ) -> Method:
     """wager with a policy over some arms; what it learns it keeps from prompt to prompt."""
     decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens)
-    decoder.warm()
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()

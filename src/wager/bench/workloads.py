@@ -8,7 +8,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 SPEC_BENCH = ("translation", "summarization", "qa", "math_reasoning", "rag")  # its other categories are MT-Bench's
 
@@ -24,6 +27,15 @@ class Prompt:
     def messages(self) -> list[dict[str, str]]:
         """As a conversation."""
         return [{"role": "user", "content": self.text}]
+
+    def ids(self, tokenizer: Any, longest: int, device: Any) -> torch.Tensor:
+        """Its tokens as a chat, (1, length); a long one keeps its start and end, where question and template stand."""
+        import torch
+
+        ids: list[int] = tokenizer.apply_chat_template(self.messages, add_generation_prompt=True, return_dict=False)
+        if len(ids) > longest:
+            ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
+        return torch.tensor([ids], device=device)
 
 
 def _chat(record: Mapping[str, Any]) -> tuple[str, str]:

@@ -229,13 +229,11 @@ def _generate(session: Session, prompt: torch.Tensor, **settings: Any) -> Any:
 
 
 def _difference(session: Session, ids: Sequence[int], runs: dict[str, list[Generation]]) -> Difference | None:
-    """The first place where a run of wager's is not what transformers gave."""
+    """Where a run of wager's is not what transformers gave; one that is no tie before any that is."""
     theirs = runs[PLAIN][0].tokens
-    for name in (WAGER, OFF):
-        for run in runs[name]:
-            if run.tokens != theirs:
-                return _parting(session, ids, name, run.tokens, theirs)
-    return None
+    texts = {(name, tuple(run.tokens)) for name in (WAGER, OFF) for run in runs[name] if run.tokens != theirs}
+    found = [_parting(session, ids, name, list(tokens), theirs) for name, tokens in sorted(texts)]
+    return min(found, key=lambda difference: difference.tie, default=None)
 
 
 def _parting(session: Session, ids: Sequence[int], name: str, ours: list[int], theirs: list[int]) -> Difference:

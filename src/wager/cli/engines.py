@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wager.bench.workloads import TASKS, Prompt, prompts
+from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import check_writable, write_json
 from wager.policies import build
 
 if TYPE_CHECKING:
-    import torch
-
     from wager.drafters import Drafter
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
@@ -40,12 +39,14 @@ def engine(
     if json_file is not None:
         check_writable(json_file)
     from wager.bench import engine as measure
+    from wager.bench.engine import described
     from wager.decoding.decoder import Decoder
     from wager.models import load
+    from wager.models.eager import Eager
 
     target, tokenizer = load(model, dtype=dtype, device=device)
-    decoder = Decoder(target, tokenizer, policy="off")
-    runners = {"transformers": measure.transformers_runner(target), "wager": decoder.target}
+    decoder = Decoder(target, tokenizer, drafters="suffix,prompt-lookup", policy="off")
+    runners = {"transformers": Eager(target), "wager": decoder.target}
     taken = measure.forward_seconds(runners, WIDTHS, context=context, repeats=repeats)
     step = {name: measure.spread(times[1]) for name, times in taken.items()}
     table = Table(title=f"one forward, {context} tokens of context, milliseconds (median)", title_justify="left")
@@ -63,12 +64,16 @@ def engine(
     playing = Decoder(target, tokenizer, drafters="suffix,prompt-lookup", policy="ucbspec")
     own = measure.spread(measure.own_seconds(playing, prompt, tokens))
     pairs = measure.off_against_plain(target, decoder, prompt, tokens, max(2, repeats // 3))
+    captured = getattr(decoder.target, "captured", {})
     off = measure.spread([theirs / ours for theirs, ours in pairs])
     print(f"wager's own Python per round: {own['median'] * 1e3:.3f} ms (quartiles {own['low'] * 1e3:.3f}, "
           f"{own['high'] * 1e3:.3f})")  # fmt: skip
+    if captured:
+        seconds = [graph.seconds for graph in captured.values()]
+        print(f"captured {len(captured)} widths: {statistics.median(seconds):.3f} s each, at most {max(seconds):.3f} s")
     print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
     if json_file is not None:
-        content = {"model": model, **where(target), "context": context, "widths": rows}
+        content = {"model": model, **described(target), "context": context, "widths": rows}
         write_json(json_file, {**content, "own_seconds_per_round": own, "off_to_plain": off})
 
 
@@ -80,12 +85,12 @@ def generation(
     task: Annotated[list[str] | None, typer.Option(help="Task to run; repeat it.", show_default="all eight")] = None,
     count: Annotated[int, typer.Option("--prompts", min=1, help="Prompts a task.")] = 3,
     tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="Tokens an answer.")] = 96,
-    longest: Annotated[int, typer.Option("--longest-prompt", help="Prompts of more tokens are cut to this.")] = 1024,
+    longest: Annotated[int, typer.Option("--longest-prompt", min=16, help="Longer prompts are cut.")] = 1024,
     policy: Annotated[
         list[str] | None, typer.Option("--policy", "-p", help="Policy to run; repeat it.", show_default="five")
     ] = None,
     datastore: Annotated[Path | None, typer.Option(help="Also the retrieval drafter, over this datastore.")] = None,
-    layers: Annotated[int, typer.Option("--draft-layers", help="Layers of the target that draft; 0: none.")] = 8,
+    layers: Annotated[int, typer.Option("--draft-layers", min=0, help="Layers of the target that draft; 0: none.")] = 8,
     seed: Annotated[int, typer.Option(help="For the choice and order of prompts and methods.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -97,6 +102,7 @@ def generation(
     for spec in policies:
         build(spec, _probe_arms(), tokens=100)
     from wager.bench import peers
+    from wager.bench.engine import described
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup
     from wager.drafters.retrieval import Retrieval
@@ -112,7 +118,7 @@ def generation(
     if draft is not None:
         drafters["draft-model"], lengths["draft-model"] = lambda: DraftModel(draft), (3,)
     methods = peers.standard(target, drafters, lengths, policies, draft)
-    asked = [(prompt, prompt_ids(tokenizer, prompt, longest, target.device)) for prompt in chosen]
+    asked = [(prompt, prompt.ids(tokenizer, longest, target.device)) for prompt in chosen]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("warming up", total=len(asked) * len(methods))
@@ -124,7 +130,13 @@ def generation(
     print(f"{ties['texts']} of {ties['answers']} texts differ from plain's ({ties['unexplained']} unexplained); where "
           f"they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart")  # fmt: skip
     if json_file is not None:
-        said = {"model": model, **where(target), "prompts": len(asked), "max_tokens": tokens, "draft_layers": layers}
+        said = {
+            "model": model,
+            **described(target),
+            "prompts": len(asked),
+            "max_tokens": tokens,
+            "draft_layers": layers,
+        }
         write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
 
 
@@ -138,31 +150,6 @@ def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:
         cells = [f"{row['tasks'][task]['ratio']:.2f}" for task in tasks]
         table.add_row(row["method"], f"{row['ratio']:.3f}", f"{low:.2f} to {high:.2f}", f"{row['mat']:.2f}", *cells)
     Console(width=160).print(table)
-
-
-def prompt_ids(tokenizer: Any, prompt: Prompt, longest: int, device: Any) -> torch.Tensor:
-    """A prompt as a chat's tokens, (1, length); a long one keeps its start and end, where question and template are."""
-    import torch
-
-    ids: list[int] = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
-    if len(ids) > longest:
-        ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
-    return torch.tensor([ids], device=device)
-
-
-def where(model: Any) -> dict[str, Any]:
-    """What a measurement ran on."""
-    import torch
-    import transformers
-
-    name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-
-    return {
-        "device": name,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 def _probe_arms() -> list[Any]:

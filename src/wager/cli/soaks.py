@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from wager.bench.workloads import TASKS, prompts
-from wager.cli.engines import Device, Dtype, JsonFile, Model, prompt_ids, where
+from wager.cli.engines import Device, Dtype, JsonFile, Model
 from wager.cli.files import check_writable, write_json
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def identity(
     data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
     count: Annotated[int, typer.Option("--prompts", min=1, help="Prompts a task, of eight tasks.")] = 8,
     tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="Tokens an answer.")] = 64,
-    longest: Annotated[int, typer.Option("--longest-prompt", help="Prompts of more tokens are cut to this.")] = 768,
+    longest: Annotated[int, typer.Option("--longest-prompt", min=16, help="Longer prompts are cut.")] = 768,
     datastore: Annotated[Path | None, typer.Option(help="Also the retrieval drafter, over this datastore.")] = None,
     every: Annotated[bool, typer.Option("--every", help="Every policy on every prompt, not two in turn.")] = False,
     json_file: JsonFile = None,
@@ -59,6 +59,7 @@ def identity(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=TASKS, count=count)
+    from wager.bench.engine import described
     from wager.bench.peers import truncated
     from wager.bench.soak import check_texts
     from wager.drafters.draft_model import DraftModel
@@ -71,7 +72,7 @@ def identity(
     drafters: list[Drafter] = [Suffix(), PromptLookup(), DraftModel(truncated(target, 4))]
     if datastore is not None:
         drafters.append(Retrieval(datastore))
-    asked = [prompt_ids(tokenizer, prompt, longest, target.device) for prompt in chosen]
+    asked = [prompt.ids(tokenizer, longest, target.device) for prompt in chosen]
     texts = check_texts(target, drafters, FAMILIES, asked, tokens, every=every)
     total = len(asked) * (len(FAMILIES) if every else 3)
     records = list(track(texts, total=total, description="comparing", console=Console(stderr=True), transient=True))
@@ -84,7 +85,7 @@ def identity(
           f"(largest gap {largest:.2g} standard deviations), {len(broken)} differ")  # fmt: skip
     print("drafted by: " + ", ".join(f"{name} in {times} texts" for name, times in used.most_common()))
     if json_file is not None:
-        said = {"model": model, **where(target), "prompts": len(asked), "max_tokens": tokens, "texts": len(records)}
+        said = {"model": model, **described(target), "prompts": len(asked), "max_tokens": tokens, "texts": len(records)}
         same, ties = len(records) - len(differing), len(differing) - len(broken)
         found = {"identical": same, "ties": ties, "differ": len(broken)}
         more = {"largest_gap": largest, "drafters": dict(used), "differing": differing}
@@ -103,6 +104,7 @@ def memory(
     """Watch the process's memory over many requests, some of which fill the model's context."""
     if json_file is not None:
         check_writable(json_file)
+    from wager.bench.engine import described
     from wager.bench.soak import memory_over
     from wager.decoding.decoder import Decoder
     from wager.models import load
@@ -119,5 +121,5 @@ def memory(
     print("resident memory: " + ", ".join(f"{size / 2**20:,.0f} MiB after {n}" for n, size in marks.items()))
     print(f"growth from request 20 to {requests}: {growth:+.1%}")
     if json_file is not None:
-        content: dict[str, Any] = {"model": model, **where(target), "requests": requests, "growth_after_20": growth}
+        content: dict[str, Any] = {"model": model, **described(target), "requests": requests, "growth_after_20": growth}
         write_json(json_file, {**content, "mebibytes": [round(size / 2**20, 1) for size in held]})

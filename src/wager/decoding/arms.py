@@ -34,7 +34,6 @@ def build_drafters(
             continue
         if drafter.name in built:
             raise ValueError(f"two drafters are called {drafter.name!r}; give each a name of its own")
-        drafter.fit(target.vocabulary)
         built[drafter.name] = drafter
     return built
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -64,6 +65,7 @@ class Decoder:
         self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         self.prompts = Prompts()
         self._busy = False
+        self._take(self.target)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Copies and pickles of a model leave its decoder behind: caches and graphs cannot go along."""
@@ -76,7 +78,7 @@ class Decoder:
 
         ``prompt`` is text, token ids, or chat messages. ``settings`` are those of ``model.generate``: max_new_tokens,
         do_sample, temperature, top_k, top_p, stop_strings, generation_config, streamer and so on; ``seed`` makes
-        sampling repeatable.
+        the draws repeatable; the text repeats with them where the same arms are played.
         """
         tokens: list[int] = []
         sources: list[str] = []
@@ -119,32 +121,46 @@ class Decoder:
 
     def reset(self) -> None:
         """Forget what policy and drafters learned, as if no text had been generated yet."""
+        self._refuse_if_busy()
         self.prompts = Prompts()
         if hasattr(self.policy, "reset"):
             self.policy.reset()
         for drafter in self.drafters.values():
             drafter.forget()
 
-    def warm(self) -> None:
-        """Run every width a round can have once, so that no request waits for kernels to be chosen or captured."""
-        self.target.begin()
-        for width in range(1, 2 + max(arm.length for arm in self.arms)):
-            self.target.forward([0] * width, width)
-            self.target.crop(0)
-
     # -- how it is done
+
+    def _take(self, target: Runner) -> None:
+        """Go on with this target, prepared for every width a round can have."""
+        self.target, self._vocabulary = target, target.vocabulary
+        for drafter in self.drafters.values():
+            drafter.fit(target.vocabulary)
+        target.warm(range(1, 2 + max(arm.length for arm in self.arms)))
+
+    def current_target(self) -> Runner:
+        """The runner that fits the model as it is now."""
+        self._refuse_if_busy()
+        target = current(self.model, self.target)
+        if target is not self.target or target.vocabulary != self._vocabulary:
+            self._take(target)
+        return target
+
+    def _refuse_if_busy(self) -> None:
+        if self._busy:
+            raise ValueError("this decoder is in the middle of another text; finish or close that, or make a second")
 
     def prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
-        if not self._busy:
-            self.target = current(self.model, self.target)
+        self.current_target()
         ids = self._ids(prompt)
         if (most := settings.get("max_new_tokens")) is not None and most < 1:
             raise ValueError(f"max_new_tokens is at least 1, not {most}")
         given = settings.get("generation_config") or self.model.generation_config
         if not {"max_new_tokens", "max_length"} & settings.keys() and not (given.max_new_tokens or given.max_length):
             settings = {**settings, "max_new_tokens": MAX_NEW_TOKENS}
-        if stops := settings.pop("stop_strings", None):
+        if own := {"attention_mask", "custom_generate", "past_key_values"} & settings.keys():
+            raise ValueError(f"a Decoder takes a prompt, and no {sorted(own)[0]}; use wager.generate for that")
+        if stops := settings.pop("stop_strings", None) or given.stop_strings:
             from transformers import StoppingCriteriaList, StopStringCriteria
 
             if self.tokenizer is None:
@@ -152,6 +168,10 @@ class Decoder:
             criteria = StoppingCriteriaList(settings.pop("stopping_criteria", None) or ())
             criteria.append(StopStringCriteria(self.tokenizer, stops))
             settings = {**settings, "stopping_criteria": criteria}
+            if given.stop_strings:  # transformers would ask for a tokenizer that it does not pass on
+                config = copy.deepcopy(given)
+                settings = config.update(**{**settings, "stop_strings": None})
+                settings["generation_config"] = config
         mask = torch.ones_like(ids)
         request: Prepared = self.model.generate(ids, attention_mask=mask, custom_generate=prepared, **settings)
         return request
@@ -184,10 +204,7 @@ class Decoder:
             raise ValueError(
                 f"the prompt has {len(prompt):,} tokens, and the model holds {target.limit:,} with at least one new one"
             )
-        if self._busy:
-            raise ValueError(
-                "this decoder is in the middle of another text; finish or close that first, or make a second"
-            )
+        self._refuse_if_busy()
         generator = torch.Generator(self.model.device).manual_seed(seed) if seed is not None else None
         request = Request(
             prompt, prepared.processors, Stopping(prepared.criteria, target.limit), prepared.sample, generator

@@ -8,8 +8,8 @@ import torch
 
 from wager.decoding import prepare
 from wager.decoding.decoder import Decoder
-from wager.models.choose import current
 from wager.models.eager import Eager
+from wager.models.runner import Runner
 
 KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
 
@@ -31,16 +31,12 @@ def generate(
     ``custom_generate=functools.partial(wager.generate, streamer=…)``.
     """
     request = prepare.prepared(model, input_ids, logits_processor, stopping_criteria, generation_config, **inputs)
-    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(generation_config, name, False):
-            raise ValueError(f"wager does not collect {name.removeprefix('output_')}; generate without {name}")
-    known = {"attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache"}
-    if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
-        raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
     if decoder is None:
         decoder = model.__dict__.get(KEPT)  # on the model, so that both go when nobody holds the model any more
         if decoder is None:
             decoder = model.__dict__[KEPT] = Decoder(model)
+    if decoder.model is not model:
+        raise ValueError(f"the decoder passed was made for another {type(decoder.model).__name__}")
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
     held = cache.get_seq_length() if cache is not None else 0
     going_on = held > 0
@@ -51,7 +47,7 @@ def generate(
             f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; "
             "pass the whole text, with at least one token that is not in the cache"
         )
-    target = decoder.target = current(model, decoder.target)
+    target: Runner = decoder.current_target()
     if going_on or mask is not None or generation_config.return_dict_in_generate:
         from transformers import DynamicCache
 

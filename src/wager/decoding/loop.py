@@ -116,6 +116,8 @@ class Loop:
         self.target.crop(len(self.text) + accepted)
         verified = perf_counter()
         tokens, seen = self._commit([*draft.tokens[:accepted], following])
+        if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
+            self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
         played = Round(
             arm=arm,
@@ -140,8 +142,13 @@ class Loop:
         if length == 0:
             return NO_DRAFT
         if arm.drafter in proposals:
-            return proposals[arm.drafter].cut(length)
-        return self.drafters[arm.drafter].propose(length, self._draw if self._drawn else None)
+            draft = proposals[arm.drafter].cut(length)
+        else:
+            draft = self.drafters[arm.drafter].propose(length, self._draw if self._drawn else None)
+        for at, token in enumerate(draft.tokens):
+            if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
+                return draft.cut(at)
+        return draft
 
     def _accept(self, logits: torch.Tensor, draft: Draft) -> tuple[int, int, torch.Tensor]:
         """Tokens kept, the token after them, and the scores both were decided by."""

@@ -29,6 +29,7 @@ class DraftModel(Drafter):
 
         self.name = name
         self.runner = runner(model)
+        self.runner.warm((1, 2))
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
         self.text: list[int] = []
         self.fed: list[int] = []  # tokens in the cache
@@ -64,13 +65,13 @@ class DraftModel(Drafter):
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         length = min(length, self.runner.limit - len(self.text))
-        if length < 1:
+        feed = self.text[len(self.fed) :]
+        if length < 1 or max(feed) >= self.runner.vocabulary:  # no room, or a token its smaller table does not hold
             return Draft()
         lag = self.lag
         tokens: list[int] = []
         kept: list[torch.Tensor] = []
         sure: list[float] = []
-        feed = self.text[len(self.fed) :]
         first_seconds = 0.0
         began = perf_counter()
         for at in range(length):

@@ -30,6 +30,14 @@ class Retrieval(Drafter):
         self.look = look  # occurrences counted; of more, so many spread evenly over them
         self._tail: list[int] = []  # the last tokens of the text, at most DEPTH, all in the vocabulary
 
+    def fit(self, vocabulary: int) -> None:
+        held = self.datastore.header.vocabulary
+        if held > vocabulary:
+            raise ValueError(
+                f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}; "
+                "build one with the target's tokenizer"
+            )
+
     def begin(self, prompt: Sequence[int]) -> None:
         self._tail = []
         self.extend(prompt[-DEPTH:])

@@ -21,6 +21,9 @@ class Eager(Runner):
         self.mask = mask  # (1, prompt) of a padded prompt; None: nothing is padded
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._positions = "position_ids" in inspect.signature(model.forward).parameters
+        self.temporary = False  # whether another runner could take over once the model is back to its usual shape
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            raise ValueError(f"{type(model).__name__} takes no key-value cache, so drafts cannot be verified with it")
         self.length = int(cache.get_seq_length()) if cache is not None else 0
         if cache is not None:
             self._prepare()
@@ -33,7 +36,7 @@ class Eager(Runner):
 
     def _prepare(self) -> None:
         """Refuse a cache that cannot be cropped; tell one that forgets to keep what it may have to give back."""
-        kinds = {type(layer).__name__ for layer in self.cache.layers if not getattr(layer, "is_croppable", True)}
+        kinds = {type(layer).__name__ for layer in self.cache.layers if not _croppable(layer)}
         if kinds:
             raise ValueError(
                 f"{type(self.model).__name__} keeps a cache that cannot be cropped ({', '.join(sorted(kinds))}), "
@@ -68,3 +71,8 @@ class Eager(Runner):
                 if getattr(layer, "record_past", False):
                     layer.crop(0)
         self.length = length
+
+
+def _croppable(layer: Any) -> bool:
+    # Quantized layers inherit a crop that knows nothing of what they packed away.
+    return getattr(layer, "is_croppable", True) and "Quantized" not in type(layer).__name__

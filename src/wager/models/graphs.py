@@ -6,18 +6,21 @@ once. The cache may grow and move without a new capture, because the kernels rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch.nn.functional import embedding, linear
 
 from wager.models import kernels
-from wager.models.lean import Lean, rotary
+from wager.models.lean import Lean
 
 # Widths that are captured; a draft in between is padded to the next, and what the padding wrote is cropped.
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
+
+TOKENS_AT = 5  # in the graphs' input, after what the kernels call ``where``
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class Captured:
 
     graph: torch.cuda.CUDAGraph
     logits: torch.Tensor  # (width, vocabulary), overwritten by every replay
+    seconds: float  # what capturing took
 
 
 class Graphs(Lean):
@@ -33,14 +37,11 @@ class Graphs(Lean):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        if self.head & (self.head - 1) or self.head < 16:
-            raise ValueError(f"a head of {self.head} is not a power of two of at least 16")
         self.captured: dict[int, Captured] = {}
         self.pool = torch.cuda.graph_pool_handle()
-        # Read by the graphs: where the cache is (see kernels), then the tokens. One copy a round brings both.
-        self.inputs = torch.zeros(4 + WIDTHS[-1], dtype=torch.long, device=self.device)
+        # Read by the graphs: where cache and tables are (see kernels), then the tokens. One copy a round brings all.
+        self.inputs = torch.zeros(TOKENS_AT + WIDTHS[-1], dtype=torch.long, device=self.device)
         self.scratch: dict[int, torch.Tensor] = {}
-        self.tables = tuple(t[:, 0].contiguous() for t in rotary(model, min(self.limit, 1 << 20) + WIDTHS[-1]))
 
     def begin(self) -> None:
         before = self.weights
@@ -48,21 +49,30 @@ class Graphs(Lean):
         if self.weights is not before:
             self.captured = {}  # graphs hold the addresses of the weights they were captured with
 
+    def warm(self, widths: Iterable[int]) -> None:
+        self.begin()
+        for width in widths:
+            self.forward([0] * width, 1)
+            self.crop(0)
+
+    @torch.inference_mode()
     def forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
         width = len(tokens)
-        if width > WIDTHS[-1]:
-            return super().forward(tokens, keep)
-        padded = next(w for w in WIDTHS if w >= width)
-        self._reserve(self.length + padded)
-        self.inputs[: 4 + width].copy_(torch.tensor([self.cache.data_ptr(), self.capacity, self.length, 0, *tokens]))
-        captured = self.captured.get(padded) or self._capture(padded)
-        captured.graph.replay()
+        with torch.cuda.device(self.device):  # kernels and captures go to the current device
+            if width > WIDTHS[-1]:
+                return super().forward(tokens, keep)
+            padded = next(w for w in WIDTHS if w >= width)
+            self._reserve(self.length + padded)
+            addresses = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
+            self.inputs[: TOKENS_AT + width] = torch.tensor([*addresses, self.capacity, self.length, *tokens])
+            captured = self.captured.get(padded) or self._capture(padded)
+            captured.graph.replay()
         self.length += width
         return captured.logits[width - keep : width]
 
-    @torch.inference_mode()
     def _capture(self, width: int) -> Captured:
         """Record one width's forward; two runs beforehand let every library choose its kernels."""
+        began = perf_counter()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -72,13 +82,12 @@ class Graphs(Lean):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             logits = self._body(width)
-        self.captured[width] = Captured(graph, logits)
+        self.captured[width] = Captured(graph, logits, perf_counter() - began)
         return self.captured[width]
 
     def _body(self, width: int) -> torch.Tensor:
         """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
-        where, tokens = self.inputs, self.inputs[4 : 4 + width]
-        cos, sin = self.tables
+        where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
         scratch = self._scratch(width)
         x = embedding(tokens, self.weights.embed).clone()
         delta: torch.Tensor | None = None
@@ -90,7 +99,7 @@ class Graphs(Lean):
             v = linear(y, attn.v_proj.weight, attn.v_proj.bias).view(width, self.groups, self.head)
             if layer.q_norm is not None and layer.k_norm is not None:
                 q, k = kernels.norm(q, layer.q_norm, self.eps), kernels.norm(k, layer.k_norm, self.eps)
-            mixed = kernels.attention(q, k, v, cos, sin, where, at, scratch)
+            mixed = kernels.attention(q, k, v, where, at, scratch)
             y = kernels.norm(x, layer.after, self.eps, linear(mixed, attn.o_proj.weight, attn.o_proj.bias))
             opened = kernels.gate(
                 linear(y, mlp.gate_proj.weight, mlp.gate_proj.bias), linear(y, mlp.up_proj.weight, mlp.up_proj.bias)

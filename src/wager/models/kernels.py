@@ -3,8 +3,10 @@
 Where the cache lies and how much it holds is read from a tensor on the device, ``where``: a cache that grows and moves
 needs no new capture of graphs that run these kernels.
 
-    where: (4,) int64: address of the cache, its capacity in tokens, tokens in it before this forward, 0
+    where: (5,) int64: addresses of the cache and of the rotary tables cos and sin, capacity of all three in tokens, and
+           the number of tokens in the cache before this forward
     cache: (layers, 2, groups, capacity, head), keys then values
+    cos, sin: (capacity, head), the first half of the sine negated
 """
 
 from __future__ import annotations
@@ -38,13 +40,15 @@ def _norm(x, delta, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit(do_not_specialize=["layer"])  # or layers 0, 1 and 16 would each be compiled for
 def _rotate_store(  # type: ignore[no-untyped-def]
-    q, k, v, cos, sin, where, layer, heads, groups, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
+    q, k, v, where, layer, heads, groups, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
 ):
     row = tl.program_id(0)
     slot = tl.program_id(1)
     cache = tl.load(where).to(tl.pointer_type(DTYPE))
-    capacity = tl.load(where + 1)
-    position = tl.load(where + 2) + row
+    cos = tl.load(where + 1).to(tl.pointer_type(DTYPE))
+    sin = tl.load(where + 2).to(tl.pointer_type(DTYPE))
+    capacity = tl.load(where + 3)
+    position = tl.load(where + 4) + row
     at = tl.arange(0, HALF)
     if slot < heads + groups:
         is_query = slot < heads
@@ -52,7 +56,7 @@ def _rotate_store(  # type: ignore[no-untyped-def]
         low = tl.load(source + at)
         high = tl.load(source + HALF + at)
         turn = position * HEAD + at
-        # The model's own order of rounding: each product, then their sum. The sine table's first half is negated.
+        # The model's own order of rounding: each product, then their sum.
         a = (low.to(tl.float32) * tl.load(cos + turn).to(tl.float32)).to(DTYPE)
         b = (high.to(tl.float32) * tl.load(sin + turn).to(tl.float32)).to(DTYPE)
         c = (high.to(tl.float32) * tl.load(cos + turn + HALF).to(tl.float32)).to(DTYPE)
@@ -95,8 +99,8 @@ def _attend(  # type: ignore[no-untyped-def]
     group = tl.program_id(0)
     part = tl.program_id(1)
     cache = tl.load(where).to(tl.pointer_type(DTYPE))
-    capacity = tl.load(where + 1)
-    start = tl.load(where + 2)
+    capacity = tl.load(where + 3)
+    start = tl.load(where + 4)
     total = start + width
     size = tl.cdiv(tl.cdiv(total, PARTS), BLOCK) * BLOCK
     first = part * size
@@ -190,8 +194,6 @@ def attention(
     q: torch.Tensor,  # (width, heads, head), rotated in place
     k: torch.Tensor,  # (width, groups, head)
     v: torch.Tensor,
-    cos: torch.Tensor,  # (positions, head)
-    sin: torch.Tensor,
     where: torch.Tensor,
     layer: int,
     scratch: torch.Tensor,  # (groups, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
@@ -202,7 +204,7 @@ def attention(
     dtype: Any = TRITON_DTYPE[q.dtype]
     share = heads // groups
     _rotate_store[(width, heads + 2 * groups)](
-        q, k, v, cos, sin, where, layer, heads, groups, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
+        q, k, v, where, layer, heads, groups, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
     )
     tile = min(rows, TILE)
     _attend[(groups, SPLITS, rows // tile)](

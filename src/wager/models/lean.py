@@ -7,6 +7,7 @@ product for query, key and value. It runs on the CPU here; ``graphs`` captures i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,10 @@ class Lean(Runner):
         self.eps = config.rms_norm_eps
         self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
         self.head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.scale = self.head**-0.5
+        # Scaling queries beforehand is exact in any dtype if it is by a power of two.
+        scale = self.head**-0.5
+        self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0
+        self.after = scale / self.ahead
         self.hidden = config.hidden_size
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2 groups, capacity, head), keys then values
@@ -92,8 +96,8 @@ class Lean(Runner):
         cos, sin = self.cos[start:end], self.sin[start:end]
         queries, keys = (-1, self.heads, -1), (-1, self.groups, -1)
         still = torch.ones_like(cos).expand(keys)
-        turned = torch.cat(((cos * self.scale).expand(queries), cos.expand(keys), still), dim=1)
-        return turned, torch.cat(((sin * self.scale).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
+        turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
+        return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
 
     def _mask(self, width: int, start: int) -> torch.Tensor | None:
         """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
@@ -130,13 +134,15 @@ class Lean(Runner):
         q = qkv[:, :heads].transpose(0, 1)
         if width > NARROW:
             mixed = scaled_dot_product_attention(
-                q[None], keys[None], values[None], attn_mask=mask, scale=1.0, enable_gqa=heads != groups
+                q[None], keys[None], values[None], attn_mask=mask, scale=self.after, enable_gqa=heads != groups
             )
             return mixed[0].transpose(0, 1).reshape(width, heads * head)
         # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated.
         q = q.reshape(groups, -1, head)  # (groups, heads / groups * width, head)
         seen = keys.transpose(1, 2)
-        scores = torch.bmm(q, seen) if mask is None else torch.baddbmm(mask, q, seen)
+        scores = torch.bmm(q, seen) if mask is None else torch.baddbmm(mask, q, seen, alpha=self.after)
+        if mask is None and self.after != 1.0:
+            scores = scores * self.after
         if self.dtype != torch.float32:
             scores = scores.float()
         mixed = torch.bmm(torch.softmax(scores, dim=-1).to(self.dtype), values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,9 @@ class Runner(ABC):
     def begin(self) -> None:
         """Empty the cache for a new text."""
         self.crop(0)
+
+    def warm(self, widths: Iterable[int]) -> None:  # noqa: B027 - nothing to prepare, as a rule
+        """Prepare forwards of these widths, so that none of them is slow the first time."""
 
     def prefill(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits after the last of any number of tokens, (1, vocabulary)."""

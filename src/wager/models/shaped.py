@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,8 @@ import torch
 from torch.nn.functional import linear, silu
 
 from wager.models import packed
+
+log = logging.getLogger("wager")
 
 SHAPED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
@@ -24,6 +28,11 @@ def why_not(model: Any) -> str:
         return "its weights are quantized or adapted"
     if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
         return "its weights lie on several devices or have several dtypes"
+    if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"its weights are {model.dtype}"
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if model.device.type == "cuda" and (head < 16 or head & (head - 1)):
+        return f"a head of {head} is not a power of two of at least 16"
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
         return "some of its layers see a window only"
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
@@ -74,7 +83,10 @@ class Shaped:
         self.use_packed_head = list(self.use_packed)
         self.stamp = stamp(model)
         if self.device.type == "cpu" and self.dtype == torch.float32 and packed.available():
-            self._pack(model)
+            if _fits(model):
+                self._pack(model)
+            else:
+                log.warning("too little memory for packed weights: verifying several tokens will be slower")
 
     def _pack(self, model: Any) -> None:
         """Lay the weights out for several tokens at once, and keep that only if it is faster at some width."""
@@ -113,9 +125,30 @@ def shaped(model: Any) -> Shaped:
     return known
 
 
-def stamp(model: Any) -> list[tuple[int, int]]:
-    """Changes whenever a weight does."""
-    return [(p.data_ptr(), p._version) for p in model.parameters()]
+def stamp(model: Any) -> list[tuple[int, int, float]]:
+    """Changes whenever a weight does.
+
+    Writing through ``.data`` leaves address and version as they are, so where there are packed copies that could go
+    stale, on the CPU, a few numbers of each weight are looked at too.
+    """
+    look = model.device.type == "cpu"
+    return [
+        (p.data_ptr(), 0 if p.is_inference() else p._version, _glance(p) if look else 0.0) for p in model.parameters()
+    ]
+
+
+def _glance(weight: torch.Tensor) -> float:
+    flat = weight.detach().reshape(-1)
+    return float(flat[:: max(1, len(flat) // 16)].sum())
+
+
+def _fits(model: Any) -> bool:
+    """Whether a second copy of the weights leaves as much memory again free; where nobody can say, it does."""
+    try:
+        pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return True
+    return bool(2 * sum(p.numel() * p.element_size() for p in model.parameters()) < pages)
 
 
 def _layer(block: Any) -> Layer:
