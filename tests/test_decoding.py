@@ -358,7 +358,7 @@ def test_smollm2_writes_the_same_with_every_drafter_in_turn(
         assert answer.text == real.tokenizer.decode(answer.tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(("at", "policy"), enumerate(POLICIES))
+@pytest.mark.parametrize(("at", "policy"), list(enumerate(POLICIES)))
 def test_smollm2_writes_the_same_under_every_policy(
     at: int, policy: str, real: wager.Decoder, expected: Callable[[str], tuple[list[int], list[int]]]
 ) -> None:

@@ -23,7 +23,10 @@ class Eager(Runner):
         self._positions = "position_ids" in inspect.signature(model.forward).parameters
         self.temporary = False  # whether another runner could take over once the model is back to its usual shape
         if "past_key_values" not in inspect.signature(model.forward).parameters:
-            raise ValueError(f"{type(model).__name__} takes no key-value cache, so drafts cannot be verified with it")
+            raise ValueError(
+                f"{type(model).__name__} takes no key-value cache, and what else it keeps cannot be cropped, so drafts "
+                "cannot be taken back; use it without wager"
+            )
         self.length = int(cache.get_seq_length()) if cache is not None else 0
         if cache is not None:
             self._prepare()
