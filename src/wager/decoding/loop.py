@@ -189,9 +189,8 @@ class Loop:
         taken, self.finish = self.request.stopping.check(len(self.text), tokens, ids)
         tokens = tokens[:taken]
         self.text += tokens
-        if not self.finish:
-            for drafter in self.drafters.values():
-                drafter.extend(tokens)
+        for drafter in self.drafters.values():
+            drafter.extend(tokens)
         if self.seen is None:
             return tokens, None
         known = 0
