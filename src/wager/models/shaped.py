@@ -83,10 +83,14 @@ class Shaped:
         self.use_packed_head = list(self.use_packed)
         self.stamp = stamp(model)
         if self.device.type == "cpu" and self.dtype == torch.float32 and packed.available():
-            if _fits(model):
-                self._pack(model)
-            else:
+            if not _fits(model):
                 log.warning("too little memory for packed weights: verifying several tokens will be slower")
+                return
+            try:
+                self._pack(model)
+            except RuntimeError as error:  # a processor this build's kernels do not cover
+                log.warning("packed weights do not work here (%s): verifying several tokens will be slower", error)
+                self._unpack()
 
     def _pack(self, model: Any) -> None:
         """Lay the weights out for several tokens at once, and keep that only if it is faster at some width."""
@@ -110,8 +114,12 @@ class Shaped:
         )
         self.packed_head = head if any(self.use_packed_head) else None
         if not any(self.use_packed):
-            for layer in self.layers:
-                layer.packed = None
+            self._unpack()
+
+    def _unpack(self) -> None:
+        self.use_packed = [False] * (packed.WIDTHS[-1] + 1)
+        for layer in self.layers:
+            layer.packed = None
 
 
 _SHAPED: weakref.WeakKeyDictionary[Any, Shaped] = weakref.WeakKeyDictionary()
