@@ -45,6 +45,7 @@ import wager
 from wager.core import OFF, Arm, Context, Request, Round, TraceWriter
 from wager.core import trace as traces
 from wager.decoding import decoder as decoding
+from wager.decoding.identity import Difference, difference
 from wager.decoding.loop import Loop
 from wager.drafters import Draft, Drafter, Sampler, corpus
 from wager.drafters.draft_model import DraftModel
@@ -282,6 +283,15 @@ def test_the_checker_tells_a_tie_from_a_difference() -> None:
         twin = (text[2] + 1) % VOCABULARY
         model.lm_head.weight[twin] = model.lm_head.weight[text[2]]
     assert first_difference_is_a_tie(model, PROMPT, [*text[:2], twin], text[:3], TOLERANCE)
+    # and so does the one that benchmarks and the command line use
+    tied = difference(model, PROMPT, [*text[:2], twin], text[:3])
+    assert tied is not None
+    assert (tied.at, tied.tie) == (2, True)
+    assert difference(model, PROMPT, text, text) is None
+    assert difference(model, PROMPT, text[:4], text) == Difference(4, None, False)
+    other = difference(model, PROMPT, [*text[:2], (text[2] + 2) % VOCABULARY], text[:3])
+    assert other is not None
+    assert not other.tie
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral, window", "gemma2", "gpt2"])

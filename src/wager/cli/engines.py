@@ -14,20 +14,19 @@ from rich.table import Table
 
 from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import check_writable, write_json
+from wager.cli.options import MODEL, Device, Dtype, Model
+from wager.core import OFF, Arm
 from wager.policies import build
 
 if TYPE_CHECKING:
     from wager.drafters import Drafter
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
-Model = Annotated[str, typer.Option(help="Embedded name, folder, or Hugging Face id.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")]
 
 
 def engine(
-    model: Model = "smollm2-135m",
+    model: Model = MODEL,
     dtype: Dtype = "auto",
     device: Device = "auto",
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache.")] = 300,
@@ -74,11 +73,12 @@ def engine(
     print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
     if json_file is not None:
         content = {"model": model, **described(target), "context": context, "widths": rows}
-        write_json(json_file, {**content, "own_seconds_per_round": own, "off_to_plain": off})
+        graphs = {str(width): graph.seconds for width, graph in captured.items()}
+        write_json(json_file, {**content, "own_seconds_per_round": own, "off_to_plain": off, "capture_seconds": graphs})
 
 
 def generation(
-    model: Model = "smollm2-135m",
+    model: Model = MODEL,
     dtype: Dtype = "auto",
     device: Device = "auto",
     data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
@@ -100,7 +100,7 @@ def generation(
     chosen = prompts(data, tasks=task or TASKS, count=count, seed=seed)
     policies = policy or ["ucbspec", "exp3spec", "meta-ucb", "analytical", "kl-ucb:reward=goodput"]
     for spec in policies:
-        build(spec, _probe_arms(), tokens=100)
+        build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)  # refused now, not after loading a model
     from wager.bench import peers
     from wager.bench.engine import described
     from wager.drafters.draft_model import DraftModel
@@ -150,9 +150,3 @@ def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:
         cells = [f"{row['tasks'][task]['ratio']:.2f}" for task in tasks]
         table.add_row(row["method"], f"{row['ratio']:.3f}", f"{low:.2f} to {high:.2f}", f"{row['mat']:.2f}", *cells)
     Console(width=160).print(table)
-
-
-def _probe_arms() -> list[Any]:
-    from wager.core import OFF, Arm
-
-    return [OFF, Arm("suffix", 2), Arm("suffix", 4)]

@@ -144,7 +144,7 @@ class Options:
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
         names = self._check_drafters()
-        self.build_policy((OFF, *(Arm(name, length) for name in names for length in sorted(set(self.lengths_tried)))))
+        self._check_policy((OFF, *(Arm(name, length) for name in names for length in sorted(set(self.lengths_tried)))))
 
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -176,14 +176,14 @@ class Options:
                 Datastore.open(value).close()
         return names
 
-    def build_policy(self, arms: tuple[Arm, ...]) -> Any:
-        """The policy over these arms, fresh."""
+    def _check_policy(self, arms: tuple[Arm, ...]) -> None:
+        """Build it once, as the Decoder will."""
         name, given = parse(self.policy)
         if name == "fixed" and not {"drafter", "length"} <= given.keys():
             raise ValueError(
                 f"policy 'fixed' needs drafter and length, as in fixed:drafter={arms[-1].drafter},length=4"
             )
-        return build(self.policy, arms, seed=self.seed or 0, tokens=self.max_tokens)
+        build(self.policy, arms, tokens=self.max_tokens)
 
     @property
     def sample(self) -> bool:

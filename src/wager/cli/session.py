@@ -124,8 +124,15 @@ def open_session(options: Options, console: Console) -> Session:
         from wager.decoding.decoder import Decoder
 
         drafters = options.specs or ["off"]
-        decoder = Decoder(model, tokenizer, drafters=drafters, lengths=options.lengths_tried)
-        decoder.policy = options.build_policy(decoder.arms)
+        decoder = Decoder(
+            model,
+            tokenizer,
+            drafters=drafters,
+            lengths=options.lengths_tried,
+            policy=options.policy,
+            seed=options.seed or 0,
+            tokens=options.max_tokens,
+        )
     return Session(options, decoder, tokenizer)
 
 

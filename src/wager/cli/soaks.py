@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import track
 
 from wager.bench.workloads import TASKS, prompts
-from wager.cli.engines import Device, Dtype, JsonFile, Model
+from wager.cli.engines import JsonFile
 from wager.cli.files import check_writable, write_json
+from wager.cli.options import MODEL, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from wager.drafters import Drafter
@@ -41,7 +42,7 @@ FAMILIES = (
 
 
 def identity(
-    model: Model = "smollm2-135m",
+    model: Model = MODEL,
     dtype: Dtype = "auto",
     device: Device = "auto",
     data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
@@ -95,7 +96,7 @@ def identity(
 
 
 def memory(
-    model: Model = "smollm2-135m",
+    model: Model = MODEL,
     dtype: Dtype = "auto",
     device: Device = "auto",
     requests: Annotated[int, typer.Option(min=20, help="Requests, one after the other.")] = 200,
@@ -115,7 +116,7 @@ def memory(
         memory_over(decoder, requests), total=requests, description="generating", console=Console(stderr=True),
         transient=True,
     )  # fmt: skip
-    held = [taken for _, taken in steps]
+    held = list(steps)
     marks = {number: held[number - 1] for number in (1, 20, requests // 2, requests)}
     growth = held[-1] / held[19] - 1
     print("resident memory: " + ", ".join(f"{size / 2**20:,.0f} MiB after {n}" for n, size in marks.items()))

@@ -8,13 +8,10 @@ from typing import Any
 from wager.core import OFF, Arm
 from wager.drafters import Drafter, registry
 from wager.models import load
-from wager.models.runner import Runner
 
 
-def build_drafters(
-    wanted: str | Sequence[str | Drafter], model: Any, tokenizer: Any, target: Runner
-) -> dict[str, Drafter]:
-    """The drafters by name, each fit for the target."""
+def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer: Any) -> dict[str, Drafter]:
+    """The drafters by name."""
 
     def load_draft_model(name: str) -> Any:
         draft, theirs = load(name, dtype=str(model.dtype).removeprefix("torch."), device=str(model.device))

@@ -59,7 +59,7 @@ class Decoder:
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
         self.target: Runner = runner(model)
-        self.drafters = build_drafters(drafters, model, tokenizer, self.target)
+        self.drafters = build_drafters(drafters, model, tokenizer)
         self.arms = build_arms(arms, self.drafters, lengths)
         known = {} if tokens is None else {"tokens": tokens}
         self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
@@ -87,22 +87,15 @@ class Decoder:
         seed = settings.pop("seed", None)
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
-        if streamer is not None:
-            streamer.put(prepared.ids.cpu())
         prefilled = began
-        for step in self.run(prepared, self.target, label, seed):
+        for step in self.run(prepared, self.target, label, seed, streamer):
             if step.round is None:
                 prefilled = perf_counter()
             else:
                 rounds.append(step.round)
             tokens += step.tokens
             sources += _sources(step)
-            if streamer is not None:
-                for token in step.tokens:
-                    streamer.put(torch.tensor([token]))
         ended = perf_counter()
-        if streamer is not None:
-            streamer.end()
         text = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
         return Generation(
             text, tokens, sources, prepared.ids.shape[1], self.finish, prefilled - began, ended - prefilled, rounds
@@ -197,8 +190,10 @@ class Decoder:
             raise ValueError(f"a prompt's tokens are numbers from 0 to {self.target.vocabulary - 1}")
         return torch.tensor([ids], device=self.model.device)
 
-    def run(self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None) -> Iterator[Step]:
-        """Play the request's rounds."""
+    def run(
+        self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None, streamer: Any = None
+    ) -> Iterator[Step]:
+        """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
         prompt: list[int] = prepared.ids[0].tolist()
         if len(prompt) >= target.limit:
             raise ValueError(
@@ -218,10 +213,17 @@ class Decoder:
         self.finish = ""
         self._busy = True
         try:
+            if streamer is not None:
+                streamer.put(prepared.ids.cpu())
             for step in self.loop.run(request):
                 if self.trace is not None:
                     self.trace.write(step.round or RequestRecord(label, self.loop.prompt))
+                if streamer is not None:
+                    for token in step.tokens:
+                        streamer.put(torch.tensor([token]))
                 yield step
+            if streamer is not None:
+                streamer.end()
             self.finish = self.loop.finish
         finally:
             self._busy = False

@@ -53,16 +53,7 @@ def generate(
 
         own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False
         target = Eager(model, own, mask)  # over the caller's own cache or padding
-    tokens: list[int] = []
-    if streamer is not None:
-        streamer.put(input_ids.cpu())  # the first thing a streamer is given is the prompt
-    for step in decoder.run(request, target):
-        tokens += step.tokens
-        if streamer is not None:
-            for token in step.tokens:
-                streamer.put(torch.tensor([token]))
-    if streamer is not None:
-        streamer.end()
+    tokens = [token for step in decoder.run(request, target, streamer=streamer) for token in step.tokens]
     sequences = torch.cat((input_ids, input_ids.new_tensor([tokens])), dim=1)
     if not generation_config.return_dict_in_generate:
         return sequences

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-# Gaps up to this many standard deviations of the logits are float error. The model's own logits move by a quarter of it
-# when the same tokens go through it in another grouping.
+# Gaps up to this many standard deviations of the logits are float error: a few times what the model's own logits move
+# by when the same tokens go through it in another grouping.
 FLOAT_ERROR = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 

@@ -18,7 +18,6 @@ class Prepared:
     processors: Processors
     criteria: Any
     config: Any  # GenerationConfig
-    inputs: dict[str, Any]  # for the model's forward
 
     @property
     def sample(self) -> bool:
@@ -45,4 +44,4 @@ def prepared(
     if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
         raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
     processors = Processors(logits_processor)
-    return Prepared(input_ids, processors, stopping_criteria, generation_config, inputs)
+    return Prepared(input_ids, processors, stopping_criteria, generation_config)

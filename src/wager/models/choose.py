@@ -15,7 +15,8 @@ from wager.models.shaped import shaped, why_not
 log = logging.getLogger("wager")
 
 # How far the lean forward's logits may be from the model's own and still be the same up to float order, as a root mean
-# square in standard deviations of the logits. The model's own differ that much between two widths.
+# square in standard deviations of the logits: some times what the model's own differ by between two widths, and far
+# below what any other arithmetic gives.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 

@@ -1,0 +1,125 @@
+"""The benchmarks of the engine: their arithmetic on made-up answers, and each command on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from wager.bench import peers, workloads
+from wager.bench.peers import PLAIN, Answer, Method
+from wager.cli import main
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "prompts"
+    folder.mkdir(parents=True)
+    tasks = [*workloads.SPEC_BENCH, "writing"]
+    records: dict[str, list[dict[str, Any]]] = {
+        "spec_bench.jsonl": [{"category": c, "turns": [f"{c} {i}: say it, say it"]} for c in tasks for i in range(3)],
+        "humaneval.jsonl": [{"prompt": f"def f{i}(x):"} for i in range(3)],
+        "debug_bench.jsonl": [{"description": f"sum {i}", "buggy_code": "a - b"} for i in range(3)],
+    }
+    for name, rows in records.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def tiny(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tiny Llama of SmolLM2's vocabulary in place of every model that is loaded."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=32, intermediate_size=48, num_hidden_layers=6, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, eos_token_id=2, pad_token_id=2,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, smollm2[1]))
+    return model
+
+
+def run(*words: str) -> int:
+    sys.argv = ["wager", "bench", *words]
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0)
+
+
+def test_ratios_and_mat_are_those_of_the_answers() -> None:
+    plain = Method(PLAIN, lambda ids, count: Answer([], 0, 0), [Answer([1] * 10, 2.0, 10), Answer([1] * 10, 4.0, 10)])
+    fast = Method("fast", plain.run, [Answer([1] * 10, 1.0, 4), Answer([2] * 10, 1.0, 4)])
+    rows = peers.summarize([plain, fast], ["qa", "rag"])
+    assert rows[0]["ratio"] == rows[0]["mat"] == 1.0
+    assert rows[1]["ratio"] == 3.0  # 6 seconds against 2
+    assert rows[1]["median_ratio"] == 3.0
+    assert rows[1]["mat"] == 3.0  # 9 tokens after the first in 3 rounds
+    assert rows[1]["different_texts"] == 1
+    assert [rows[1]["tasks"][task]["ratio"] for task in ("qa", "rag")] == [2.0, 4.0]
+
+
+def test_a_seed_picks_the_same_prompts_of_every_task(data: Path) -> None:
+    first, again, other = (workloads.prompts(data, count=2, seed=seed) for seed in (0, 0, 5))
+    assert first == again != other
+    assert [p.task for p in first] == [task for task in workloads.TASKS for _ in range(2)]
+
+
+def test_every_command_measures_and_writes_what_it_printed(
+    data: Path, tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {name: tmp_path / f"{name}.json" for name in ("engine", "generate", "identity", "memory")}
+    short = ("--data", str(data), "--prompts", "1", "--max-tokens", "8")
+    assert run("engine", "--context", "20", "--repeats", "2", "--tokens", "6", "--json", str(made["engine"])) == 0
+    assert run("generate", *short, "--draft-layers", "2", "--json", str(made["generate"])) == 0
+    assert run("identity", *short, "--json", str(made["identity"])) == 0
+    assert run("memory", "--requests", "20", "--json", str(made["memory"])) == 0
+    results = {name: json.loads(path.read_text()) for name, path in made.items()}
+    assert [row["width"] for row in results["engine"]["widths"]][:2] == [1, 2]
+    assert results["generate"]["differences"]["unexplained"] == 0
+    assert {"transformers", "wager off", "wager suffix:8"} <= {m["method"] for m in results["generate"]["methods"]}
+    assert results["identity"]["texts"] == 24
+    assert results["identity"]["differ"] == 0
+    assert len(results["memory"]["mebibytes"]) == 20
+    printed = capsys.readouterr().out
+    assert "24 texts" in printed
+    assert "growth from request 20 to 20" in printed
+
+
+def test_a_wrong_text_ends_the_identity_check_with_1(
+    data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wager.decoding.loop.accept_greedy", lambda choices, draft: len(draft))  # keeps every draft
+    assert run("identity", "--data", str(data), "--prompts", "1", "--max-tokens", "24") == 1
+    assert " 0 differ" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["generate", "identity"])
+def test_missing_data_is_one_sentence(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WAGER_DATA", raising=False)
+    assert run(command) == 2
+    assert "pass --data DIR or set WAGER_DATA" in capsys.readouterr().err
+    assert run(command, "--data", str(tmp_path)) == 2
+    assert "one JSON record a line" in capsys.readouterr().err
+
+
+def test_only_what_can_be_cut_to_a_draft_model_is(tiny: Any) -> None:
+    assert len(peers.truncated(tiny, 2).model.layers) == 2
+    with pytest.raises(ValueError, match="between 1 and 5"):
+        peers.truncated(tiny, 6)
+    with pytest.raises(ValueError, match="not GPT2LMHeadModel"):
+        peers.truncated(GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=20)), 1)
