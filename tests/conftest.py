@@ -25,3 +25,11 @@ def smollm2() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from wager.models import load
 
     return load("smollm2-135m", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> str:
+    """The folder that holds it."""
+    from wager.models import resolve
+
+    return str(resolve("smollm2-135m"))

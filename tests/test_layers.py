@@ -14,7 +14,7 @@ ROOT = Path(wager.__file__).parent
 FLOORS = [  # top floor first
     {"cli"},
     {"bench", "report"},
-    {"decoding"},
+    {"decoding", "vllm"},
     {"simulation"},
     {"drafters"},
     {"models"},

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wager
-from wager.cli import bench, chat, datastore, generate, simulate
+from wager.cli import bench, chat, datastore, generate, serve, simulate, top
 from wager.core import trace as traces
 from wager.core.round import Round
 from wager.policies import POLICIES
@@ -27,7 +27,9 @@ app = typer.Typer(
 )
 app.command("generate")(generate.command)
 app.command("chat")(chat.command)
+app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve.command)
 app.command("simulate")(simulate.command)
+app.command("top")(top.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(datastore.app, name="datastore")
 

@@ -54,6 +54,13 @@ class Drafter(ABC):
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         """At most ``length`` tokens expected next, none where it has no idea; ``sample`` is for drafters that draw."""
 
+    def end(self) -> None:  # noqa: B027 - most drafters keep nothing
+        """The text is over, and none follows yet; to say so twice is harmless."""
+
+    def share(self) -> Drafter:
+        """A drafter of the same kind for another text at the same time; it shares what is kept of finished texts."""
+        raise ValueError(f"drafter {self.name!r} cannot be shared: it follows one text at a time")
+
     def forget(self) -> None:  # noqa: B027 - most drafters keep nothing
         """Forget what it kept from earlier requests."""
 

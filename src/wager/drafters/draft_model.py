@@ -35,6 +35,9 @@ class DraftModel(Drafter):
         self.fed: list[int] = []  # tokens in the cache
         self._step_seconds = 0.0  # of one token, the last time it was timed
 
+    def share(self) -> Drafter:
+        raise ValueError(f"{self.name} follows one text at a time; vLLM runs draft models itself")
+
     def fit(self, vocabulary: int) -> None:
         if abs(vocabulary - self.runner.vocabulary) > PADDING:
             raise ValueError(

@@ -28,6 +28,12 @@ class PromptLookup(Drafter):
         self._text: list[int] = []
         self._after: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in self.sizes)
 
+    def share(self) -> PromptLookup:
+        return PromptLookup(longest=self.sizes[0], shortest=self.sizes[-1], match_cap=self.match_cap, name=self.name)
+
+    def end(self) -> None:
+        self.begin(())
+
     def begin(self, prompt: Sequence[int]) -> None:
         self._text = text = list(prompt)
         self._after = tuple({} for _ in self.sizes)

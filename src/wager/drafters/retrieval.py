@@ -30,6 +30,9 @@ class Retrieval(Drafter):
         self.look = look  # occurrences counted; of more, so many spread evenly over them
         self._tail: list[int] = []  # the last tokens of the text, at most DEPTH, all in the vocabulary
 
+    def share(self) -> Retrieval:
+        return Retrieval(self.datastore, shortest=self.shortest, look=self.look, name=self.name)
+
     def fit(self, vocabulary: int) -> None:
         held = self.datastore.header.vocabulary
         if held > vocabulary:

@@ -3,27 +3,87 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
+from weakref import finalize
 
 import numpy as np
 
 from wager.core import Hint
 from wager.drafters.base import Draft, Drafter, Sampler
-from wager.drafters.trie import Path, Plan, Trie
+from wager.drafters.trie import Document, Path, Plan, Trie
 
 ENGINES = ("auto", "arctic", "own")
 
 
 class _Engine(Protocol):
-    """Where the counts are kept."""
+    """Where the counts are kept, of many texts at once; ``begin`` tells by what a text is called from then on."""
 
-    def begin(self, prompt: Sequence[int]) -> None: ...
-    def extend(self, tokens: Sequence[int]) -> None: ...
-    def end(self, *, keep: bool) -> None: ...
-    def forget_oldest(self) -> None: ...
-    def best(self, context: list[int], length: int) -> Path: ...
+    def begin(self, prompt: Sequence[int]) -> Any: ...
+    def extend(self, text: Any, tokens: Sequence[int]) -> None: ...
+    def end(self, text: Any) -> None: ...
+    def forget(self, text: Any) -> None: ...
+    def best(self, text: Any, context: list[int], length: int) -> Path: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A text that is being written."""
+
+    text: Any  # as the engine calls it
+    output: int = 0  # tokens
+
+
+class _Memory:
+    """Past outputs and running texts of all drafters that share them; it knows none of the drafters."""
+
+    def __init__(self, make: Callable[[], _Engine], remember: int) -> None:
+        self._make = make
+        self.engine = make()
+        self.remember = remember
+        self.remembered = 0  # tokens
+        self.left: list[_Running] = []  # whose drafters are gone
+        self._past: deque[_Running] = deque()  # in the order they ended
+        self._running = 0
+
+    def begin(self, prompt: Sequence[int]) -> _Running:
+        """A text to extend."""
+        self.clear()
+        self._running += 1
+        return _Running(self.engine.begin(prompt))
+
+    def end(self, running: _Running) -> None:
+        """Keep a text's output, and no more than to be remembered of all."""
+        self._running -= 1
+        self.engine.end(running.text)
+        self._past.append(running)
+        self.remembered += running.output
+        if not (running.output and self.remember):
+            self._forget(self._past.pop())
+        while self.remembered > self.remember:
+            self._forget(self._past.popleft())
+
+    def clear(self) -> None:
+        """End the texts whose drafters are gone."""
+        while self.left:
+            self.end(self.left.pop())
+
+    def forget(self) -> None:
+        """Forget all past outputs."""
+        self.clear()
+        if not self._running:
+            self.engine = self._make()  # quicker than one by one
+            self._past.clear()
+            self.remembered = 0
+        while self._past:
+            self._forget(self._past.popleft())
+
+    def _forget(self, past: _Running) -> None:
+        self.engine.forget(past.text)
+        self.remembered -= past.output
 
 
 class Suffix(Drafter):
@@ -53,18 +113,26 @@ class Suffix(Drafter):
         self.name = name
         self.depth = depth  # tokens of match and draft together: at factor 1, half of it is the longest draft
         self.remember = remember  # tokens of past outputs; the oldest are forgotten first
-        self._cache = _arctic_cache() if engine != "own" else None
-        if engine == "arctic" and self._cache is None:
+        cache = _arctic_cache() if engine != "own" else None
+        if engine == "arctic" and cache is None:
             raise ValueError("suffix engine 'arctic' needs the package arctic-inference; install it or take 'own'")
-        self._counting = (depth, factor, least, remember)
-        self.forget()
+        counting = (depth, factor, least, remember)
+        self._memory = _Memory(lambda: _Own(*counting) if cache is None else _Arctic(cache, *counting), remember)
+        self._tail: list[int] = []  # the last tokens of the text, at most depth
+        self._running: _Running | None = None
+
+    def share(self) -> Suffix:
+        other = copy(self)
+        other._tail, other._running = [], None
+        return other
 
     def forget(self) -> None:
-        self._tail: list[int] = []  # the last tokens of the text, at most depth
-        self._outputs: deque[int] = deque()  # lengths of the outputs remembered
-        self._remembered = 0
-        self._output = -1  # tokens of the request's own output; -1: no request yet
-        self._engine: _Engine = _Own(*self._counting) if self._cache is None else _Arctic(self._cache, *self._counting)
+        self.end()
+        self._memory.forget()
+
+    @property
+    def _engine(self) -> _Engine:
+        return self._memory.engine
 
     @property
     def engine(self) -> str:
@@ -74,31 +142,33 @@ class Suffix(Drafter):
     @property
     def remembered(self) -> int:
         """Tokens of past outputs it drafts from."""
-        return self._remembered
+        return self._memory.remembered
 
     def begin(self, prompt: Sequence[int]) -> None:
-        if self._output >= 0:
-            keep = self._output > 0 and self.remember > 0
-            self._engine.end(keep=keep)
-            if keep:
-                self._outputs.append(self._output)
-                self._remembered += self._output
-            while self._remembered > self.remember:
-                self._engine.forget_oldest()
-                self._remembered -= self._outputs.popleft()
-        self._output = 0
+        self.end()
         self._tail = list(prompt[-self.depth :])
-        self._engine.begin(prompt)
+        self._running = running = self._memory.begin(prompt)
+        # Only noted there, for it may happen at any time, in the middle of counting too.
+        self._gone = finalize(self, self._memory.left.append, running)
+        self._gone.atexit = False
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._gone.detach()
+            self._memory.end(self._running)
+            self._running, self._tail = None, []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._output += len(tokens)
+        if self._running is None:
+            raise ValueError(f"drafter {self.name!r} has no text to extend; begin one first")
+        self._running.output += len(tokens)
         self._tail = [*self._tail, *tokens][-self.depth :]
-        self._engine.extend(tokens)
+        self._engine.extend(self._running.text, tokens)
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
-        if length < 1 or len(self._tail) < 2:
+        if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
-        tokens, survival, _, match = self._engine.best(self._tail, length)
+        tokens, survival, _, match = self._engine.best(self._running.text, self._tail, length)
         if not tokens:
             return Draft()
         # survival multiplies up along the draft; a hint holds the probability of each token given those before it
@@ -125,29 +195,26 @@ class _Arctic:
         # without a limit of its own: Suffix forgets by tokens, which bounds memory where requests would not
         self._cache = cache(max_tree_depth=depth, max_cached_requests=-1 if remember else 0)
         self._factor, self._least = factor, least
-        self._request = 0
-        self._kept: deque[int] = deque()  # requests whose output is remembered
+        self._begun = 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._cache.start_request(self._request, np.array(prompt, dtype=np.int32))
+    def begin(self, prompt: Sequence[int]) -> int:
+        self._begun += 1
+        self._cache.start_request(self._begun, np.array(prompt, dtype=np.int32))
+        return self._begun
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._cache.add_active_response(self._request, list(tokens))
+    def extend(self, text: int, tokens: Sequence[int]) -> None:
+        self._cache.add_active_response(text, list(tokens))
 
-    def end(self, *, keep: bool) -> None:
-        self._cache.stop_request(self._request)
-        if keep:
-            self._kept.append(self._request)
-        elif self._request in self._cache.cached_requests:
-            self._cache.evict_cached_response(self._request)
-        self._request += 1
+    def end(self, text: int) -> None:
+        self._cache.stop_request(text)
 
-    def forget_oldest(self) -> None:
-        self._cache.evict_cached_response(self._kept.popleft())
+    def forget(self, text: int) -> None:
+        if text in self._cache.cached_requests:  # none is where nothing is to be remembered
+            self._cache.evict_cached_response(text)
 
-    def best(self, context: list[int], length: int) -> Path:
+    def best(self, text: int, context: list[int], length: int) -> Path:
         draft = self._cache.speculate(
-            self._request,
+            text,
             context,
             max_spec_tokens=length,
             max_spec_factor=self._factor,
@@ -165,32 +232,43 @@ class _Own:
         # most tokens drafted by length of match, rounded as arctic-inference does
         self._by_match = [int(float(np.float32(match) * np.float32(factor)) + 1e-6) for match in range(depth + 1)]
         self._plans: dict[int, Plan] = {}  # by length asked for
-        self._text = Trie(depth)
         self._outputs = Trie(depth) if remember else None
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._text = Trie(self._depth)
-        self._text.extend(prompt)
+    def begin(self, prompt: Sequence[int]) -> _Text:
+        own = Trie(self._depth)
+        text = _Text(own, own.open(), None if self._outputs is None else self._outputs.open())
+        own.extend(text.whole, prompt)
+        return text
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._text.extend(tokens)
-        if self._outputs is not None:
-            self._outputs.extend(tokens)
+    def extend(self, text: _Text, tokens: Sequence[int]) -> None:
+        text.own.extend(text.whole, tokens)
+        if self._outputs is not None and text.output is not None:
+            self._outputs.extend(text.output, tokens)
 
-    def end(self, *, keep: bool) -> None:
-        if self._outputs is not None and keep:
-            self._outputs.close()
+    def end(self, text: _Text) -> None:
+        del text.own, text.whole
+        if text.output is not None:
+            text.output.close()
 
-    def forget_oldest(self) -> None:
-        if self._outputs is not None:
-            self._outputs.forget_oldest()
+    def forget(self, text: _Text) -> None:
+        if self._outputs is not None and text.output is not None:
+            self._outputs.forget(text.output)
 
-    def best(self, context: list[int], length: int) -> Path:
+    def best(self, text: _Text, context: list[int], length: int) -> Path:
         plan = self._plans.get(length)
         if plan is None:
             plan = self._plans[length] = Plan.of([min(length, most) for most in self._by_match], self._depth)
-        path = self._text.best(context, plan, self._least)
-        if self._outputs is None:
+        path = text.own.best(text.whole, context, plan, self._least)
+        if self._outputs is None or text.output is None:
             return path
-        other = self._outputs.best(context, plan, self._least, beat=path.score)
+        other = self._outputs.best(text.output, context, plan, self._least, beat=path.score)
         return other if other.tokens else path
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    """A text in both trees."""
+
+    own: Trie  # of it alone; gone once it has ended
+    whole: Document  # in that one
+    output: Document | None  # in the tree of all outputs, if there is one

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from wager.drafters.trie_node import Node
 
-END = -1  # stands after a closed text; no token is negative
+END = -1  # stands for what follows the last token of a text; no token is negative
+PAGE = 1 << 32  # more tokens than a text has: positions count on from a multiple of this in every text
 SLACK = 1 + 1e-5  # relative; more than rounding to single precision can change a score
 
 
@@ -38,8 +38,25 @@ class Plan(NamedTuple):
         return cls(within, sorted(range(1, depth), key=lambda match: (-within[match], -match)))
 
 
+class Document:
+    """A text in a trie, which grows until it is closed."""
+
+    __slots__ = ("active", "number", "tokens", "version")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.tokens: list[int] = []
+        # nodes of the text's suffixes of 1, 2, … tokens, as far as they occur elsewhere too
+        self.active: list[Node] = []
+        self.version = 0  # of the trie that these are up to date with
+
+    def close(self) -> None:
+        """The text is over, and only counted from now on."""
+        self.active = []
+
+
 class Trie:
-    """Counts of all pieces of up to ``depth`` tokens, of texts that grow one after the other.
+    """Counts of all pieces of up to ``depth`` tokens, of texts that grow one after the other or side by side.
 
     A piece that occurred once costs one number; only what repeats is spelled out. A token costs one step for each
     suffix of the text that occurred before: few in prose, ``depth`` in a text that only repeats itself.
@@ -48,27 +65,33 @@ class Trie:
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self._roots: dict[int, Node | int] = {}  # the pieces of one token; see Node for the numbers
-        self._text: list[int] = []  # of all texts, each closed one followed by END
-        self._base = 0  # position of the first token kept
-        self._closed: deque[int] = deque()  # lengths of the closed texts, oldest first
-        self._live = 0  # tokens of the growing text
-        # nodes of the growing text's suffixes of 1, 2, … tokens, as far as they occurred before
-        self._active: list[Node] = []
+        self._texts: dict[int, list[int]] = {}  # by number; a position is PAGE times the number, and the place in it
+        self._opened = 0
+        self._version = 0  # goes up whenever a text grows
         self._single = array("f", [0.0])  # rounds to single precision, in which arctic-inference scores
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """The growing text goes on."""
-        text, base, depth, roots = self._text, self._base, self.depth, self._roots
-        active = self._active
+    def open(self) -> Document:
+        """A new text, still empty."""
+        document = Document(self._opened)
+        self._texts[document.number] = document.tokens
+        self._opened += 1
+        return document
+
+    def extend(self, document: Document, tokens: Sequence[int]) -> None:
+        """The text goes on."""
+        self._catch_up(document)
+        text, depth, roots = document.tokens, self.depth, self._roots
+        first = document.number * PAGE
+        active = document.active
         for token in tokens:
-            position = base + len(text)
+            position = first + len(text)
             text.append(token)
             grown: list[Node] = []
             root = roots.get(token)
             if root is None:
                 roots[token] = position
             elif isinstance(root, int):
-                roots[token] = root = Node(2, text[root + 1 - base], root + 1)
+                roots[token] = root = Node(2, self._after(root), root + 1)
                 grown.append(root)
             else:
                 root.count += 1
@@ -78,7 +101,7 @@ class Trie:
                 if child is None:
                     node.add(token, position)
                 elif isinstance(child, int):
-                    following = text[child + 1 - base] if len(grown) + 1 < depth else END
+                    following = self._after(child) if len(grown) + 1 < depth else END
                     child = Node(2, following, child + 1)
                     node.put(token, child)
                     if node.order is not None:
@@ -92,22 +115,33 @@ class Trie:
             if len(grown) == depth:
                 grown.pop()
             active = grown
-        self._active = active
-        self._live += len(tokens)
+        document.active = active
+        self._version += 1
+        document.version = self._version
 
-    def close(self) -> None:
-        """The growing text is over; the next one begins."""
-        self._text.append(END)
-        self._closed.append(self._live)
-        self._live = 0
-        self._active = []
+    def _after(self, position: int) -> int:
+        """The token after a position; END where its text has none yet, or never will."""
+        number, at = divmod(position + 1, PAGE)
+        text = self._texts[number]
+        return text[at] if at < len(text) else END
 
-    def forget_oldest(self) -> None:
-        """Take out the oldest closed text."""
-        length = self._closed.popleft()
-        text, roots = self._text, self._roots
-        for start in range(length):
-            piece = text[start : min(start + self.depth, length)]
+    def _catch_up(self, document: Document) -> None:
+        """Other texts have grown: more of this one's suffixes may occur elsewhere now."""
+        if document.version == self._version:
+            return
+        document.version = self._version
+        active, text = document.active, document.tokens
+        for match in range(len(active) + 1, min(self.depth, len(text) + 1)):
+            place = self._find(text[-match:])
+            if not isinstance(place, Node):
+                break
+            active.append(place)
+
+    def forget(self, document: Document) -> None:
+        """Take a text out."""
+        text, roots = self._texts.pop(document.number), self._roots
+        for start in range(len(text)):
+            piece = text[start : start + self.depth]
             child = roots[piece[0]]
             if isinstance(child, int) or child.count == 1:
                 del roots[piece[0]]
@@ -123,20 +157,19 @@ class Trie:
                 node.lower(token, below.count)
                 below.count -= 1
                 child = below
-        del text[: length + 1]
-        self._base += length + 1
 
-    def best(self, context: Sequence[int], plan: Plan, least: float, beat: float = 0.0) -> Path:
+    def best(self, document: Document, context: Sequence[int], plan: Plan, least: float, beat: float = 0.0) -> Path:
         """The continuation with the highest score, if above ``beat``; of equal ones that of the longest match.
 
-        ``context`` ends with the growing text and is at most ``depth`` long; no token is drafted whose survival is
-        below ``least``.
+        ``context`` ends with the text and is at most ``depth`` long; no token is drafted whose survival is below
+        ``least``.
         """
-        active, limits = self._active, plan.limits
+        self._catch_up(document)
+        active, limits, live = document.active, plan.limits, len(document.tokens)
         known = min(len(active), len(context) - 1)  # the whole context is no match, as in arctic-inference
         found = NOWHERE
-        if len(active) == self._live < self.depth - 1:  # longer matches reach back before the growing text
-            found = self._beyond(context, plan, least, beat)
+        if len(active) == live < self.depth - 1:  # longer matches reach back before the text
+            found = self._beyond(live, context, plan, least, beat)
         best, chosen = max(found.score, beat), 0
         scores: dict[tuple[int, ...], float] = {}
         for match in plan.order:
@@ -194,10 +227,10 @@ class Trie:
             score = single[0]
         return score
 
-    def _beyond(self, context: Sequence[int], plan: Plan, least: float, beat: float) -> Path:
-        """The best continuation of a match longer than the growing text, found from the root."""
+    def _beyond(self, live: int, context: Sequence[int], plan: Plan, least: float, beat: float) -> Path:
+        """The best continuation of a match longer than the text of so many tokens, found from the root."""
         found = NOWHERE
-        for match in range(self._live + 1, len(context)):
+        for match in range(live + 1, len(context)):
             place = self._find(list(context[-match:]))
             if place is None:
                 break
@@ -218,16 +251,14 @@ class Trie:
                 return None
             if isinstance(place, int):
                 rest = len(piece) - taken
-                start = place + 1 - self._base
-                return place + rest if self._text[start : start + rest] == piece[taken:] else None
+                return place + rest if self._run(place + 1, rest) == piece[taken:] else None
             place = place.get(token)
         return place
 
     def _run(self, position: int, most: int) -> list[int]:
-        """The text from a position on, up to the end of its document."""
-        start = position - self._base
-        tokens = self._text[start : start + most]
-        return tokens[: tokens.index(END)] if END in tokens else tokens
+        """The text from a position on, up to its end."""
+        number, start = divmod(position, PAGE)
+        return self._texts[number][start : start + most]
 
     def _follow(self, node: Node, match: int, most: int, least: float) -> Path:
         """From child to likeliest child; NOWHERE where there is none."""

@@ -1,0 +1,130 @@
+"""Real servers, started as a user would start them, and put to sleep while another one is measured."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+START_SECONDS = 600.0  # a first start compiles
+
+
+class Server:
+    """One server in a process group of its own, at a free port of this machine; a context manager."""
+
+    def __init__(self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        self.command = [sys.executable, "-m", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def wager(cls, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> Self:
+        """`wager serve` with these arguments."""
+        return cls(["wager", "serve", *arguments], log=log, environment=environment)
+
+    @classmethod
+    def vllm(cls, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> Self:
+        """Stock `vllm serve` with these arguments."""
+        return cls(["wager.vllm.server", *arguments], log=log, environment=environment)
+
+    def start(self) -> Self:
+        """Start it without waiting for it."""
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(
+                self.command, stdout=log, stderr=subprocess.STDOUT, env=self._environment, start_new_session=True
+            )
+        return self
+
+    def wait(self, seconds: float = START_SECONDS) -> Self:
+        """Until it answers; RuntimeError with the end of its log if it does not."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                with urlopen(f"{self.url}/health", timeout=5) as answer:
+                    if answer.status == 200:
+                        return self
+            except (URLError, OSError):
+                time.sleep(0.25)
+        tail = self.log.read_text(errors="replace")[-3000:]
+        self.stop()
+        raise RuntimeError(f"the server did not start within {seconds:g} s: {' '.join(self.command)}\n{tail}")
+
+    def sleep(self) -> None:
+        """Stop all its processes where they stand: even an idle engine looks for work now and then."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """End it as an operator would, by force if it takes too long."""
+        if self._process is None:
+            return
+        self.wake()
+        self._process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self.kill()
+
+    def metrics(self) -> str:
+        """The text of its /metrics."""
+        with urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            text: bytes = answer.read()
+        return text.decode()
+
+    def memory(self) -> int:
+        """Bytes of memory its processes hold, shared pages counted once for each."""
+        total = 0
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = status.read_text().rpartition(")")[2].split()
+                if self._process is not None and int(fields[2]) == self._process.pid:
+                    total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+            except (OSError, ValueError):
+                continue  # it ended while being looked at
+        return total
+
+    def _signal(self, number: int) -> None:
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,138 @@
+"""What deciding and bookkeeping cost a server's step, with stub steps: no model, no drafting."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from wager.core import Hint
+from wager.drafters import Draft, Drafter
+from wager.vllm.metrics import Meter
+from wager.vllm.proposer import Batch
+from wager.vllm.settings import PROPOSER, SCHEDULER, Settings
+
+CONTEXT = 2048  # tokens a request may have
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds a step of one hook with one policy at one batch size."""
+
+    hook: str
+    policy: str
+    batch: int
+    median: float
+    p90: float
+
+    def json(self) -> dict[str, Any]:
+        """As JSON."""
+        seconds = {"median_seconds": self.median, "p90_seconds": self.p90}
+        return {"hook": self.hook, "policy": self.policy, "batch": self.batch, **seconds}
+
+
+def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
+    """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module."""
+    from wager.vllm.scheduler import _Adapting
+
+    settings = Settings(("ngram",), 5, policy, log_seconds=0.0)
+
+    class Nothing:
+        def __init__(self, vllm_config: Any) -> None:
+            self.vllm_config, self.requests, self.running = vllm_config, {}, [None]
+
+        def _update_after_schedule(self, scheduler_output: Any) -> None: ...
+        def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
+            return {}
+
+    class Timed(_Adapting, Nothing): ...
+
+    config = SimpleNamespace(
+        additional_config=settings.additional_config(), speculative_config=SimpleNamespace(num_speculative_tokens=5)
+    )
+    hook = Timed(vllm_config=config)
+    rng = random.Random(seed)
+    names = [f"request-{i}" for i in range(batch)]
+    length, took = 0, []
+    for _ in range(steps):
+        drafts = {name: [0] * length for name in names} if length else {}
+        output = SimpleNamespace(
+            num_scheduled_tokens=dict.fromkeys(names, length + 1),
+            scheduled_spec_decode_tokens=drafts,
+            total_num_scheduled_tokens=batch * (length + 1),
+            num_spec_tokens_to_schedule=0,
+        )
+        result = SimpleNamespace(sampled_token_ids=[[0] * rng.randint(1, length + 1) for _ in names])
+        began = perf_counter()
+        hook._update_after_schedule(output)
+        hook.update_from_output(output, result)
+        took.append(perf_counter() - began)
+        length = output.num_spec_tokens_to_schedule
+    return _cost(SCHEDULER, policy, batch, took)
+
+
+def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
+    """The proposer hook with two drafters that answer at once; what they take is not counted."""
+    settings = Settings(("suffix", "prompt-lookup"), 5, policy, log_seconds=0.0)
+    drafters = [_Ready(name, settings.max_length, seed) for name in settings.names]
+    meter = _Listening(PROPOSER, policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
+    engine = Batch(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
+    rng = np.random.default_rng(seed)
+    texts = rng.integers(0, 50_000, (batch, CONTEXT), np.int32)
+    ends = rng.integers(300, 900, batch)
+    sampled = [[int(texts[row, end - 1])] for row, end in enumerate(ends)]
+    for _ in range(steps):
+        drafts = engine.propose(sampled, ends, texts)
+        new = [int(rng.integers(1, len(draft) + 2)) for draft in drafts]
+        sampled = [texts[row, ends[row] : ends[row] + n].tolist() for row, n in enumerate(new)]
+        ends = ends + new
+        if int(ends.max()) > CONTEXT - 10:  # start over with shorter texts
+            ends = rng.integers(300, 900, batch)
+            sampled = [[int(texts[row, end - 1])] for row, end in enumerate(ends)]
+            engine.streams.reset()
+    return _cost(PROPOSER, policy, batch, meter.decisions)
+
+
+class _Listening(Meter):
+    """Keeps what each decision took."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.decisions: list[float] = []
+
+    def step(self, batch: int, length: float, decision_seconds: float, **named: Any) -> None:
+        super().step(batch, length, decision_seconds, **named)
+        self.decisions.append(decision_seconds)
+
+
+class _Ready(Drafter):
+    """Has its drafts made in advance."""
+
+    def __init__(self, name: str, longest: int, seed: int) -> None:
+        self.name = name
+        rng = random.Random(f"{name} {seed}")
+        self._drafts = [
+            Draft([rng.randrange(50_000) for _ in range(n)], Hint(n + 1, tuple(rng.random() for _ in range(n))))
+            for n in (rng.randint(0, longest) for _ in range(97))
+        ]
+        self._next = 0
+
+    def share(self) -> Drafter:
+        return self
+
+    def begin(self, prompt: Sequence[int]) -> None: ...
+    def extend(self, tokens: Sequence[int]) -> None: ...
+    def propose(self, length: int, sample: Any = None) -> Draft:
+        self._next = (self._next + 1) % len(self._drafts)
+        return self._drafts[self._next].cut(length)
+
+
+def _cost(hook: str, policy: str, batch: int, took: Sequence[float]) -> StepCost:
+    warm = sorted(took[len(took) // 5 :])
+    return StepCost(hook, policy, batch, statistics.median(warm), warm[int(0.9 * len(warm))])

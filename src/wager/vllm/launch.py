@@ -1,0 +1,165 @@
+"""From a model and a wish to what vLLM is started with, and what that costs an idle engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wager.drafters.datastore import Datastore, fingerprint
+from wager.models import load_tokenizer, resolve
+from wager.models.embedded import Progress
+from wager.vllm import state, versions
+from wager.vllm.settings import DRAFTERS, ENGINE_DRAFTERS, KEY, MAX_LENGTH, PROPOSER, Settings, parse_drafter
+
+SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
+PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
+OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size")
+
+
+def engine_args(
+    model: str | Path,
+    *,
+    drafters: Sequence[str] | str = DRAFTERS,
+    policy: str = "",
+    max_length: int = MAX_LENGTH,
+    budget: int = 0,
+    uniform: str = "auto",
+    seed: int = 0,
+    state: str | Path = "",
+    progress: Progress | None = None,
+    **vllm: Any,
+) -> dict[str, Any]:
+    """Keyword arguments for ``vllm.LLM``, with speculation that adapts.
+
+    >>> llm = vllm.LLM(**wager.vllm.engine_args("smollm2-135m", max_model_len=2048))
+
+    drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
+    ``draft-model=MODEL``, ``eagle=MODEL``. policy: as listed by ``wager policies``. budget: most draft tokens in a
+    step over all requests. state: a file that keeps what is learned. Everything else goes to vLLM as it is.
+    """
+    names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
+    settings = Settings(names, max_length, policy, budget, uniform, seed, str(state))
+    return arguments(model, settings, vllm, progress=progress)
+
+
+def arguments(
+    model: str | Path, settings: Settings, vllm: Mapping[str, Any], *, progress: Progress | None = None
+) -> dict[str, Any]:
+    """The same from settings; refuses with one sentence what could only fail later."""
+    versions.check()
+    given = dict(vllm)
+    if "scheduler_cls" in given:
+        raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
+    if int(given.get("data_parallel_size") or 1) > 1:
+        raise ValueError(
+            "lengths that change are not for data parallelism inside one engine, which vLLM keeps in step; start one "
+            "server for each replica instead"
+        )
+    where = resolve(model, progress=progress)
+    _check_drafters(where, settings)
+    if settings.state:
+        _check_state(Path(settings.state), settings)
+    speculative = {**speculative_config(settings, progress), **_extra(given.pop("speculative_config", None))}
+    additional = dict(given.pop("additional_config", None) or {})
+    if KEY in additional:
+        raise ValueError(f"additional_config[{KEY!r}] is made here; pass its settings as arguments")
+    if _on_cpu() and given.get("dtype") in (None, "auto"):
+        given["dtype"] = "float32"  # half precision is far slower on most CPUs, and this is what texts are compared in
+    return {
+        **given,
+        "model": str(where),
+        "scheduler_cls": SCHEDULER_CLASS,
+        "speculative_config": speculative,
+        "additional_config": {**additional, **settings.additional_config()},
+    }
+
+
+def speculative_config(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+    """vLLM's speculative configuration for these drafters."""
+    length = settings.max_length
+    if settings.hook == PROPOSER:
+        return {"method": "custom_class", "model": PROPOSER_CLASS, "num_speculative_tokens": length}
+    name, value = parse_drafter(settings.drafters[0])
+    chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[name], "num_speculative_tokens": length}
+    if name == "ngram":
+        # as wager's own prompt lookup; vLLM's default of 5 finds next to nothing
+        return {**chosen, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    chosen["model"] = str(resolve(value, progress=progress))
+    if not _on_cpu():
+        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
+        chosen["num_speculative_tokens_per_batch_size"] = [[n + 1, n + 1, n] for n in range(length + 1)]
+    return chosen
+
+
+def _extra(given: Any) -> dict[str, Any]:
+    """Further speculative settings of the user's, which must not contradict ours."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"speculative_config is a mapping of vLLM's settings, not {given!r}")
+    clash = [key for key in OURS if key in given]
+    if clash:
+        raise ValueError(
+            f"{', '.join(clash)} in speculative_config follows from the drafter and the maximum length; leave it out"
+        )
+    return dict(given)
+
+
+def _check_drafters(where: Path | str, settings: Settings) -> None:
+    for spec in settings.drafters:
+        name, value = parse_drafter(spec)
+        if name == "retrieval":
+            store = Datastore.open(value)
+            try:
+                store.check(fingerprint(load_tokenizer(where)))
+            finally:
+                store.close()
+        elif name in ENGINE_DRAFTERS and value:
+            resolve(value)
+
+
+def _check_state(path: Path, settings: Settings) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise ValueError(f"cannot keep policy state in {path}: no folder {folder}")
+    state.load(path, settings.build_policy())
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def price_of_speculation(plain: Any, speculating: Any) -> list[str]:
+    """What turning speculation on changes in an engine even while nothing is drafted, one sentence each.
+
+    Both are vLLM's own configurations of the same engine, without and with speculation.
+    """
+    said = []
+    for what, of in _FEATURES.items():
+        before, after = of(plain), of(speculating)
+        if before != after:
+            said.append(f"{what}: {before} without speculation, {after} with it")
+    method = speculating.speculative_config.method
+    if method in ("draft_model", "eagle", "eagle3"):
+        said.append("drafter: one forward a step even at length 0, which keeps its cache in step")
+    if _graphs(speculating) != "none" and method in ("ngram", "custom_class"):
+        said.append(
+            "CUDA graphs: whole ones only for steps in which every request has exactly the maximum length or none; "
+            "drafts of unequal lengths run piecewise"
+        )
+    return said
+
+
+def _graphs(config: Any) -> str:
+    mode = getattr(config.compilation_config, "cudagraph_mode", None)
+    return "none" if mode is None else str(getattr(mode, "name", mode)).lower()
+
+
+_FEATURES = {
+    "scheduling": lambda c: "asynchronous" if c.scheduler_config.async_scheduling else "synchronous",
+    "model runner": lambda c: "V2" if getattr(c, "use_v2_model_runner", False) else "V1",
+    "CUDA graphs": _graphs,
+}

@@ -1,0 +1,337 @@
+"""What the policy does in a running server, as Prometheus metrics and as a line in the log.
+
+The decisions are made in vLLM's engine or worker process, and ``/metrics`` is answered by its API server. Where
+PROMETHEUS_MULTIPROC_DIR is set, prometheus_client writes every value into a file of that folder, and the server
+adds up the files of all processes: so what is counted here appears there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import wager
+from wager.core.arm import Arm
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge
+
+log = logging.getLogger("vllm.wager")  # below vLLM's own logger: its format and level apply
+
+# Name -> labels and help. All arms' counters come first, in the order of a _Tally's totals.
+COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "wager_pulls_total": (("arm",), "Rounds of a request that played this arm."),
+    "wager_drafted_tokens_total": (("arm",), "Draft tokens that were verified."),
+    "wager_accepted_tokens_total": (("arm",), "Draft tokens that were accepted."),
+    "wager_emitted_tokens_total": (("arm",), "Tokens that came out: the accepted ones and the target's own."),
+    "wager_seconds_total": (("arm",), "Seconds of the steps, shared out over the arms their requests played."),
+    "wager_steps_total": (("kind",), "Steps; mixed ones held prefill work and were not learned from."),
+    "wager_switches_total": ((), "Times the policy changed what it plays."),
+    "wager_decision_seconds_total": ((), "Seconds spent on deciding."),
+}
+GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "wager_goodput": (("arm", "batch"), "Tokens a second of this arm at this many decoding requests, lately."),
+    "wager_length": ((), "Mean draft length a decoding request was given, lately."),
+    "wager_batch": ((), "Mean number of decoding requests a step, lately."),
+    "wager_switch_seconds": ((), "Latest estimate of what switching speculation on costs, in seconds."),
+    "wager_info": (("hook", "policy", "drafters", "version"), "1; the labels say what runs."),
+}
+PER_ARM = tuple(name for name, (labels, _) in COUNTERS.items() if labels == ("arm",))
+FORGET = 0.98  # goodput's memory a step: about the last 50 steps of an arm and batch bucket
+PAUSE = 1.0  # seconds between two steps beyond which the server was idle
+
+
+@cache
+def _exported() -> tuple[dict[str, Counter], dict[str, Gauge]]:
+    """The metrics of this process, made once: a second one of a name would write over the first one's values."""
+    from prometheus_client import Counter, Gauge
+
+    return (
+        {name: Counter(name.removesuffix("_total"), text, labels) for name, (labels, text) in COUNTERS.items()},
+        {name: Gauge(name, text, labels, multiprocess_mode="mostrecent") for name, (labels, text) in GAUGES.items()},
+    )
+
+
+@cache
+def _exportable() -> bool:
+    """Whether to export at all; warns, once, where the server will not see it."""
+    from prometheus_client import values
+
+    # Chosen when prometheus_client was imported; setting the variable later changes nothing.
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if not values.ValueClass._multiprocess:
+        log.warning(
+            "wager's metrics stay inside this process, and the server's /metrics does not show them; start with "
+            "`wager serve`, or set PROMETHEUS_MULTIPROC_DIR to an empty folder before vLLM starts"
+        )
+    elif not folder or not os.path.isdir(folder):
+        log.warning("wager exports no metrics: PROMETHEUS_MULTIPROC_DIR is %r, which is no folder", folder)
+        return False
+    return True
+
+
+def bucket(bits: int) -> str:
+    """The batch sizes of this many bits, as a label: 1, 2-3, 4-7, 8-15, …"""
+    low, high = 1 << bits >> 1, (1 << bits) - 1
+    return f"{low}" if low >= high else f"{low}-{high}"
+
+
+class _Tally:
+    """What one arm has brought so far; only ever added to, so that it can be read at any moment."""
+
+    __slots__ = ("accepted", "drafted", "emitted", "flushed", "goodput", "pulls", "seconds")
+
+    def __init__(self) -> None:
+        self.pulls = self.drafted = self.accepted = self.emitted = 0
+        self.seconds = 0.0
+        self.goodput: dict[int, list[float]] = {}  # bits of the batch -> tokens and seconds, forgetting; last exported
+        self.flushed: tuple[float, ...] = (0.0,) * len(PER_ARM)
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """In the order of PER_ARM."""
+        return self.pulls, self.drafted, self.accepted, self.emitted, self.seconds
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What all steps have brought so far; the difference of two is what happened between."""
+
+    clean: int = 0  # steps
+    mixed: int = 0  # steps
+    batch: int = 0  # summed over steps
+    lengths: float = 0.0  # summed over the decoding requests of all steps
+    waiting: int = 0  # summed over steps
+    switches: int = 0
+    deciding: float = 0.0  # seconds
+    busy: float = 0.0  # seconds, pauses left out
+    pulls: int = 0
+    off: int = 0  # pulls
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+    def since(self, before: _Totals) -> _Totals:
+        return _Totals(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
+
+    @property
+    def steps(self) -> int:
+        return self.clean + self.mixed
+
+    @property
+    def length(self) -> float:
+        return self.lengths / self.batch if self.batch else 0.0
+
+    def line(self) -> str:
+        """One line for the log; there was a step."""
+        parts = [
+            f"{self.steps} step{'s' * (self.steps != 1)}",
+            f"batch {self.batch / self.steps:.1f}",
+            f"length {self.length:.1f}",
+            f"acceptance {100 * self.accepted / self.drafted:.0f} %" if self.drafted else "nothing drafted",
+            f"{self.emitted / self.busy:.1f} tokens/s" if self.busy else f"{self.emitted} tokens",
+            f"off {100 * self.off / self.pulls:.0f} % of rounds" if self.pulls else "no rounds",
+            f"switches {self.switches}",
+            f"decisions {1e6 * self.deciding / self.steps:.0f} µs a step",
+        ]
+        if self.waiting:
+            parts.insert(2, f"waiting {self.waiting / self.steps:.1f}")
+        return "wager: " + ", ".join(parts)
+
+
+class Meter:
+    """Counts what a policy does, for the server's /metrics and its log; a step costs it a few microseconds.
+
+    Everything is counted in plain numbers and handed to prometheus_client at most every ``interval`` seconds by
+    ``tick``, and by a thread when the steps have stopped, so that a burst's end is seen too. Meters of several
+    processes add up: where every worker of a tensor-parallel group decides alike, give ``export=False`` to all
+    but one. ``log_seconds=0`` logs nothing.
+    """
+
+    def __init__(
+        self,
+        hook: str,
+        policy: str,
+        arms: Sequence[Arm],
+        *,
+        drafters: Sequence[str],
+        interval: float = 1.0,
+        log_seconds: float = 10.0,
+        export: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if hook not in ("scheduler", "proposer"):
+            raise ValueError(f"the hook is scheduler or proposer, not {hook!r}")
+        if not interval > 0 or not log_seconds >= 0:
+            raise ValueError(f"a meter needs an interval above 0 and log_seconds from 0, not {interval}, {log_seconds}")
+        self.interval, self.log_seconds, self.clock = interval, log_seconds, clock
+        self.export = export and _exportable()
+        self._tallies = {arm: _Tally() for arm in arms}
+        self._totals, self._flushed, self._logged = _Totals(), _Totals(), _Totals()
+        self._seconds = 0.0  # played since the last tick
+        self._switch_seconds = self._switch_flushed = -1.0  # none measured yet
+        self._lock = threading.Lock()
+        self._ticked = clock()
+        self._due = self._ticked + interval
+        self._log_due = self._ticked + log_seconds
+        if self.export:
+            counters, gauges = _exported()
+            gauges["wager_info"].labels(hook, policy, ",".join(drafters), wager.__version__).set(1)
+            for name, kinds in (*((name, arms) for name in PER_ARM), ("wager_steps_total", ("clean", "mixed"))):
+                for kind in kinds:
+                    counters[name].labels(str(kind))  # shown from the start, as 0
+        if self.export or log_seconds:
+            threading.Thread(
+                target=_turn_when_idle, args=(weakref.ref(self), interval), name="wager-metrics", daemon=True
+            ).start()
+
+    def played(
+        self, arm: Arm, requests: int, drafted: int, accepted: int, emitted: int, seconds: float, batch: int
+    ) -> None:
+        """Count one step's totals over the requests that played this arm.
+
+        ``seconds`` is their share of the step, ``batch`` how many requests decoded in the whole step. 0 seconds: not
+        timed, as in a mixed step; tokens count, goodput stays.
+        """
+        tally = self._tallies.get(arm)
+        if tally is None:
+            tally = self._tallies[arm] = _Tally()
+        tally.pulls += requests
+        tally.drafted += drafted
+        tally.accepted += accepted
+        tally.emitted += emitted
+        if seconds > 0:
+            tally.seconds += seconds
+            self._seconds += seconds
+            cell = tally.goodput.get(bits := batch.bit_length())
+            if cell is None:
+                tally.goodput[bits] = [emitted, seconds, -1.0]
+            else:
+                cell[0] = FORGET * cell[0] + emitted
+                cell[1] = FORGET * cell[1] + seconds
+
+    def step(
+        self,
+        batch: int,
+        length: float,
+        decision_seconds: float,
+        *,
+        mixed: bool = False,
+        switched: bool = False,
+        waiting: int = 0,
+    ) -> None:
+        """Count one step: its decoding requests, the mean length they were given and what deciding took.
+
+        ``mixed``: the step held prefill work and was not learned from. ``waiting``: requests not yet admitted.
+        """
+        totals = self._totals
+        if mixed:
+            totals.mixed += 1
+        else:
+            totals.clean += 1
+        totals.batch += batch
+        totals.lengths += length * batch
+        totals.waiting += waiting
+        totals.deciding += decision_seconds
+        if switched:
+            totals.switches += 1
+
+    def switch_cost(self, seconds: float) -> None:
+        """Note the latest estimate of what switching speculation on costs."""
+        self._switch_seconds = seconds
+
+    def tick(self) -> None:
+        """End a step: flush and log when it is time to."""
+        now = self.clock()
+        gap = now - self._ticked
+        self._totals.busy += gap if gap < PAUSE else min(gap, self._seconds)
+        self._ticked, self._seconds = now, 0.0
+        if now >= self._due:
+            self.turn(now)
+
+    def flush(self) -> None:
+        """Hand everything counted so far to prometheus_client."""
+        with self._lock:
+            self._flush(self._now())
+
+    def turn(self, now: float) -> None:
+        """Flush, and log if that is due; does nothing before ``interval`` has passed since the last time."""
+        with self._lock:
+            if now < self._due:
+                return
+            self._due = now + self.interval
+            totals = self._now()
+            self._flush(totals)
+            if self.log_seconds and now >= self._log_due:
+                self._log_due = now + self.log_seconds
+                if totals.steps > self._logged.steps:
+                    log.info(totals.since(self._logged).line())
+                self._logged = totals
+
+    @property
+    def late(self) -> bool:
+        """Whether ticks have stopped with a turn due."""
+        return self.clock() > self._due + self.interval / 2
+
+    def _now(self) -> _Totals:
+        """A copy of the totals with those over the arms."""
+        tallies = list(self._tallies.items())
+        return replace(
+            self._totals,
+            pulls=sum(tally.pulls for _, tally in tallies),
+            off=sum(tally.pulls for arm, tally in tallies if arm.length == 0),
+            drafted=sum(tally.drafted for _, tally in tallies),
+            accepted=sum(tally.accepted for _, tally in tallies),
+            emitted=sum(tally.emitted for _, tally in tallies),
+        )
+
+    def _flush(self, totals: _Totals) -> None:
+        if not self.export:
+            return
+        try:
+            self._write(totals.since(self._flushed))
+        except (OSError, ValueError) as error:  # the folder is full, a clock went back: the server goes on
+            log.warning("wager stops exporting metrics: %s", error)
+            self.export = False
+        self._flushed = totals
+
+    def _write(self, new: _Totals) -> None:
+        """Export what changed; ``new`` is what happened since the last flush."""
+        counters, gauges = _exported()
+        for arm, tally in list(self._tallies.items()):
+            totals = tally.totals
+            for name, now, before in zip(PER_ARM, totals, tally.flushed, strict=True):
+                if now != before:
+                    counters[name].labels(str(arm)).inc(now - before)
+            tally.flushed = totals
+            for bits, cell in list(tally.goodput.items()):
+                if (goodput := cell[0] / cell[1]) != cell[2]:
+                    gauges["wager_goodput"].labels(str(arm), bucket(bits)).set(goodput)
+                    cell[2] = goodput
+        if new.steps:
+            counters["wager_steps_total"].labels("clean").inc(new.clean)
+            counters["wager_steps_total"].labels("mixed").inc(new.mixed)
+            counters["wager_switches_total"].inc(new.switches)
+            counters["wager_decision_seconds_total"].inc(new.deciding)
+            gauges["wager_batch"].set(new.batch / new.steps)
+        if new.batch:
+            gauges["wager_length"].set(new.length)
+        if self._switch_seconds != self._switch_flushed:
+            gauges["wager_switch_seconds"].set(self._switch_seconds)
+            self._switch_flushed = self._switch_seconds
+
+
+def _turn_when_idle(meter: weakref.ref[Meter], interval: float) -> None:
+    """Do what tick would have done, as long as there is a meter."""
+    while (found := meter()) is not None:
+        if found.late:
+            found.turn(found.clock())
+        del found
+        time.sleep(interval)

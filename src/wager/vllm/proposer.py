@@ -1,0 +1,175 @@
+"""vLLM's proposer hook: several drafters side by side, a drafter and a length for every request.
+
+Named to vLLM as the model of ``{"method": "custom_class"}``. vLLM calls `Proposer.propose` at the end of every step
+with the texts as they are; what it returns is verified in the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wager.core import OFF, Arm
+from wager.drafters import Drafter, registry
+from wager.policies import ArmPolicy
+from wager.policies.rows import RowPolicy
+from wager.vllm import versions
+from wager.vllm.choosers import ByRow, ByStep, Chooser
+from wager.vllm.control import Control
+from wager.vllm.metrics import Meter
+from wager.vllm.settings import PROPOSER, Settings
+from wager.vllm.state import Keeper
+from wager.vllm.streams import Stream, Streams
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+IDLE_STEPS = 64  # a request unseen for so many steps is taken to be over: its text is remembered, its trees are freed
+
+
+class Proposer:
+    """Drafts for every request of a step, and learns from what became of the drafts of the step before."""
+
+    def __init__(self, vllm_config: VllmConfig) -> None:
+        versions.check()
+        settings = Settings.of(vllm_config.additional_config)
+        configured = vllm_config.speculative_config.num_speculative_tokens
+        if configured != settings.max_length:
+            raise ValueError(
+                f"wager drafts up to {settings.max_length} tokens, but vLLM was configured for {configured}; start "
+                "both with `wager serve` or engine_args"
+            )
+        drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
+        first = _first_rank()  # every rank drafts the same, and only the first one's drafts are used
+        policy = settings.build_policy()
+        meter = Meter(
+            PROPOSER,
+            settings.chosen_policy,
+            (OFF, *(Arm(d.name, n) for d in drafters for n in range(1, settings.max_length + 1))),
+            drafters=settings.names,
+            log_seconds=settings.log_seconds if first else 0.0,
+            export=first,
+        )
+        self.keeper = Keeper(Path(settings.state), policy) if settings.state and first else None
+        self.control = Control(settings, policy) if settings.control else None
+        self.batch = Batch(
+            policy,
+            settings,
+            drafters,
+            meter,
+            rows=vllm_config.scheduler_config.max_num_seqs,
+            context=vllm_config.model_config.max_model_len,
+        )
+
+    def load_model(self, *given: Any, **named: Any) -> None:
+        """vLLM asks every proposer; there is no model to load."""
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: np.ndarray,
+        token_ids_cpu: np.ndarray,
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """A draft for every row, empty where nothing is to be drafted."""
+        if self.control is not None:
+            self.batch.play(self.control.policy())
+        drafts = self.batch.propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        if self.keeper is not None:
+            self.keeper.tick()
+        return drafts
+
+
+class Batch:
+    """The requests of an engine, step after step; knows nothing of vLLM but the shape of its batch."""
+
+    def __init__(
+        self,
+        policy: ArmPolicy,
+        settings: Settings,
+        drafters: Sequence[Drafter],
+        meter: Meter,
+        *,
+        rows: int,
+        context: int,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.settings, self.meter, self.clock = settings, meter, clock
+        self.drafters, self.context = drafters, context
+        self.longest = settings.max_length
+        self.streams = Streams(rows, idle_steps=IDLE_STEPS, keep=2 * rows, on_drop=_end)
+        self._choosers: dict[int, Chooser] = {}  # by policy: each knows the drafts it made last
+        self._ended = 0.0  # when the last drafts were handed over
+        self.play(policy)
+
+    def play(self, policy: ArmPolicy) -> None:
+        """Let this policy decide from now on."""
+        chooser = self._choosers.get(id(policy))
+        if chooser is None:
+            kind = ByRow if isinstance(policy, RowPolicy) else ByStep
+            chooser = self._choosers[id(policy)] = kind(policy, self.settings, [d.name for d in self.drafters])
+        self.chooser = chooser
+
+    def propose(self, sampled: list[list[int]], lengths: np.ndarray, token_ids: np.ndarray) -> list[list[int]]:
+        """Drafts for the rows of this step."""
+        began = self.clock()
+        streams = self.streams.follow(sampled, lengths, token_ids)
+        at = [row for row, stream in enumerate(streams) if stream is not None]
+        live = [stream for stream in streams if stream is not None]
+        drafts: list[list[int]] = [[] for _ in sampled]
+        if not live:
+            self.chooser.forget()
+            self._ended = 0.0
+            return drafts
+        # A step in which a prompt was read, or a request came back, took longer for reasons of its own.
+        mixed = len(live) < len(sampled) or any(stream.fresh or stream.resumed for stream in live)
+        seconds = 0.0 if mixed or not self._ended else began - self._ended
+        rows = np.array(at)
+        ends = np.asarray(lengths)[rows]
+        counts = np.fromiter((len(sampled[row]) for row in at), np.int64, len(at))
+        chooser = self.chooser
+        chooser.learn(live, ends, counts, token_ids, rows, seconds)
+        learned = self.clock()
+        texts = [self._text(stream, token_ids[row]) for stream, row in zip(live, at, strict=True)]
+        followed = self.clock()
+        limits = np.minimum(self.longest, self.context - 1 - ends).clip(0)
+        chosen = chooser.choose(live, texts, limits, self.clock)
+        for row, draft in zip(at, chosen, strict=True):
+            drafts[row] = draft
+        self._ended = now = self.clock()
+        drafting = chooser.draft_seconds + followed - learned
+        chooser.told(drafting)
+        chooser.meter(self.meter, mixed=mixed, decision=now - began - drafting)
+        self.meter.tick()
+        return drafts
+
+    def _text(self, stream: Stream, row: np.ndarray) -> list[Drafter]:
+        """The request's own drafters, up to date with its text."""
+        texts: list[Drafter] | None = stream.payload
+        if texts is None:
+            texts = stream.payload = [drafter.share() for drafter in self.drafters]
+            text = row[: stream.length].tolist()
+            for drafter in texts:
+                drafter.begin(text)
+        else:
+            new = row[stream.before : stream.length].tolist()
+            for drafter in texts:
+                drafter.extend(new)
+        return texts
+
+
+def _end(stream: Stream) -> None:
+    """A request is over: what it wrote is remembered, and its own memory freed."""
+    for drafter in stream.payload or ():
+        drafter.end()
+    stream.payload = None
+
+
+def _first_rank() -> bool:
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank()) == 0

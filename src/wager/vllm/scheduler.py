@@ -1,0 +1,183 @@
+"""vLLM's scheduler hook: the length of the next drafts, decided in every step, and limits a request asked for.
+
+Named to vLLM as ``--scheduler-cls wager.vllm.scheduler.scheduler``. It adds to vLLM's own schedulers and replaces
+nothing: what is scheduled when stays vLLM's decision.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from wager.vllm import versions
+from wager.vllm.control import Control
+from wager.vllm.lengths import Lengths, Step
+from wager.vllm.metrics import Meter
+from wager.vllm.settings import SCHEDULER, Settings
+from wager.vllm.state import Keeper
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.wager")
+
+LIMIT = "wager_max_length"  # in a request's vllm_xargs: most tokens to draft for it, 0 for none
+
+
+def scheduler(vllm_config: VllmConfig, **given: Any) -> Scheduler:
+    """The scheduler for this engine: synchronous or asynchronous, as vLLM settled it."""
+    versions.check()
+    settings = Settings.of(vllm_config.additional_config)
+    asynchronous = bool(vllm_config.scheduler_config.async_scheduling)
+    kinds = (Adaptive, AdaptiveAsync) if settings.hook == SCHEDULER else (Limited, LimitedAsync)
+    return kinds[asynchronous](vllm_config=vllm_config, **given)
+
+
+class _Limits:
+    """Per-request limits on the draft length, from the requests' own arguments."""
+
+    requests: dict[str, Request]
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._limits: dict[str, int] = {}  # requests that asked for one -> tokens
+
+    def add_request(self, request: Request) -> None:
+        super().add_request(request)  # type: ignore[misc]
+        limit = requested_limit(request)
+        if limit is not None:
+            self._limits = {name: n for name, n in self._limits.items() if name in self.requests}
+            self._limits[request.request_id] = limit
+
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+        self._trim()
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+        self._trim()  # asynchronous scheduling has just set as many placeholders for every request
+
+    def _trim(self) -> None:
+        for name, limit in self._limits.items():
+            request = self.requests.get(name)
+            if request is not None and len(request.spec_token_ids) > limit:
+                request.spec_token_ids = request.spec_token_ids[:limit]
+
+
+class _Adapting(_Limits):
+    """The policy's length in every step."""
+
+    vllm_config: VllmConfig
+    running: list[Request]
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        settings = Settings.of(self.vllm_config.additional_config)
+        configured = self.vllm_config.speculative_config
+        if configured is None or configured.num_speculative_tokens != settings.max_length:
+            raise ValueError(
+                f"wager decides over lengths up to {settings.max_length}, but vLLM was configured for "
+                f"{configured and configured.num_speculative_tokens}; start both with `wager serve` or engine_args"
+            )
+        policy = settings.build_policy()
+        self.keeper = Keeper(Path(settings.state), policy) if settings.state else None
+        meter = Meter(
+            SCHEDULER,
+            settings.chosen_policy,
+            settings.arms,
+            drafters=settings.names,
+            log_seconds=settings.log_seconds,
+        )
+        self.lengths = Lengths(policy, settings.arms, meter)
+        self.control = Control(settings, policy) if settings.control else None
+        self._flights: deque[tuple[SchedulerOutput, Step]] = deque()  # steps scheduled and not over, oldest first
+        logger.info("wager: %s decides over %s", settings.chosen_policy, ", ".join(map(str, settings.arms)))
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        # Called at the end of vLLM's schedule(): everything is known of this step, and asynchronous scheduling has not
+        # yet made the placeholders for the next, so the length is in time for both kinds.
+        if self.control is not None:
+            self.lengths.policy = self.control.policy()
+        scheduled = scheduler_output.num_scheduled_tokens
+        drafted = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
+        batch = verifying = len(scheduled)
+        mixed = scheduler_output.total_num_scheduled_tokens != batch + drafted
+        if mixed:
+            batch, verifying = self._decoding(scheduler_output)
+        step = self.lengths.plan(batch, verifying, drafted, mixed)
+        scheduler_output.num_spec_tokens_to_schedule = step.next.length
+        self._flights.append((scheduler_output, step))
+        super()._update_after_schedule(scheduler_output)
+
+    def _decoding(self, scheduler_output: SchedulerOutput) -> tuple[int, int]:
+        """Requests that will decode in the next step, and those that decode in this one: not the prompts being read."""
+        after = now = 0
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        for name, tokens in scheduler_output.num_scheduled_tokens.items():
+            request = self.requests[name]
+            known = request.num_tokens + request.num_output_placeholders
+            after += request.num_computed_tokens + tokens >= known
+            now += tokens - len(drafts.get(name, ())) == 1 and request.num_computed_tokens >= request.num_prompt_tokens
+        return after, now
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, Any]:
+        outputs: dict[int, Any] = super().update_from_output(  # type: ignore[misc]
+            scheduler_output, model_runner_output
+        )
+        while self._flights:
+            planned, step = self._flights.popleft()
+            if planned is scheduler_output:
+                sampled = model_runner_output.sampled_token_ids
+                emitted = sum(map(len, sampled))
+                accepted = emitted - sum(map(bool, sampled))
+                self.lengths.settle(step, accepted, emitted, busy=bool(self.running))
+                break
+        if self.keeper is not None:
+            self.keeper.tick()
+        return outputs
+
+    def shutdown(self) -> None:
+        if self.keeper is not None:
+            self.keeper.save()
+        super().shutdown()  # type: ignore[misc]
+
+
+def requested_limit(request: Request) -> int | None:
+    """Most tokens to draft for this request, if it asked for a limit."""
+    given = (request.sampling_params.extra_args or {}) if request.sampling_params else {}
+    if LIMIT not in given:
+        return None
+    try:
+        limit = int(given[LIMIT])
+        if limit < 0 or limit != float(given[LIMIT]):
+            raise ValueError
+    except (TypeError, ValueError):
+        logger.warning("wager: %s is a whole number of tokens, 0 for none, not %r; ignored", LIMIT, given[LIMIT])
+        return None
+    return limit
+
+
+class Adaptive(_Adapting, Scheduler):
+    """Synchronous scheduling with an adaptive length."""
+
+
+class AdaptiveAsync(_Adapting, AsyncScheduler):
+    """Asynchronous scheduling with an adaptive length."""
+
+
+class Limited(_Limits, Scheduler):
+    """Synchronous scheduling beside the proposer hook, which chooses lengths itself."""
+
+
+class LimitedAsync(_Limits, AsyncScheduler):
+    """Asynchronous scheduling beside the proposer hook."""

@@ -1,0 +1,69 @@
+"""What a policy learned, kept in a file that is always whole."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from wager.policies import ArmPolicy
+
+EVERY = 10.0  # seconds between two savings
+
+
+def load(path: Path, policy: ArmPolicy) -> bool:
+    """Take up what the file holds; False where there is no such file.
+
+    Raises ValueError with one sentence where the file is of another policy or no state at all.
+    """
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no policy state")
+        policy.load(content)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ValueError(f"cannot read policy state {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"policy state {path} does not fit: {error}; name another file or remove it") from None
+    return True
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write it beside the path, and onto the disk, before it takes the path's name: a reader never sees half."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+class Keeper:
+    """Saves a policy now and then, and when the process ends."""
+
+    def __init__(self, path: Path, policy: ArmPolicy, clock: Callable[[], float] = monotonic) -> None:
+        self.path, self.policy, self.clock = path, policy, clock
+        self._next = clock() + EVERY
+        load(path, policy)
+        atexit.register(self.save)
+
+    def tick(self) -> None:
+        """Save if it is time to."""
+        if self.clock() >= self._next:
+            self.save()
+            self._next = self.clock() + EVERY
+
+    def save(self) -> None:
+        """Save now."""
+        save(self.path, self.policy.state())

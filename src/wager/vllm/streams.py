@@ -1,0 +1,343 @@
+"""Which row of vLLM's batch is which request: told by the text alone, since no request's name is passed on."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Tokens = npt.NDArray[np.int32]
+Key = tuple[int, int]  # length and digest of a text
+
+WINDOW = 16  # last tokens compared: the end of an output, which a new prompt in the same row does not end with
+SPREAD = 16  # tokens compared evenly over the whole text
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One request as long as it lives, in whatever row it stands."""
+
+    slot: int  # a small number of its own while it is known, another's afterwards: for arrays by request
+    length: int = 0  # tokens known
+    before: int = 0  # of them, known before this step: the new ones are text[before:length]; 0 where fresh
+    fresh: bool = True  # first seen in this step
+    resumed: bool = False  # known, but not seen in the step before: its last proposal was not verified
+    payload: Any = None  # the caller's own
+    seen: int = 0  # the step it was last seen in, set when it is missed
+
+
+class Streams:
+    """Gives every row of a batch its Stream, step after step, while requests come, go, move and return.
+
+    In most steps every row holds the request it held before. Whether it does is looked up in all rows at once: the
+    text must be as much longer as tokens were sampled, its last tokens and some spread over it must be the same.
+    Every text's digest is kept as well, so that a text can be compared in full without being kept. It is for rows
+    that differ, which are searched for among all known streams; for rows that look alike, which might have swapped
+    places; and for one more row each step in turn, so that no mistake could last, nor even begin with one row.
+    """
+
+    def __init__(
+        self,
+        max_rows: int,
+        *,
+        idle_steps: int = 2000,
+        keep: int = 1024,
+        unseen: int = 0,
+        on_drop: Callable[[Stream], None] | None = None,
+    ) -> None:
+        if max_rows < 1:
+            raise ValueError(f"a batch has at least 1 row, not {max_rows}")
+        if idle_steps < 0 or keep < 0 or unseen < 0:
+            raise ValueError(f"idle_steps, keep and unseen are 0 or more, not {idle_steps}, {keep} and {unseen}")
+        self.max_rows = max_rows
+        self.idle_steps = idle_steps  # a stream missed for more steps is dropped
+        self.keep = keep  # streams kept that are missed; of more, those missed longest are dropped
+        self.unseen = unseen  # most tokens the texts may have grown by in steps that were not followed; 0: never any
+        self.slots = max_rows + keep  # every stream's slot is below this
+        self._on_drop = on_drop
+        self._step = 0
+        self._most = 0  # tokens a row can hold
+        self._weights: Integers = np.zeros(0, dtype=np.int64)  # by position in a text
+        # By row. Places are positions in the flat array of all rows' tokens.
+        self._starts: Integers = np.zeros(max_rows, dtype=np.int64)
+        self._lengths: Integers = np.full(max_rows, -1, dtype=np.int64)  # -1: no stream
+        self._digests: Integers = np.zeros(max_rows, dtype=np.int64)
+        self._digested: Integers = np.zeros(max_rows, dtype=np.int64)  # tokens in the digest, all but WINDOW or fewer
+        self._renew: Integers = np.zeros(max_rows, dtype=np.int64)  # length from which on to spread anew
+        self._places: Integers = np.zeros((max_rows, SPREAD + WINDOW), dtype=np.int64)
+        self._tokens: Tokens = np.zeros((max_rows, SPREAD + WINDOW), dtype=np.int32)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._free = list(range(self.slots))  # a heap: the lowest is given out first
+        self._seats: list[Stream | None] = []  # by row, in the last step
+        self._seated = 0  # how many of them are not None
+        self._flagged: list[Stream] = []  # fresh or resumed in the last step
+        self._behind = 0  # most tokens of a text not in its digest
+        self._doubted: list[int] = []  # rows that look like another
+        self._missed: dict[Stream, tuple[Key, int]] = {}  # not seen in the last step, missed longest first; text, look
+        self._by_text: dict[Key, list[Stream]] = {}  # the same streams
+        self._looks: Counter[int] = Counter()  # how many of them look like that
+        self._lengths[:] = -1
+
+    def __len__(self) -> int:
+        """How many streams are known, those missed included."""
+        return self._seated + len(self._missed)
+
+    def reset(self) -> None:
+        """Drop all streams."""
+        streams = [*self._missed, *filter(None, self._seats)]
+        self._clear()
+        if self._on_drop is not None:
+            for stream in streams:
+                self._on_drop(stream)
+
+    def follow(
+        self, sampled: list[list[int]], lengths: npt.NDArray[Any], token_ids: npt.NDArray[Any]
+    ) -> list[Stream | None]:
+        """Each row's stream in this step; None where nothing was sampled, as in a prompt still being read.
+
+        ``lengths`` (rows or more,) count the sampled tokens, and ``token_ids`` (rows or more, longest) hold them.
+        """
+        rows = len(sampled)
+        if rows > self.max_rows:
+            raise ValueError(f"a batch of {rows} rows is more than the {self.max_rows} this was made for")
+        if self._most != token_ids.shape[1]:
+            self._fit(token_ids.shape[1])
+        self._step += 1
+        for stream in self._flagged:
+            stream.fresh = stream.resumed = False
+        self._flagged.clear()
+
+        flat = token_ids.reshape(-1)
+        counts = list(map(len, sampled))
+        new = np.array(counts, dtype=np.int64)
+        length = lengths[:rows].astype(np.int64)
+        before = length - new
+        same = self._alike(flat, before)
+        at: Any = slice(rows)
+        if 0 in counts:
+            same &= new > 0
+            at = np.flatnonzero(new)
+        if rows:
+            self._confirm(token_ids, same)
+        stayed = np.count_nonzero(same)
+        if not stayed == self._seated == rows - counts.count(0) or rows != len(self._seats):
+            self._reseat(token_ids, before, new > 0, same)
+            self._behind = WINDOW  # rows that changed have no tokens spread over them yet
+        if self._seated:
+            self._behind += max(counts)
+            self._advance(flat, length, new, at)
+        self._trim()
+        return self._seats.copy()
+
+    def _fit(self, most: int) -> None:
+        """Prepare for rows of so many tokens."""
+        if self._most:
+            self.reset()  # places are positions in another array
+        self._most = most
+        self._starts = np.arange(self.max_rows, dtype=np.int64) * most
+        # odd, so that no token is lost in the multiplication
+        self._weights = np.random.default_rng(0).integers(-(2**63), 2**63, max(most, WINDOW), dtype=np.int64) | 1
+
+    def _alike(self, flat: npt.NDArray[Any], before: Integers) -> Mask:
+        """Rows that seem to hold the text they held."""
+        rows = len(before)
+        same: Mask = self._lengths[:rows] == before
+        # A text shorter than the window has tokens of the row before it in there: should those change, it is searched.
+        differ = flat.take(self._places[:rows], mode="wrap") != self._tokens[:rows]
+        if np.count_nonzero(differ):
+            same &= ~differ.any(axis=1)
+        return same
+
+    def _confirm(self, token_ids: npt.NDArray[Any], same: Mask) -> None:
+        """Compare in full the rows that look like another, and the one whose turn it is."""
+        rows = len(same)
+        for row in (self._step % rows, *self._doubted):
+            # what is not in the digest is in the window
+            if row < rows and same[row] and self._digest(token_ids[row], self._digested[row]) != self._digests[row]:
+                same[row] = False
+
+    def _digest(self, text: npt.NDArray[Any], length: int) -> int:
+        """A number that another text of this length has only by a chance of less than one in billions."""
+        # Multilinear hashing, modulo 2**64: a sum that grows with the text.
+        return int(np.dot(text[:length], self._weights[:length]))
+
+    def _reseat(self, token_ids: npt.NDArray[Any], before: Integers, active: Mask, same: Mask) -> None:
+        """Find the streams of all rows that do not hold the request they held."""
+        rows = len(same)
+        held = len(self._seats)
+        self._settle(slice(held), self._lengths[:held], self._tokens[:held, SPREAD:])
+        looks = dict(zip(self._seats, self._look(self._lengths[:held], self._tokens[:held, SPREAD:]), strict=True))
+        seats: list[Stream | None] = [None] * rows
+        left: dict[Key, list[Stream]] = {}  # seen in the last step, not yet in this one
+        for row, stream in enumerate(self._seats):
+            if stream is not None and row < rows and same[row]:
+                seats[row] = stream
+            elif stream is not None:
+                left.setdefault((stream.length, int(self._digests[row])), []).append(stream)
+        skipped = not same.any()
+        changed = np.flatnonzero(active & ~same).tolist()
+        lost: dict[int, Key] = {}  # rows whose text nobody had
+        for row in changed:
+            key = int(before[row]), self._digest(token_ids[row], before[row])
+            self._digested[row], self._digests[row] = key
+            self._renew[row] = 0
+            if (stream := _take(left, key)) is not None:
+                skipped = False
+            elif (stream := _take(self._by_text, key)) is not None:
+                self._find(stream)
+                self._resume(stream)
+            else:
+                lost[row] = key
+            seats[row] = stream
+        if skipped and self.unseen:
+            self._catch_up(token_ids, seats, left, lost)
+        for key, streams in left.items():
+            for stream in streams:
+                stream.seen = self._step - 1
+                self._missed[stream] = key, looks[stream]
+                self._looks[looks[stream]] += 1
+                self._by_text.setdefault(key, []).append(stream)
+        self._trim()  # before slots are given out
+        for row in lost:
+            seats[row] = stream = Stream(heapq.heappop(self._free))
+            self._flagged.append(stream)
+        ends = self._starts[changed] + before[changed]
+        self._places[changed, SPREAD:] = ends[:, None] + np.arange(-WINDOW, 0)
+        self._lengths[:rows][~active] = -1
+        self._lengths[rows:] = -1
+        self._seats, self._seated = seats, int(np.count_nonzero(active))
+
+    def _catch_up(
+        self,
+        token_ids: npt.NDArray[Any],
+        seats: list[Stream | None],
+        left: dict[Key, list[Stream]],
+        lost: dict[int, Key],
+    ) -> None:
+        """Find the streams that grew by more than was sampled now, where some steps were not followed.
+
+        vLLM leaves the proposer out of steps in which some request is about to fill the model's context: all others
+        then grow unseen. One text alone that goes on from a known one is rather the next turn of a conversation.
+        """
+        found: dict[int, tuple[Key, Stream]] = {}
+        for row, (length, digest) in lost.items():
+            reach = min(self.unseen, length)
+            span = slice(length - reach, length)
+            terms = token_ids[row, span] * self._weights[span]
+            earlier = np.int64(digest) - np.cumsum(terms[::-1])
+            for key in zip(range(length - 1, length - reach - 1, -1), earlier.tolist(), strict=True):
+                if (stream := _take(left, key)) is not None:
+                    found[row] = key, stream
+                    break
+        for row, (key, stream) in found.items():
+            if len(found) > 1:
+                del lost[row]
+                seats[row] = stream
+                self._resume(stream)
+            else:
+                left.setdefault(key, []).append(stream)
+
+    def _resume(self, stream: Stream) -> None:
+        stream.resumed = True
+        self._flagged.append(stream)
+
+    def _advance(self, flat: npt.NDArray[Any], length: Integers, new: Integers, at: Any) -> None:
+        """Take the sampled tokens of these rows into what is known of their texts."""
+        length = length[at]
+        ends = self._places[at, SPREAD:] + new[at, None]
+        window = flat.take(ends, mode="wrap")
+        self._places[at, SPREAD:] = ends
+        self._tokens[at, SPREAD:] = window
+        self._lengths[at] = length
+        if self._behind > WINDOW:
+            places = (self._starts[at] + length)[:, None] + np.arange(-self._behind, 0)
+            self._settle(at, length, flat.take(places, mode="wrap"))
+            self._spread(flat, length, np.arange(self.max_rows)[at])
+            self._behind = 0
+        now = length.tolist()
+        for stream, tokens in zip(filter(None, self._seats), now, strict=True):
+            stream.before, stream.length = stream.length, tokens
+        looks = self._look(length, window)
+        self._doubted.clear()
+        if len(set(looks)) < len(looks) or not self._looks.keys().isdisjoint(looks):
+            self._doubt(looks, at)
+
+    def _settle(self, at: Any, length: Integers, tokens: Tokens) -> None:
+        """Take tokens that are not yet in the digests there: those that end the texts are given (rows, tokens)."""
+        places = length[:, None] + np.arange(-tokens.shape[1], 0)
+        terms = self._weights.take(places, mode="wrap")
+        terms *= tokens
+        terms *= places >= self._digested[at, None]
+        self._digests[at] += terms.sum(axis=1)
+        self._digested[at] = length
+
+    def _spread(self, flat: npt.NDArray[Any], length: Integers, rows: Integers) -> None:
+        """Choose tokens evenly over each text; again when it has doubled, lest all stand in the prompt."""
+        due = np.flatnonzero(length >= self._renew[rows])
+        rows, length = rows[due], length[due]
+        places = self._starts[rows, None] + np.arange(SPREAD) * length[:, None] // SPREAD
+        self._places[rows, :SPREAD] = places
+        self._tokens[rows, :SPREAD] = flat.take(places)
+        self._renew[rows] = 2 * length
+
+    def _look(self, length: Integers, window: Tokens) -> list[int]:
+        """Numbers that are the same for texts of the same length and last tokens."""
+        looks = np.ascontiguousarray(window).view(np.int64) @ self._weights[: WINDOW // 2]  # two tokens a number
+        looks += length
+        return looks.tolist()  # type: ignore[no-any-return]
+
+    def _doubt(self, looks: list[int], at: Any) -> None:
+        """Note the rows that could be taken for another text's, known too, when that one stands there.
+
+        Requests of one template stand at the same length with the same first words written, and vLLM swaps rows.
+        """
+        texts: dict[int, set[Key]] = {}
+        keys = list(zip(self._digested[at].tolist(), self._digests[at].tolist(), strict=True))
+        for look, key in zip(looks, keys, strict=True):
+            texts.setdefault(look, set()).add(key)
+        rows = np.arange(self.max_rows)[at].tolist()
+        for row, look in zip(rows, looks, strict=True):
+            if len(texts[look]) > 1 or look in self._looks:
+                self._doubted.append(row)
+
+    def _find(self, stream: Stream) -> Key:
+        """Miss a stream no more; its text."""
+        key, look = self._missed.pop(stream)
+        self._looks[look] -= 1
+        if not self._looks[look]:
+            del self._looks[look]
+        return key
+
+    def _trim(self) -> None:
+        """Drop the streams missed for too long, and the oldest of too many."""
+        while self._missed:
+            stream = next(iter(self._missed))
+            if len(self._missed) <= self.keep and self._step - stream.seen <= self.idle_steps:
+                return
+            key = self._find(stream)
+            self._by_text[key].remove(stream)
+            if not self._by_text[key]:
+                del self._by_text[key]
+            heapq.heappush(self._free, stream.slot)
+            if self._on_drop is not None:
+                self._on_drop(stream)
+
+
+def _take(streams: dict[Key, list[Stream]], key: Key) -> Stream | None:
+    """Take out one of the streams of this text: the one seen last."""
+    found = streams.get(key)
+    if not found:
+        return None
+    stream = found.pop()
+    if not found:
+        del streams[key]
+    return stream

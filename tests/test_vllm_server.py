@@ -1,0 +1,203 @@
+"""The real server on the real model, through the real client: both hooks write what vLLM writes without them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+openai = pytest.importorskip("openai", reason="the OpenAI client is not installed; it comes with wager[bench]")
+
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from wager.bench.servers import Server  # noqa: E402
+from wager.cli.app import app  # noqa: E402
+from wager.vllm.settings import Settings  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("server")  # one process starts the servers and talks to them
+
+ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+HOOKS = {  # lengths and drafters changed at random in every step; and what `wager serve` does by default
+    "scheduler": ("--drafter", "ngram", "--policy", "random"),
+    "proposer": ("--drafter", "suffix,prompt-lookup", "--policy", "random"),
+    "default": (),
+}
+TOKENS = 32
+END = "<|im_end|>"  # which the server leaves out of the text
+TIE = 1e-3  # nats between two tokens that float error may swap
+
+FRUIT = "apple, pear, plum, quince, apple, pear, plum, quince, apple, pear"
+PROMPTS = [
+    f"Repeat this list exactly, three times: {FRUIT}.",
+    "Write the numbers from one to twelve as words, separated by commas.",
+    "def add(a, b):\n    return a + b\n\nRewrite this function with type hints, and repeat it twice.",
+    "Tell me a short story about a lighthouse.",
+    f"Sort these words and write every one of them: {FRUIT}.",
+    "Summarize: The harbour was quiet. The boats lay in the harbour. The harbour master slept. The boats waited.",
+    "Translate to French: The cat sits on the table, and the dog sits under the table.",
+    "Copy this text: one two three four five six seven eight nine ten one two three four five six seven.",
+    "What is the capital of Italy, and what is it known for?",
+    "List five animals, then list the same five animals again.",
+    "for i in range(10):\n    print(i)\n\nExplain this code line by line, quoting each line.",
+    "Say hello ten times.",
+]
+
+
+def client(server: Server) -> Any:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+
+
+def ask(server: Server, prompt: str, **given: Any) -> Any:
+    return client(server).chat.completions.create(
+        model="smollm2-135m",
+        messages=[{"role": "user", "content": prompt}],
+        max_tokens=TOKENS,
+        temperature=0,
+        **given,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, smollm2_folder: str) -> list[list[Any]]:
+    """What vLLM writes by itself, with the two likeliest tokens at every position."""
+    served = ("--dtype", "float32", "--served-model-name", "smollm2-135m", *ARGUMENTS)
+    with Server.vllm(smollm2_folder, *served, log=folder / "plain.log", environment=ENVIRONMENT) as server:
+        server.wait()
+        answers = [ask(server, prompt, logprobs=True, top_logprobs=2) for prompt in PROMPTS]
+    return [answer.choices[0].logprobs.content for answer in answers]
+
+
+@pytest.fixture(scope="module", params=HOOKS)
+def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Server]:
+    name = request.param
+    state = ("--state", str(folder / f"{name}.json"), "--log-seconds", "2")
+    made = Server.wager(
+        "smollm2-135m", *HOOKS[name], *state, *ARGUMENTS, log=folder / f"{name}.log", environment=ENVIRONMENT
+    )
+    with made:
+        yield made.wait()
+
+
+def counters(server: Server) -> dict[str, float]:
+    """Every metric of the server, summed over its labels."""
+    total: dict[str, float] = {}
+    for family in text_string_to_metric_families(server.metrics()):
+        for sample in family.samples:
+            total[sample.name] = total.get(sample.name, 0.0) + sample.value
+    return total
+
+
+def differs(expected: list[Any], text: str) -> bool:
+    """Whether a text parts from what vLLM alone writes where its two likeliest tokens are not a tie."""
+    written = ""
+    for token in expected:
+        if token.token == END:
+            break
+        if not text.startswith(written + token.token):
+            first, second = (choice.logprob for choice in token.top_logprobs[:2])
+            return bool(first - second > TIE)
+        written += token.token
+    return text != written
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 12])
+def test_greedy_texts_are_those_of_the_server_without_speculation(
+    expected: list[list[Any]], server: Server, concurrency: int
+) -> None:
+    before = counters(server)
+    with ThreadPoolExecutor(concurrency) as pool:
+        texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, PROMPTS))
+    wrong = [i for i, text in enumerate(texts) if differs(expected[i], text)]
+    assert not wrong, [(texts[i], "".join(t.token for t in expected[i])) for i in wrong]
+    sleep(1.5)  # counts are written once a second
+    after = counters(server)
+    name = "wager_accepted_tokens_total"
+    assert after[name] > before.get(name, 0), "nothing was accepted, so nothing was shown"
+
+
+def test_a_changed_text_would_be_seen(expected: list[list[Any]]) -> None:
+    text = "".join(token.token for token in expected[0])
+    at = next(i for i, t in enumerate(expected[0]) if t.top_logprobs[0].logprob - t.top_logprobs[1].logprob > TIE)
+    wrong = "".join(t.token for t in expected[0][:at]) + "@" + text[at + 1 :]
+    assert not differs(expected[0], text)
+    assert differs(expected[0], wrong)
+    assert differs(expected[0], text + " and more")
+
+
+def test_a_stream_is_the_same_text(expected: list[list[Any]], server: Server) -> None:
+    chunks = ask(server, PROMPTS[0], stream=True)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert len(pieces) > 2
+    assert not differs(expected[0], "".join(pieces))
+
+
+def test_an_aborted_request_leaves_nothing_behind(expected: list[list[Any]], server: Server) -> None:
+    stream = client(server).chat.completions.create(
+        model="smollm2-135m",
+        messages=[{"role": "user", "content": PROMPTS[3]}],
+        max_tokens=600,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    for n, _ in enumerate(stream):
+        if n == 3:
+            break
+    stream.close()
+    ends = monotonic() + 30
+    while counters(server)["vllm:num_requests_running"] > 0:
+        assert monotonic() < ends, "the aborted request is still running"
+        sleep(0.2)
+    assert not differs(expected[1], ask(server, PROMPTS[1]).choices[0].message.content)
+
+
+def test_a_request_can_turn_speculation_off(expected: list[list[Any]], server: Server) -> None:
+    sleep(1.5)
+    before = counters(server)["vllm:spec_decode_num_draft_tokens_total"]
+    answer = ask(server, PROMPTS[0], extra_body={"vllm_xargs": {"wager_max_length": 0}})
+    assert not differs(expected[0], answer.choices[0].message.content)
+    assert counters(server)["vllm:spec_decode_num_draft_tokens_total"] == before
+
+
+def test_the_metrics_add_up_and_top_shows_them(server: Server) -> None:
+    ask(server, PROMPTS[7])
+    sleep(1.5)
+    found = counters(server)
+    assert found["wager_accepted_tokens_total"] <= found["wager_drafted_tokens_total"]
+    assert found["wager_emitted_tokens_total"] >= found["wager_pulls_total"] > 0
+    assert found["wager_steps_total"] > 0
+    assert 0 < found["wager_decision_seconds_total"] / found["wager_steps_total"] < 0.01
+    assert found["wager_info"] == 1
+    shown = CliRunner().invoke(app, ["top", server.url, "--once", "--json", "--interval", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)
+
+
+def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(ask, server, prompt) for prompt in PROMPTS[:4]]
+        sleep(11)  # one saving at least
+        state = next(path for path in folder.glob("*.json") if path.stem in server.log.stem)
+        server.kill()
+        for answer in running:
+            answer.exception()
+    content = json.loads(state.read_text())
+    drafters = ("ngram",) if server.log.stem == "scheduler" else ("suffix", "prompt-lookup")
+    settings = Settings(drafters, policy="" if server.log.stem == "default" else "random")
+    policy = settings.build_policy()
+    policy.load(content)
+    assert math.isfinite(len(content))
+    assert not list(folder.glob("*.part"))

@@ -1,0 +1,214 @@
+"""What serving is told, and what it refuses before anything is loaded; no vLLM needed but where it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from wager.cli import main
+from wager.core import Arm
+from wager.vllm import state, versions
+from wager.vllm.control import Control
+from wager.vllm.costs import StepCosts
+from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"drafters": ("medusa",)}, "unknown drafter 'medusa'"),
+        ({"drafters": ("suffix=3",)}, "is written suffix"),
+        ({"drafters": ("eagle",)}, "is written eagle=MODEL"),
+        ({"drafters": ("ngram=3",)}, "is written ngram"),
+        ({"drafters": ("ngram", "suffix")}, "only one such in an engine"),
+        ({"drafters": ("suffix", "suffix")}, "named twice"),
+        ({"drafters": ()}, "at least one drafter"),
+        ({"max_length": 0}, "1 to 32 tokens, not 0"),
+        ({"max_length": 33}, "1 to 32 tokens, not 33"),
+        ({"budget": -1}, "0 (none) or more"),
+        ({"budget": 8, "drafters": ("ngram",)}, "a token budget is for"),
+        ({"budget": 8, "policy": "nightjar"}, "has no token budget; portfolio has"),
+        ({"uniform": "maybe"}, "auto, always or never"),
+        ({"policy": "clairvoyant"}, "unknown policy 'clairvoyant'"),
+        ({"policy": "fixed:length=3"}, "needs both"),
+        ({"policy": "nightjar:beta=1"}, "has no parameter 'beta'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_one_sentence(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        Settings(**given)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_drafter_that_vllm_runs_goes_to_the_scheduler_and_ours_to_the_proposer() -> None:
+    assert Settings(("ngram",)).hook == SCHEDULER
+    assert Settings(("eagle=folder",)).hook == SCHEDULER
+    assert Settings(("suffix", "prompt-lookup")).hook == PROPOSER
+
+
+def test_off_and_the_longest_length_are_always_arms() -> None:
+    for drafters in (("ngram",), ("suffix", "prompt-lookup")):
+        for longest in (1, 2, 5, 8):
+            arms = Settings(drafters, longest).arms
+            assert str(arms[0]) == "off"
+            names = {arm.drafter for arm in arms[1:]}
+            assert len(names) == len(drafters)
+            assert all(Arm(name, longest) in arms for name in names)
+
+
+def test_settings_reach_the_engine_as_they_were() -> None:
+    settings = Settings(("suffix",), 4, "kl-ucb:reward=goodput", 0, "never", 7, "file", "other", 3.0)
+    carried = json.loads(json.dumps(settings.additional_config()))
+    assert Settings.of(carried) == settings
+
+
+@pytest.mark.parametrize("carried", [None, {}, {KEY: 3}, {"other": {}}])
+def test_an_engine_without_settings_says_how_to_start_it(carried: Any) -> None:
+    with pytest.raises(ValueError, match="start it with `wager serve`"):
+        Settings.of(carried)
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="no setting speed"):
+        Settings.of({KEY: {"drafters": ["suffix"], "speed": 2}})
+
+
+@pytest.mark.parametrize("found", ["0.25.1", "0.33.0", "1.0.0", "dev"])
+def test_a_version_that_was_not_tried_is_refused_by_name_and_range(found: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        versions.check(found)
+    assert found in str(refused.value)
+    assert "0.32" in str(refused.value)
+    assert "pip install" in str(refused.value)
+
+
+@pytest.mark.parametrize("found", ["0.32.0", "0.32.1+cpu"])
+def test_a_version_that_was_tried_is_not(found: str) -> None:
+    versions.check(found)
+
+
+def test_state_survives_and_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(("ngram",), policy="round-robin")
+    policy = settings.build_policy()
+    path = tmp_path / "state.json"
+    assert not state.load(path, policy)
+    policy.last = 3  # type: ignore[attr-defined]
+    state.save(path, policy.state())
+    other = settings.build_policy()
+    assert state.load(path, other)
+    assert other.state() == policy.state()
+
+    def fails(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="disk full"):
+        state.save(path, {"half": 1})
+    assert state.load(path, other)
+    assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"policy": "Nightjar"}'])
+def test_state_that_does_not_fit_is_refused_with_one_sentence(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="does not fit") as refused:
+        state.load(path, Settings(("ngram",), policy="round-robin").build_policy())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy"
+    settings = Settings(("ngram",), policy="off", control=str(path))
+    first = settings.build_policy()
+    control = Control(settings, first)
+    monkeypatch.setattr("wager.vllm.control.EVERY", 0.0)
+    assert control.policy() is first
+
+    def say(spec: str, at: int) -> Any:
+        path.write_text(spec)
+        os.utime(path, ns=(at, at))
+        return control.policy()
+
+    robin = say("round-robin", 1)
+    assert type(robin).__name__ == "RoundRobin"
+    assert say("off", 2) is first
+    assert say("round-robin", 3) is robin
+    assert say("+round-robin", 4) is not robin, "a plus starts anew"
+
+
+def test_a_step_in_which_the_length_changes_is_taken_apart() -> None:
+    import random
+
+    rng = random.Random(0)
+    costs = StepCosts()
+    verify = {0: 0.050, 2: 0.055, 5: 0.070}
+    draft = {0: 0.0, 2: 0.010, 5: 0.025}
+    before = 0
+    for _ in range(4000):
+        now = rng.choice([0, 2, 5])
+        costs.observe(4, before, now, (verify[before] + draft[now]) * rng.uniform(0.95, 1.05))
+        before = now
+    for length, seconds in draft.items():
+        assert costs.drafting(4, length) == pytest.approx(seconds, abs=0.003)
+    assert costs.drafting(64, 5) == 0.0, "nothing is known of such a batch"
+
+
+def test_what_taking_up_drafting_costs_is_measured() -> None:
+    costs = StepCosts()
+    for turn in range(400):
+        for step in range(8):
+            now = 4 if step >= 4 else 0
+            was = 4 if step >= 5 or (step == 0 and turn) else 0
+            woke = step == 4
+            costs.observe(1, was, now, 0.05 + 0.02 * (was > 0) + 0.01 * (now > 0) + 0.03 * woke, woke=woke)
+    assert costs.switching > 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--drafter", "medusa"], "unknown drafter 'medusa'"),
+        (["--policy", "clairvoyant"], "unknown policy 'clairvoyant'"),
+        (["--max-length", "0"], "1 to 32 tokens, not 0"),
+        (["--max-length", "99"], "1 to 32 tokens, not 99"),
+        (["--scheduler-cls", "mine.Scheduler"], "--scheduler-cls cannot be given"),
+        (["--speculative-config", "{"], "--speculative-config is a JSON object"),
+        (["--speculative-config", '{"method": "ngram"}'], "follows from the drafter"),
+        (["--data-parallel-size", "2"], "start one server for each replica"),
+        (["--drafter", "retrieval=/no/such.store"], "/no/such.store"),
+        (["--drafter", "eagle=/no/such/model"], "/no/such/model"),
+        (["--drafter", "draft-model=smollm2-135m", "--max-model-len", "many"], "vLLM"),
+        (["--state", "/no/such/folder/state.json"], "no folder"),
+    ],
+)
+def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    smollm2_folder: str,
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said in error
+
+
+def test_help_says_where_the_other_arguments_come_from() -> None:
+    from wager.cli.app import app
+
+    shown = CliRunner().invoke(app, ["serve", "--help"])
+    assert shown.exit_code == 0
+    assert "vllm serve --help" in shown.output
