@@ -18,6 +18,7 @@ openai = pytest.importorskip("openai", reason="the OpenAI client is not installe
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+from wager.bench.reference import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
 from wager.vllm.settings import Settings  # noqa: E402
@@ -32,8 +33,6 @@ HOOKS = {  # lengths and drafters changed at random in every step; and what `wag
     "default": (),
 }
 TOKENS = 32
-END = "<|im_end|>"  # which the server leaves out of the text
-TIE = 1e-3  # nats between two tokens that float error may swap
 
 FRUIT = "apple, pear, plum, quince, apple, pear, plum, quince, apple, pear"
 PROMPTS = [
@@ -72,13 +71,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(folder: Path, smollm2_folder: str) -> list[list[Any]]:
+def expected(folder: Path, smollm2_folder: str) -> list[Reference]:
     """What vLLM writes by itself, with the two likeliest tokens at every position."""
     served = ("--dtype", "float32", "--served-model-name", "smollm2-135m", *ARGUMENTS)
     with Server.vllm(smollm2_folder, *served, log=folder / "plain.log", environment=ENVIRONMENT) as server:
         server.wait()
         answers = [ask(server, prompt, logprobs=True, top_logprobs=2) for prompt in PROMPTS]
-    return [answer.choices[0].logprobs.content for answer in answers]
+    return [Reference.of(answer) for answer in answers]
 
 
 @pytest.fixture(scope="module", params=HOOKS)
@@ -101,51 +100,38 @@ def counters(server: Server) -> dict[str, float]:
     return total
 
 
-def differs(expected: list[Any], text: str) -> bool:
-    """Whether a text parts from what vLLM alone writes where its two likeliest tokens are not a tie."""
-    written = ""
-    for token in expected:
-        if token.token == END:
-            break
-        if not text.startswith(written + token.token):
-            first, second = (choice.logprob for choice in token.top_logprobs[:2])
-            return bool(first - second > TIE)
-        written += token.token
-    return text != written
-
-
 @pytest.mark.parametrize("concurrency", [1, 4, 12])
 def test_greedy_texts_are_those_of_the_server_without_speculation(
-    expected: list[list[Any]], server: Server, concurrency: int
+    expected: list[Reference], server: Server, concurrency: int
 ) -> None:
     before = counters(server)
     with ThreadPoolExecutor(concurrency) as pool:
         texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, PROMPTS))
-    wrong = [i for i, text in enumerate(texts) if differs(expected[i], text)]
-    assert not wrong, [(texts[i], "".join(t.token for t in expected[i])) for i in wrong]
+    wrong = [i for i, text in enumerate(texts) if expected[i].differs(text)]
+    assert not wrong, [(texts[i], expected[i].text) for i in wrong]
     sleep(1.5)  # counts are written once a second
     after = counters(server)
     name = "wager_accepted_tokens_total"
     assert after[name] > before.get(name, 0), "nothing was accepted, so nothing was shown"
 
 
-def test_a_changed_text_would_be_seen(expected: list[list[Any]]) -> None:
-    text = "".join(token.token for token in expected[0])
-    at = next(i for i, t in enumerate(expected[0]) if t.top_logprobs[0].logprob - t.top_logprobs[1].logprob > TIE)
-    wrong = "".join(t.token for t in expected[0][:at]) + "@" + text[at + 1 :]
-    assert not differs(expected[0], text)
-    assert differs(expected[0], wrong)
-    assert differs(expected[0], text + " and more")
+def test_a_changed_text_would_be_seen(expected: list[Reference]) -> None:
+    text = expected[0].text
+    at = next(i for i, lead in enumerate(expected[0].leads) if lead > TIE)
+    wrong = "".join(expected[0].tokens[:at]) + "@" + text[at + 1 :]
+    assert not expected[0].differs(text)
+    assert expected[0].differs(wrong)
+    assert expected[0].differs(text + " and more")
 
 
-def test_a_stream_is_the_same_text(expected: list[list[Any]], server: Server) -> None:
+def test_a_stream_is_the_same_text(expected: list[Reference], server: Server) -> None:
     chunks = ask(server, PROMPTS[0], stream=True)
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert len(pieces) > 2
-    assert not differs(expected[0], "".join(pieces))
+    assert not expected[0].differs("".join(pieces))
 
 
-def test_an_aborted_request_leaves_nothing_behind(expected: list[list[Any]], server: Server) -> None:
+def test_an_aborted_request_leaves_nothing_behind(expected: list[Reference], server: Server) -> None:
     stream = client(server).chat.completions.create(
         model="smollm2-135m",
         messages=[{"role": "user", "content": PROMPTS[3]}],
@@ -161,14 +147,14 @@ def test_an_aborted_request_leaves_nothing_behind(expected: list[list[Any]], ser
     while counters(server)["vllm:num_requests_running"] > 0:
         assert monotonic() < ends, "the aborted request is still running"
         sleep(0.2)
-    assert not differs(expected[1], ask(server, PROMPTS[1]).choices[0].message.content)
+    assert not expected[1].differs(ask(server, PROMPTS[1]).choices[0].message.content)
 
 
-def test_a_request_can_turn_speculation_off(expected: list[list[Any]], server: Server) -> None:
+def test_a_request_can_turn_speculation_off(expected: list[Reference], server: Server) -> None:
     sleep(1.5)
     before = counters(server)["vllm:spec_decode_num_draft_tokens_total"]
     answer = ask(server, PROMPTS[0], extra_body={"vllm_xargs": {"wager_max_length": 0}})
-    assert not differs(expected[0], answer.choices[0].message.content)
+    assert not expected[0].differs(answer.choices[0].message.content)
     assert counters(server)["vllm:spec_decode_num_draft_tokens_total"] == before
 
 

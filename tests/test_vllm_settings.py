@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,8 @@ from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_one_sentence(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(said)) as refused:
         Settings(**given)
-    assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -81,9 +81,8 @@ def test_unknown_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("found", ["0.25.1", "0.33.0", "1.0.0", "dev"])
 def test_a_version_that_was_not_tried_is_refused_by_name_and_range(found: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(found)) as refused:
         versions.check(found)
-    assert found in str(refused.value)
     assert "0.32" in str(refused.value)
     assert "pip install" in str(refused.value)
 

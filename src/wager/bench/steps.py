@@ -45,7 +45,9 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
 
     class Nothing:
         def __init__(self, vllm_config: Any) -> None:
-            self.vllm_config, self.requests, self.running = vllm_config, {}, [None]
+            self.vllm_config = vllm_config
+            self.requests: dict[str, Any] = {}
+            self.running = [None]
 
         def _update_after_schedule(self, scheduler_output: Any) -> None: ...
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:

@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 
 from wager.bench.decisions import arms_for, decision_seconds
-from wager.cli import engines, load, soaks, versus
+from wager.cli import endurance, engines, load, soaks, versus
 from wager.cli.files import check_writable, write_json
 from wager.policies import POLICIES
 
@@ -31,7 +31,9 @@ app.command("generate")(engines.generation)
 app.command("identity")(soaks.identity)
 app.command("memory")(soaks.memory)
 app.command("serve")(load.serve)
+app.command("endurance", context_settings={"allow_extra_args": True})(endurance.endurance)
 app.command("versus", context_settings={"allow_extra_args": True})(versus.versus)
+app.command("drafters", context_settings={"allow_extra_args": True})(versus.drafters)
 
 
 @app.command("decisions")

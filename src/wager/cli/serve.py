@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -94,15 +95,21 @@ def command(
     names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
     settings = Settings(names, max_length, policy, budget, uniform, seed, state, control, log_seconds)
     versions.check()
-    arguments = _arguments(model, settings, context.args)
-    price = _check(arguments, context.args)
-    if dry_run:
-        print(shlex.join(["vllm", "serve", *arguments]))
-        print("\n".join(price) or "speculation costs an idle engine nothing here")
-        return
-    for sentence in price:
-        print(f"wager: {sentence}", file=sys.stderr)
-    _run(arguments)
+    with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
+        # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
+        # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
+        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
+        arguments = _arguments(model, settings, context.args)
+        price = _check(arguments, context.args)
+        if dry_run:
+            print(shlex.join(["vllm", "serve", *arguments]))
+            print("\n".join(price) or "speculation changes nothing else in an idle engine here")
+            return
+        for sentence in price:
+            print(f"wager: {sentence}", file=sys.stderr)
+        from wager.vllm.server import serve
+
+        serve(arguments)
 
 
 def _arguments(model: str, settings: Settings, given: list[str]) -> list[str]:
@@ -150,6 +157,8 @@ def _check(arguments: list[str], given: list[str]) -> list[str]:
 
     from wager.vllm.launch import price_of_speculation
 
+    level = logging.getLogger("vllm").level
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # it says all of it again when it starts
     parser = FlexibleArgumentParser(prog="vllm serve", add_help=False, exit_on_error=False)
     parser.add_argument("model_tag")
     parser = AsyncEngineArgs.add_cli_args(parser)
@@ -164,6 +173,8 @@ def _check(arguments: list[str], given: list[str]) -> list[str]:
         raise ValueError(f"vLLM does not understand {shlex.join(given)}; see vllm serve --help") from None
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
+    finally:
+        logging.getLogger("vllm").setLevel(level)
 
 
 def _sentence(error: Exception) -> str:
@@ -173,13 +184,3 @@ def _sentence(error: Exception) -> str:
         if "error, " in line:
             return line.partition("error, ")[2].partition(" [type=")[0]
     return lines[0] if lines else type(error).__name__
-
-
-def _run(arguments: list[str]) -> None:
-    """Become `vllm serve`."""
-    # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the server
-    with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
-        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
-        from wager.vllm.server import serve
-
-        serve(arguments)

@@ -123,6 +123,62 @@ def versus(
     show(turns)
 
 
+def drafters(
+    context: typer.Context,
+    drafter: Annotated[str, typer.Option(help="Drafters to compare alone and together.")] = "suffix,prompt-lookup",
+    policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides in each engine.")] = "portfolio",
+    max_length: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5,
+    concurrency: Annotated[str, typer.Option(help="Requests in flight, one load each.")] = "1,4",
+    requests: Annotated[str, typer.Option(help="Requests of each of those loads.")] = "12,24",
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions that count, after one to warm up.")] = 3,
+    tasks: Annotated[str, typer.Option(help="Tasks the prompts are from.")] = "debug_bench,mt_bench,summarization",
+    max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 64,
+    longest_prompt: Annotated[int, typer.Option(min=16, help="Longer prompts, in tokens or so, are left out.")] = 700,
+    model: Model = MODEL,
+    data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
+    logs: Annotated[Path | None, typer.Option(help="Folder for the servers' logs.", show_default="none kept")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare each drafter alone with all of them in one engine, on a mixed workload: the same requests, turn by turn.
+
+    Further arguments go to every server, after --.
+    """
+    from wager.bench.servers import Server
+    from wager.bench.versus import PLAIN, Contest, closed
+    from wager.models import resolve
+
+    levels, counts = parse_ints(concurrency, "--concurrency"), parse_ints(requests, "--requests")
+    if len(levels) != len(counts):
+        raise ValueError(f"--requests names one number for each --concurrency, not {requests!r} for {concurrency!r}")
+    if json_file is not None:
+        check_writable(json_file)
+    asked = _prompts(data, tasks.split(","), max(counts), longest_prompt)
+    points = [closed(n, count, asked, max_tokens) for n, count in zip(levels, counts, strict=True)]
+    shared = ["--no-enable-prefix-caching", *context.args]
+    folder = str(resolve(model))
+    turns: list[Turn] = []
+    with ExitStack() as stack:
+        place = logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        place.mkdir(parents=True, exist_ok=True)
+        contest = Contest({}, {})
+        for number, name in enumerate([PLAIN, *drafter.split(","), "together"]):
+            log = place / f"{number}.log"
+            if name == PLAIN:
+                server = Server.vllm(folder, "--dtype", "float32", *shared, log=log)
+            else:
+                ours = ["--drafter", drafter if name == "together" else name, "--max-length", str(max_length)]
+                server = Server.wager(folder, *ours, "--policy", policy, *shared, log=log)
+            contest.servers[name.partition("=")[0]] = stack.enter_context(server).wait()
+            server.sleep()
+        warm: list[Turn] = []
+        _go(contest, list(contest.servers), points, [0], warm, "warming up")
+        for repeat in range(1, repeats + 1):
+            _go(contest, list(contest.servers), points, [repeat], turns, f"repetition {repeat}")
+            if json_file is not None:
+                write_json(json_file, _result(turns, warm, [], points, None, context.args))
+    show(turns)
+
+
 def _go(
     contest: Contest,
     methods: Sequence[str],

@@ -69,7 +69,7 @@ class _Memory:
     def clear(self) -> None:
         """End the texts whose drafters are gone."""
         while self.left:
-            self.end(self.left.pop())
+            self.end(self.left.pop(0))
 
     def forget(self) -> None:
         """Forget all past outputs."""
@@ -122,6 +122,7 @@ class Suffix(Drafter):
         self._running: _Running | None = None
 
     def share(self) -> Suffix:
+        # Each drafts from what the others write, too, while they write it: so does arctic-inference for many requests.
         other = copy(self)
         other._tail, other._running = [], None
         return other

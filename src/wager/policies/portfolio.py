@@ -35,6 +35,7 @@ SURE = 0.99  # no token is likelier than this
 FADE = 0.95  # a request's own record, from step to step
 
 OFF_STEP, RAGGED, UNIFORM = range(3)  # nobody drafts; anything else; everybody drafts exactly K
+AS_EVER, ACCIDENT, SLOWER, FASTER = range(4)  # a step's seconds against those expected
 TRIES = 3  # steps of each kind for every size of batch, to begin with
 LOSS = 0.1  # goodput a trial may cost; a dearer one is as much rarer
 Counts = NDArray[np.float64]
@@ -47,7 +48,7 @@ class Portfolio(ArmPolicy):
     learned: ClassVar[tuple[str, ...]] = ("saved",)
 
     def __init__(
-        self, arms: Sequence[Arm], *, budget: int = 0, memory: float = 2.0, explore: float = 0.005, seed: int = 0
+        self, arms: Sequence[Arm], *, budget: int = 0, memory: float = 4.0, explore: float = 0.005, seed: int = 0
     ) -> None:
         super().__init__(arms, seed=seed)
         require(budget >= 0, f"budget is at least 0 tokens a step (0: no limit), not {budget}")
@@ -298,11 +299,12 @@ class Portfolio(ArmPolicy):
                 return kind, 0
         if self.rng.random() >= self.explore + 0.5 / (steps + 10):
             return leader, 0
-        kind, luck = int(self.rng.random() * 3), self.rng.random()
-        if kind == leader == RAGGED:
+        kind = (leader + 1 + int(self.rng.random() * (3 if leader == RAGGED else 2))) % 3
+        luck = self.rng.random()
+        if kind == leader:
             return RAGGED, 1 if luck < 0.5 else -1
         if values[kind] > 0.0 and luck * (best - values[kind]) < LOSS * best:
-            return kind, 0
+            return kind, 1
         return leader, 0
 
     # --- one stream, by arms -----------------------------------------------------------------------------------------
@@ -443,10 +445,29 @@ class Fit:
     steps: int = 0
     tries: list[int] = field(default_factory=lambda: [0, 0, 0])  # steps of each kind
     errors: list[float] = field(default_factory=lambda: [0.0] * 3)  # their mean absolute deviation, seconds
+    slow: list[bool] = field(default_factory=lambda: [False] * 3)  # whether the last of them was far too slow
     # Sums over the steps of each kind, apart so that a kind not played is not forgotten: of 1, b, n, r times each
     # other (upper triangle), then times seconds.
     sums: list[list[float]] = field(default_factory=lambda: [[0.0] * 14 for _ in range(3)])
     theta: list[float] = field(default_factory=list)  # a, b, c, r; none yet: empty
+
+    def judge(self, kind: int, seconds: float, expected: float) -> int:
+        """How surprising a step is. One far too slow is an accident, two in a row are news; so is one far too fast."""
+        self.tries[kind] += 1
+        if self.tries[kind] == 1:
+            self.errors[kind] = 0.25 * seconds
+            return AS_EVER
+        error, usual, slow = seconds - expected, self.errors[kind], self.slow[kind]
+        self.slow[kind] = error > 4 * usual
+        self.errors[kind] = max(usual + 0.05 * (min(abs(error), 4 * usual) - usual), 0.01 * expected)
+        if self.slow[kind]:
+            return SLOWER if slow else ACCIDENT
+        return FASTER if -error > max(4 * usual, 0.2 * expected) else AS_EVER
+
+    def forget(self, kind: int) -> None:
+        """What was known of such steps no longer holds; where it is of drafting ones, of none of them."""
+        for other in (OFF_STEP,) if kind == OFF_STEP else (RAGGED, UNIFORM):
+            self.sums[other] = [0.0] * 14
 
     def add(self, keep: float, kind: int, step: Sequence[float]) -> None:
         """One step more; those of its kind fade."""
@@ -512,27 +533,25 @@ class Costs:
         fit.steps += 1
         if fit.steps == 1:  # the first step of a size may pay for what later ones find done
             return
-        fit.tries[kind] += 1
-        if fit.tries[kind] == 1:
-            fit.errors[kind] = 0.25 * seconds
-        else:
-            base, token, ragged = self.at(count)
-            expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-            usual = fit.errors[kind]
-            error = max(-4 * usual, min(4 * usual, seconds - expected))
-            seconds = expected + error
-            fit.errors[kind] = max(usual + 0.05 * (abs(error) - usual), 0.01 * expected)
+        base, token, ragged = self.at(count)
+        expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
+        surprise = fit.judge(kind, seconds, expected)
+        if surprise == ACCIDENT:
+            seconds = expected + 4 * fit.errors[kind]
+        elif surprise == FASTER:
+            fit.forget(kind)
+            common.forget(kind)
+        keep = 0.5 if surprise == SLOWER else self.KEEP
         step = _products(count, drafted, 1.0 if kind == RAGGED else 0.0, seconds)
-        fit.add(self.KEEP, kind, step)
-        if fit.steps > 16 and fit.steps % 4:  # by then one step changes little
+        fit.add(keep, kind, step)
+        if fit.steps > 16 and fit.steps % 4 and surprise != FASTER:  # by then one step changes little
             return
         common.steps += 1
         rate = max(1 / common.steps, 0.05)
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
-        common.add(self.KEEP, kind, step)
-        if common.steps <= 16 or common.steps % 4 == 0:
-            common.solve((1.0, 1.0, 1.0, 1.0), (self.level, 0.0, 0.03 * self.share, 0.0))
+        common.add(keep, kind, step)
+        common.solve((1.0, 1.0, 1.0, 1.0), (self.level, 0.0, 0.03 * self.share, 0.0))
         squared = self.RIDGE * size * size
         fit.solve((self.RIDGE, squared, squared, self.RIDGE), common.theta)
 
