@@ -31,6 +31,7 @@ SPECS += [
     "sliding-ucb:window=3",
     "kl-ucb:c=3",
     "tetris:drafter=b",
+    "portfolio:budget=3,memory=1",
 ]
 
 Event = Context | Round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from wager.policies import POLICIES
 app = typer.Typer(help="Measure what wager costs and what it brings.", no_args_is_help=True)
 
 LIMITS = {8: 10e-6, 64: 30e-6}  # arms -> seconds a decision may take
+STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 
 
 @app.callback()
@@ -69,3 +71,30 @@ def decisions(
     Console().print(table)
     if json_file is not None:
         write_json(json_file, {"limits_us": {str(k): v * 1e6 for k, v in LIMITS.items()}, "policies": rows})
+
+
+@app.command("steps")
+def steps(
+    count: Annotated[int, typer.Option("--steps", min=50, help="Steps to time of each kind.")] = 2000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+) -> None:
+    """Time what deciding and bookkeeping add to a server's step: both hooks, batches of 16 and 256, no model."""
+    from wager.bench.steps import proposer_hook, scheduler_hook
+
+    if json_file is not None:
+        check_writable(json_file)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
+    cases += [(proposer_hook, p) for p in ("nightjar", "portfolio")]
+    costs = [hook(policy, batch, count) for batch in STEP_LIMITS for hook, policy in track(cases, f"batch {batch}")]
+    table = Table(title="microseconds a step", title_justify="left")
+    for column in ("hook", "policy", "batch", "median", "p90", "limit"):
+        table.add_column(column, justify="left" if column in ("hook", "policy") else "right")
+    for cost in costs:
+        limit = STEP_LIMITS[cost.batch]
+        figures = (f"{1e6 * x:.0f}" for x in (cost.median, cost.p90, limit))
+        table.add_row(cost.hook, cost.policy, str(cost.batch), *figures, style="red" if cost.median > limit else None)
+    Console().print(table)
+    if json_file is not None:
+        limits = {str(batch): seconds for batch, seconds in STEP_LIMITS.items()}
+        write_json(json_file, {"steps": count, "limits_seconds": limits, "costs": [cost.json() for cost in costs]})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wager.bench.versus import Contest, Point, Turn
 
 POLICIES = ("ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
+SHORT = tuple(task for task in TASKS if task != "rag")  # whose prompts fit a small model's context
 CHARACTERS = 4  # of a prompt to a token, about
 
 
@@ -47,9 +48,9 @@ def versus(
     duration: Annotated[float, typer.Option(help="Seconds of the trace, before --speed.")] = 60.0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions that count, after one to warm up.")] = 2,
     trace_repeats: Annotated[int, typer.Option(min=1, help="Repetitions of the trace.")] = 1,
-    tasks: Annotated[str, typer.Option(help="Tasks the prompts are from.")] = ",".join(TASKS),
+    tasks: Annotated[str, typer.Option(help="Tasks the prompts are from.")] = ",".join(SHORT),
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 48,
-    longest_prompt: Annotated[int, typer.Option(min=16, help="Longer prompts, in tokens or so, are left out.")] = 384,
+    longest_prompt: Annotated[int, typer.Option(min=16, help="Longer prompts, in tokens or so, are left out.")] = 512,
     model: Model = MODEL,
     data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder for the servers' logs.", show_default="none kept")] = None,

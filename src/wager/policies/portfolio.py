@@ -159,7 +159,7 @@ class Portfolio(ArmPolicy):
         own = self._records(rows.slots)
         own *= FADE
         own[:, :drafters] += agreed.T
-        own[:, drafters:] += expected.take(self._at(scored)).T
+        own[:, drafters:] += expected.take(self._at(scored)).reshape(drafters, count).T
         self._whole[rows.slots] = own.view(self._record)[:, 0]
 
         lost = scored > agreed  # a proposed token was not the true one
@@ -205,8 +205,8 @@ class Portfolio(ArmPolicy):
 
     def _at(self, depth: Ints) -> Ints:
         """Places in a flat (K, N) array of the given depth per drafter and request."""
-        places = np.multiply(depth, depth.size, dtype=np.intp)
-        places += self._upto(depth.size).reshape(depth.shape)
+        places = np.multiply(depth.ravel(), depth.size, dtype=np.intp)
+        places += self._upto(depth.size)
         return places
 
     def _upto(self, count: int) -> Ints:
@@ -446,9 +446,9 @@ class Fit:
     tries: list[int] = field(default_factory=lambda: [0, 0, 0])  # steps of each kind
     errors: list[float] = field(default_factory=lambda: [0.0] * 3)  # their mean absolute deviation, seconds
     slow: list[bool] = field(default_factory=lambda: [False] * 3)  # whether the last of them was far too slow
-    # Sums over the steps of each kind, apart so that a kind not played is not forgotten: of 1, b, n, r times each
-    # other (upper triangle), then times seconds.
-    sums: list[list[float]] = field(default_factory=lambda: [[0.0] * 14 for _ in range(3)])
+    # Sums over the steps of each kind, apart so that a kind not played is not forgotten: of 1, b and n (requests and
+    # draft tokens) times each other, then times seconds.
+    sums: list[list[float]] = field(default_factory=lambda: [[0.0] * 9 for _ in range(3)])
     theta: list[float] = field(default_factory=list)  # a, b, c, r; none yet: empty
 
     def judge(self, kind: int, seconds: float, expected: float) -> int:
@@ -467,7 +467,7 @@ class Fit:
     def forget(self, kind: int) -> None:
         """What was known of such steps no longer holds; where it is of drafting ones, of none of them."""
         for other in (OFF_STEP,) if kind == OFF_STEP else (RAGGED, UNIFORM):
-            self.sums[other] = [0.0] * 14
+            self.sums[other] = [0.0] * 9
 
     def add(self, keep: float, kind: int, step: Sequence[float]) -> None:
         """One step more; those of its kind fade."""
@@ -475,13 +475,14 @@ class Fit:
 
     def solve(self, ridge: Sequence[float], prior: Sequence[float]) -> None:
         """Fit anew, drawn towards the prior by as many squared units of each feature as ``ridge`` says."""
-        one, two, three = self.sums
-        s = [x + y + z for x, y, z in zip(one, two, three, strict=True)]
+        off, ragged, uniform = self.sums
+        s = [x + y + z for x, y, z in zip(off, ragged, uniform, strict=True)]
+        r = ragged  # only there r's feature is not 0 but 1
         rows = [
-            [s[0] + ridge[0], s[1], s[2], s[3], s[10] + ridge[0] * prior[0]],
-            [s[1], s[4] + ridge[1], s[5], s[6], s[11] + ridge[1] * prior[1]],
-            [s[2], s[5], s[7] + ridge[2], s[8], s[12] + ridge[2] * prior[2]],
-            [s[3], s[6], s[8], s[9] + ridge[3], s[13] + ridge[3] * prior[3]],
+            [s[0] + ridge[0], s[1], s[2], r[0], s[6] + ridge[0] * prior[0]],
+            [s[1], s[3] + ridge[1], s[4], r[1], s[7] + ridge[1] * prior[1]],
+            [s[2], s[4], s[5] + ridge[2], r[2], s[8] + ridge[2] * prior[2]],
+            [r[0], r[1], r[2], r[0] + ridge[3], r[6] + ridge[3] * prior[3]],
         ]
         for i in range(3):
             top = rows[i]
@@ -490,11 +491,11 @@ class Fit:
                 for k in range(i + 1, 5):
                     below[k] -= times * top[k]
         # Substituting backwards from r, what is clipped at 0 leaves the rest as good as it can then be.
-        r = max(0.0, rows[3][4] / rows[3][3])
-        c = max(0.0, (rows[2][4] - rows[2][3] * r) / rows[2][2])
-        b = max(0.0, (rows[1][4] - rows[1][3] * r - rows[1][2] * c) / rows[1][1])
-        a = (rows[0][4] - rows[0][3] * r - rows[0][2] * c - rows[0][1] * b) / rows[0][0]
-        self.theta = [a, b, c, r]
+        extra = max(0.0, rows[3][4] / rows[3][3])
+        token = max(0.0, (rows[2][4] - rows[2][3] * extra) / rows[2][2])
+        request = max(0.0, (rows[1][4] - rows[1][3] * extra - rows[1][2] * token) / rows[1][1])
+        start = (rows[0][4] - rows[0][3] * extra - rows[0][2] * token - rows[0][1] * request) / rows[0][0]
+        self.theta = [start, request, token, extra]
 
 
 class Costs:
@@ -542,9 +543,10 @@ class Costs:
             fit.forget(kind)
             common.forget(kind)
         keep = 0.5 if surprise == SLOWER else self.KEEP
-        step = _products(count, drafted, 1.0 if kind == RAGGED else 0.0, seconds)
+        b, n, y = float(count), float(drafted), seconds
+        step = (1.0, b, n, b * b, b * n, n * n, y, b * y, n * y)
         fit.add(keep, kind, step)
-        if fit.steps > 16 and fit.steps % 4 and surprise != FASTER:  # by then one step changes little
+        if fit.steps > 16 and fit.steps % 8 and surprise != FASTER:  # by then one step changes little
             return
         common.steps += 1
         rate = max(1 / common.steps, 0.05)
@@ -565,11 +567,6 @@ class Costs:
     def saved(self, saved: dict[str, Any]) -> None:
         self.all, self.level, self.share = Fit(*saved["all"]), saved["level"], saved["share"]
         self.sizes = {size: Fit(*fit) for size, fit in saved["sizes"].items()}
-
-
-def _products(b: float, n: float, r: float, y: float) -> tuple[float, ...]:
-    """The products a fit sums up: of 1, b, n and r with each other, then with seconds."""
-    return (1.0, b, n, r, b * b, b * n, b * r, n * n, n * r, r, y, b * y, n * y, r * y)
 
 
 def _kind(drafted: int, full: int) -> int:

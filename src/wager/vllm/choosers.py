@@ -191,12 +191,15 @@ class ByRow(Chooser):
         self._kinds = kinds  # by 0 for off, else 1 + drafter * longest + length - 1
         self._tally: dict[int, np.ndarray] = {}  # batch -> (kind, what): requests, drafted, accepted, emitted, seconds
         self._steps = 0
+        self._depth = np.arange(self.longest)
         self._pads = [[-1] * (self.longest - n) for n in range(self.longest + 1)]  # past the end of n tokens
         self._zeros = [[0.0] * (self.longest - n) for n in range(self.longest + 1)]
         self._unsure = [[math.nan] * n for n in range(self.longest + 1)]
 
     def forget(self) -> None:
         self._rows: Rows | None = None
+        self._live: Sequence[Stream] = []
+        self._mean = 0.0
 
     def learn(
         self,
@@ -210,20 +213,17 @@ class ByRow(Chooser):
         self.tokens += int(counts.sum())
         if self._rows is None:
             return
-        # Which of the requests drafted for in the last step are here now, and where they were then.
-        now, then = [], []
-        where = self._where
-        for i, stream in enumerate(live):
-            if not (stream.fresh or stream.resumed):
-                j = where.get(stream.slot)
-                if j is not None:
-                    now.append(i)
-                    then.append(j)
-        if not now:
-            return
         old = self._rows
         tokens, drafter, made = self._tokens, self._drafter, self._made
-        if len(then) != len(old.slots) or then != list(range(len(then))):
+        if live != self._live:
+            # Which of the requests drafted for in the last step are here now, and where they were then.
+            where = {stream: i for i, stream in enumerate(self._live)}
+            known = [stream if not (stream.fresh or stream.resumed) else None for stream in live]
+            now = [i for i, stream in enumerate(known) if stream in where]
+            then = [where[live[i]] for i in now]
+            if not now:
+                return
+            ends, counts, rows = ends[now], counts[now], rows[now]
             old = Rows(
                 old.slots[then],
                 old.fresh[then],
@@ -233,11 +233,9 @@ class ByRow(Chooser):
                 old.limit[then],
             )
             tokens, drafter, made = tokens[:, then], drafter[then], made[then]
-        if len(now) != len(live):
-            ends, counts, rows = ends[now], counts[now], rows[now]
         # The new tokens of each request, (requests, longest), and how far each proposal agrees with them.
-        at = (ends - counts)[:, None] + np.arange(self.longest)
-        known = np.arange(self.longest) < counts[:, None]
+        at = (ends - counts)[:, None] + self._depth
+        known = self._depth < counts[:, None]
         true = token_ids[rows[:, None], np.minimum(at, token_ids.shape[1] - 1)]
         agreed = np.logical_and.accumulate((tokens == true) & known, axis=2).sum(axis=2)
         # A draft whose tokens all came true without a bonus token after them was cut short before it was verified.
@@ -263,10 +261,12 @@ class ByRow(Chooser):
             self._uniform(drafts, longest, live, limits)
         elif self.settings.uniform == "always":
             self._uniform(drafts, round(sum(map(len, drafts)) / len(drafts)), live, limits)
-        made = np.fromiter(map(len, drafts), np.int64, len(drafts))
+        lengths = list(map(len, drafts))
+        self._mean = sum(lengths) / len(lengths)
+        made = np.array(lengths)
         self._rows, self._tokens, self._made = rows, tokens, made
         self._drafter = np.where(made > 0, np.maximum(drafter, 0), -1)
-        self._where = {stream.slot: i for i, stream in enumerate(live)}
+        self._live = live
         return drafts
 
     def _columns(
@@ -327,7 +327,7 @@ class ByRow(Chooser):
             self._tally.clear()
         rows = self._rows
         batch = len(rows.slots) if rows is not None else 0
-        meter.step(batch, float(self._made.mean()) if batch else 0.0, decision, mixed=mixed)
+        meter.step(batch, self._mean, decision, mixed=mixed)
 
 
 def agreed_of(agreed: np.ndarray, drafter: np.ndarray) -> np.ndarray:

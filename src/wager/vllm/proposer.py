@@ -28,6 +28,7 @@ from wager.vllm.streams import Stream, Streams
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+UNSEEN = 64  # tokens texts may have grown by without us: near a context's end vLLM leaves the proposer out
 IDLE_STEPS = 64  # a request unseen for so many steps is taken to be over: its text is remembered, its trees are freed
 
 
@@ -101,7 +102,9 @@ class Batch:
         self.settings, self.meter, self.clock = settings, meter, clock
         self.drafters, self.context = drafters, context
         self.longest = settings.max_length
-        self.streams = Streams(rows, idle_steps=IDLE_STEPS, keep=2 * rows, on_drop=_end)
+        self.streams = Streams(rows, idle_steps=IDLE_STEPS, keep=2 * rows, unseen=UNSEEN, on_drop=_end)
+        self._count = np.arange(rows)
+        self._free = np.full(rows, self.longest)  # what every request may draft, far from its context's end
         self._choosers: dict[int, Chooser] = {}  # by policy: each knows the drafts it made last
         self._ended = 0.0  # when the last drafts were handed over
         self.play(policy)
@@ -118,28 +121,34 @@ class Batch:
         """Drafts for the rows of this step."""
         began = self.clock()
         streams = self.streams.follow(sampled, lengths, token_ids)
-        at = [row for row, stream in enumerate(streams) if stream is not None]
         live = [stream for stream in streams if stream is not None]
-        drafts: list[list[int]] = [[] for _ in sampled]
+        reading = len(sampled) - len(live)  # rows whose prompt is not read yet
         if not live:
             self.chooser.forget()
             self._ended = 0.0
-            return drafts
+            return [[] for _ in sampled]
         # A step in which a prompt was read, or a request came back, took longer for reasons of its own.
-        mixed = len(live) < len(sampled) or any(stream.fresh or stream.resumed for stream in live)
+        mixed = reading > 0 or not self.streams.settled
         seconds = 0.0 if mixed or not self._ended else began - self._ended
-        rows = np.array(at)
-        ends = np.asarray(lengths)[rows]
-        counts = np.fromiter((len(sampled[row]) for row in at), np.int64, len(at))
+        count = len(live)
+        at: Sequence[int] = range(count)
+        if reading:
+            at = [row for row, stream in enumerate(streams) if stream is not None]
+        rows = self._count[:count] if not reading else np.array(at)
+        ends = lengths[:count].astype(np.int64) if not reading else lengths[rows].astype(np.int64)
+        counts = np.fromiter((len(sampled[row]) for row in at) if reading else map(len, sampled), np.int64, count)
         chooser = self.chooser
         chooser.learn(live, ends, counts, token_ids, rows, seconds)
         learned = self.clock()
         texts = [self._text(stream, token_ids[row]) for stream, row in zip(live, at, strict=True)]
         followed = self.clock()
-        limits = np.minimum(self.longest, self.context - 1 - ends).clip(0)
-        chosen = chooser.choose(live, texts, limits, self.clock)
-        for row, draft in zip(at, chosen, strict=True):
-            drafts[row] = draft
+        limits = self._free[:count]
+        if int(ends.max()) + self.longest >= self.context:
+            limits = np.minimum(self.longest, self.context - 1 - ends).clip(0)
+        drafts = chooser.choose(live, texts, limits, self.clock)
+        if reading:
+            by_row = dict(zip(at, drafts, strict=True))
+            drafts = [by_row.get(row, []) for row in range(len(sampled))]
         self._ended = now = self.clock()
         drafting = chooser.draft_seconds + followed - learned
         chooser.told(drafting)

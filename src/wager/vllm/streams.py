@@ -91,6 +91,11 @@ class Streams:
         """How many streams are known, those missed included."""
         return self._seated + len(self._missed)
 
+    @property
+    def settled(self) -> bool:
+        """Whether every stream of the last step had been in the step before."""
+        return not self._flagged
+
     def reset(self) -> None:
         """Drop all streams."""
         streams = [*self._missed, *filter(None, self._seats)]
@@ -126,8 +131,11 @@ class Streams:
         if 0 in counts:
             same &= new > 0
             at = np.flatnonzero(new)
-        if rows:
-            self._confirm(token_ids, same)
+        doubted = self._doubted
+        if rows and counts[self._step % rows] == 1:  # a request new to its row has sampled one token and no more
+            doubted = [self._step % rows, *doubted]
+        if doubted:
+            self._confirm(token_ids, same, doubted)
         stayed = np.count_nonzero(same)
         if not stayed == self._seated == rows - counts.count(0) or rows != len(self._seats):
             self._reseat(token_ids, before, new > 0, same)
@@ -157,12 +165,15 @@ class Streams:
             same &= ~differ.any(axis=1)
         return same
 
-    def _confirm(self, token_ids: npt.NDArray[Any], same: Mask) -> None:
-        """Compare in full the rows that look like another, and the one whose turn it is."""
-        rows = len(same)
-        for row in (self._step % rows, *self._doubted):
+    def _confirm(self, token_ids: npt.NDArray[Any], same: Mask, doubted: list[int]) -> None:
+        """Compare these rows in full."""
+        for row in doubted:
             # what is not in the digest is in the window
-            if row < rows and same[row] and self._digest(token_ids[row], self._digested[row]) != self._digests[row]:
+            if (
+                row < len(same)
+                and same[row]
+                and self._digest(token_ids[row], self._digested[row]) != self._digests[row]
+            ):
                 same[row] = False
 
     def _digest(self, text: npt.NDArray[Any], length: int) -> int:
