@@ -14,7 +14,8 @@ import pytest
 
 from wager.core import OFF, Arm, Context, Hint, Round
 from wager.policies import build
-from wager.policies.portfolio import Costs, Portfolio
+from wager.policies.costs import Costs
+from wager.policies.portfolio import Portfolio
 from wager.policies.rows import Outcome, RowPolicy, Rows
 
 NAMES = ("x", "y", "z")

@@ -113,7 +113,7 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
     policy = batch.chooser.policy
     told: list[Round] = []
     observe = policy.observe
-    policy.observe = lambda round: (told.append(round), observe(round))
+    policy.observe = lambda one: (told.append(one), observe(one))
     texts = Texts(batch, seed=3)
     texts.add()
     texts.add()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +36,3 @@ class Reference:
                 return not stopped and lead > TIE
             written += token
         return text != written
-
-
-def ties(references: Sequence[Reference], texts: Sequence[str]) -> int:
-    """Texts that part from their reference at a tie."""
-    pairs = zip(references, texts, strict=True)
-    return sum(text != reference.text and not reference.differs(text) for reference, text in pairs)

@@ -11,7 +11,7 @@ from time import sleep
 from typing import Any
 
 from wager.bench.arrivals import Closed, Conversation, Plan
-from wager.bench.load import Served, Summary, run, summarise
+from wager.bench.load import Summary, run, summarise
 from wager.bench.servers import Server
 
 PLAIN, TABLE = "no speculation", "vLLM's table"
@@ -49,7 +49,6 @@ class Contest:
 
     servers: dict[str, Server]  # method -> its server; several methods may share one
     control: dict[str, tuple[Path, str]]  # method -> file that names the policy, and the policy
-    fresh: bool = True  # whether a policy starts anew at its first turn
 
     def turn(self, method: str, point: Point, repeat: int) -> Turn:
         """Play one load with one method."""
@@ -156,8 +155,3 @@ def _differing(turn: Turn, base: Turn) -> int:
 def closed(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:
     """A closed loop as a load of that name."""
     return Point(str(concurrency), Closed(concurrency, requests), prompts, max_tokens)
-
-
-def failed(served: Sequence[Served]) -> int:
-    """Requests that brought an error."""
-    return sum(one.error is not None for one in served)

@@ -7,7 +7,6 @@ has to be tried out is only what steps cost. Arrays over a batch are (K, N): pos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from wager.core import Arm, Context, Hint, Round
 from wager.policies.base import ArmPolicy, require
+from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, Costs, kind_of
 from wager.policies.rows import Bools, Floats, Ints, Outcome, Rows
 
 # Acceptance is counted by drafter, match, position and confidence. Where the table is read, confidence is told apart
@@ -34,8 +34,6 @@ PENDING = 256  # rows to collect before the tables are worked out anew
 SURE = 0.99  # no token is likelier than this
 FADE = 0.95  # a request's own record, from step to step
 
-OFF_STEP, RAGGED, UNIFORM = range(3)  # nobody drafts; anything else; everybody drafts exactly K
-AS_EVER, ACCIDENT, SLOWER, FASTER = range(4)  # a step's seconds against those expected
 TRIES = 3  # steps of each kind for every size of batch, to begin with
 LOSS = 0.1  # goodput a trial may cost; a dearer one is as much rarer
 Counts = NDArray[np.float64]
@@ -324,7 +322,7 @@ class Portfolio(ArmPolicy):
                 continue
             reach = tokens[arm.drafter] if arm.length else [1.0]
             n = min(arm.length, len(reach) - 1)
-            kind = _kind(n, self.longest)
+            kind = kind_of(n, self.longest)
             value = count * reach[n] / (base + token * n * count + (ragged if kind == RAGGED else 0.0))
             if value > values[kind]:
                 values[kind], leaders[kind] = value, arm
@@ -436,142 +434,6 @@ class Portfolio(ArmPolicy):
         self.waiting, self.rows, self.turn, self.asked = (saved[key] for key in ("waiting", "rows", "turn", "asked"))
         self._keep(np.array(saved["own"]))
         self._estimate()
-
-
-@dataclass(slots=True)
-class Fit:
-    """Seconds of a step as a + b·requests + c·draft tokens + r where it is ragged, by fading least squares."""
-
-    steps: int = 0
-    tries: list[int] = field(default_factory=lambda: [0, 0, 0])  # steps of each kind
-    errors: list[float] = field(default_factory=lambda: [0.0] * 3)  # their mean absolute deviation, seconds
-    slow: list[bool] = field(default_factory=lambda: [False] * 3)  # whether the last of them was far too slow
-    # Sums over the steps of each kind, apart so that a kind not played is not forgotten: of 1, b and n (requests and
-    # draft tokens) times each other, then times seconds.
-    sums: list[list[float]] = field(default_factory=lambda: [[0.0] * 9 for _ in range(3)])
-    theta: list[float] = field(default_factory=list)  # a, b, c, r; none yet: empty
-
-    def judge(self, kind: int, seconds: float, expected: float) -> int:
-        """How surprising a step is. One far too slow is an accident, two in a row are news; so is one far too fast."""
-        self.tries[kind] += 1
-        if self.tries[kind] == 1:
-            self.errors[kind] = 0.25 * seconds
-            return AS_EVER
-        error, usual, slow = seconds - expected, self.errors[kind], self.slow[kind]
-        self.slow[kind] = error > 4 * usual
-        self.errors[kind] = max(usual + 0.05 * (min(abs(error), 4 * usual) - usual), 0.01 * expected)
-        if self.slow[kind]:
-            return SLOWER if slow else ACCIDENT
-        return FASTER if -error > max(4 * usual, 0.2 * expected) else AS_EVER
-
-    def forget(self, kind: int) -> None:
-        """What was known of such steps no longer holds; where it is of drafting ones, of none of them."""
-        for other in (OFF_STEP,) if kind == OFF_STEP else (RAGGED, UNIFORM):
-            self.sums[other] = [0.0] * 9
-
-    def add(self, keep: float, kind: int, step: Sequence[float]) -> None:
-        """One step more; those of its kind fade."""
-        self.sums[kind] = [keep * old + new for old, new in zip(self.sums[kind], step, strict=True)]
-
-    def solve(self, ridge: Sequence[float], prior: Sequence[float]) -> None:
-        """Fit anew, drawn towards the prior by as many squared units of each feature as ``ridge`` says."""
-        off, ragged, uniform = self.sums
-        s = [x + y + z for x, y, z in zip(off, ragged, uniform, strict=True)]
-        r = ragged  # only there r's feature is not 0 but 1
-        rows = [
-            [s[0] + ridge[0], s[1], s[2], r[0], s[6] + ridge[0] * prior[0]],
-            [s[1], s[3] + ridge[1], s[4], r[1], s[7] + ridge[1] * prior[1]],
-            [s[2], s[4], s[5] + ridge[2], r[2], s[8] + ridge[2] * prior[2]],
-            [r[0], r[1], r[2], r[0] + ridge[3], r[6] + ridge[3] * prior[3]],
-        ]
-        for i in range(3):
-            top = rows[i]
-            for below in rows[i + 1 :]:
-                times = below[i] / top[i]
-                for k in range(i + 1, 5):
-                    below[k] -= times * top[k]
-        # Substituting backwards from r, what is clipped at 0 leaves the rest as good as it can then be.
-        extra = max(0.0, rows[3][4] / rows[3][3])
-        token = max(0.0, (rows[2][4] - rows[2][3] * extra) / rows[2][2])
-        request = max(0.0, (rows[1][4] - rows[1][3] * extra - rows[1][2] * token) / rows[1][1])
-        start = (rows[0][4] - rows[0][3] * extra - rows[0][2] * token - rows[0][1] * request) / rows[0][0]
-        self.theta = [start, request, token, extra]
-
-
-class Costs:
-    """What steps take, learned for every size of batch (powers of 2) and drawn towards what all sizes have in common.
-
-    Before anything is known, a draft token takes 3 % of what a request takes of a step.
-    """
-
-    KEEP = 0.98  # of the evidence on one kind of step, with every further one
-    RIDGE = 0.25  # steps of one draft token per request that the common fit is worth
-
-    def __init__(self) -> None:
-        self.all = Fit()
-        self.level = 0.0  # mean seconds of a step
-        self.share = 0.0  # mean seconds of a step per request
-        self.sizes: dict[int, Fit] = {}
-
-    def at(self, count: int) -> tuple[float, float, float]:
-        """Seconds of a step in which so many requests draft nothing, per draft token, and for being ragged."""
-        fit = self.sizes.get(1 << count.bit_length())
-        theta = fit.theta if fit is not None and fit.theta else self.all.theta
-        if not theta:
-            return 1.0, 0.03 / count, 0.0
-        a, b, c, r = theta
-        return max(a + b * count, 1e-9), c, r
-
-    def tried(self, size: int) -> tuple[list[int], int]:
-        """Steps of each kind that were learned from, and steps of all kinds, in batches of this size."""
-        fit = self.sizes.get(size)
-        return (fit.tries, fit.steps) if fit is not None else ([0, 0, 0], 0)
-
-    def learn(self, count: int, drafted: int, full: int, seconds: float) -> None:
-        """One step more: so many draft tokens of at most ``full`` for so many requests."""
-        size, kind = 1 << count.bit_length(), _kind(drafted, full)
-        fit, common = self.sizes.setdefault(size, Fit()), self.all
-        fit.steps += 1
-        if fit.steps == 1:  # the first step of a size may pay for what later ones find done
-            return
-        base, token, ragged = self.at(count)
-        expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-        surprise = fit.judge(kind, seconds, expected)
-        if surprise == ACCIDENT:
-            seconds = expected + 4 * fit.errors[kind]
-        elif surprise == FASTER:
-            fit.forget(kind)
-            common.forget(kind)
-        keep = 0.5 if surprise == SLOWER else self.KEEP
-        b, n, y = float(count), float(drafted), seconds
-        step = (1.0, b, n, b * b, b * n, n * n, y, b * y, n * y)
-        fit.add(keep, kind, step)
-        if fit.steps > 16 and fit.steps % 8 and surprise != FASTER:  # by then one step changes little
-            return
-        common.steps += 1
-        rate = max(1 / common.steps, 0.05)
-        self.level += rate * (seconds - self.level)
-        self.share += rate * (seconds / count - self.share)
-        common.add(keep, kind, step)
-        common.solve((1.0, 1.0, 1.0, 1.0), (self.level, 0.0, 0.03 * self.share, 0.0))
-        squared = self.RIDGE * size * size
-        fit.solve((self.RIDGE, squared, squared, self.RIDGE), common.theta)
-
-    @property
-    def saved(self) -> dict[str, Any]:
-        """Everything learned, in lists."""
-        sizes = {size: list(astuple(fit)) for size, fit in self.sizes.items()}
-        return {"all": list(astuple(self.all)), "level": self.level, "share": self.share, "sizes": sizes}
-
-    @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
-        self.all, self.level, self.share = Fit(*saved["all"]), saved["level"], saved["share"]
-        self.sizes = {size: Fit(*fit) for size, fit in saved["sizes"].items()}
-
-
-def _kind(drafted: int, full: int) -> int:
-    """What kind of step so many draft tokens make where ``full`` would be K for everybody."""
-    return OFF_STEP if drafted == 0 else UNIFORM if drafted == full else RAGGED
 
 
 def _nobody(count: int) -> tuple[Ints, Ints]:
