@@ -205,6 +205,20 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
     assert said in error
 
 
+@pytest.mark.parametrize(("kind", "changed"), [("draft-model", "vocab_size"), ("eagle", "hidden_size")])
+def test_a_drafter_made_for_another_target_is_refused(
+    kind: str, changed: str, tmp_path: Path, smollm2_folder: str
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import engine_args
+
+    config = json.loads(Path(smollm2_folder, "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, changed: 64}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=f"does not fit.*64.*{config[changed]}"):
+        engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
+
+
 def test_help_says_where_the_other_arguments_come_from() -> None:
     from wager.cli.app import app
 

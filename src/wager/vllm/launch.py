@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,26 @@ def _check_drafters(where: Path | str, settings: Settings) -> None:
             finally:
                 store.close()
         elif name in ENGINE_DRAFTERS and value:
-            resolve(value)
+            _check_fit(name, value, _config(resolve(value)), _config(where))
+
+
+def _check_fit(kind: str, name: str, drafter: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+    """Refuse a draft model or head that was made for another target, as far as their configurations tell."""
+    for key, of in (("vocab_size", "vocabulary"), ("hidden_size", "hidden size")):
+        if key == "hidden_size" and kind == "draft-model":
+            continue  # only a head works on the target's own hidden states
+        theirs, ours = drafter.get(key), target.get(key)
+        if theirs is not None and ours is not None and theirs != ours:
+            raise ValueError(f"drafter {kind}={name} does not fit: it has a {of} of {theirs}, the target {ours}")
+
+
+def _config(where: Path | str) -> dict[str, Any]:
+    """A local model's configuration; nothing for one on a hub, which vLLM will look at."""
+    try:
+        content = json.loads(Path(where, "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _check_state(path: Path, settings: Settings) -> None:
