@@ -7,7 +7,7 @@ SERVING := $(VENV)/.serving
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-policies bench-engine clean
+.PHONY: help setup demo test lint bench bench-policies bench-engine bench-serving clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,9 +45,10 @@ EVERY := $(foreach p,random round-robin ucbspec exp3spec meta-ucb meta-exp3 disc
 SERVERS := -p off -p nightjar -p ada-bingreedy -p ucbspec -p ucbspec:reward=goodput -p dsd -p analytical -p tetris \
 	-p linucb -p lints
 
-bench: bench-policies bench-engine  ## measure, and write results/
+bench: bench-policies bench-engine bench-serving  ## measure, and write results/
 
 STORE := build/corpora.store
+SMALL := --max-model-len 2048 --max-num-seqs 16
 
 bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise idle machine
 	mkdir -p results build
@@ -57,6 +58,15 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 		--json results/generate-cpu.json
 	$(BIN)/wager bench identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
 	$(BIN)/wager bench memory --json results/memory-cpu.json
+
+bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs, and an hour and a half
+	mkdir -p results
+	$(BIN)/wager bench steps --json results/steps.json
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench versus --requests 4,5,8,12,20 --max-tokens 36 \
+		--trace azure_llm_2023_conv.csv --duration 23 --speed 0.5 --json results/serving-cpu.json -- $(SMALL)
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench drafters --drafter suffix,prompt-lookup,retrieval=$(STORE) \
+		--json results/drafters-cpu.json -- $(SMALL)
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench endurance --json results/endurance-cpu.json -- --max-model-len 2048
 
 bench-policies: $(READY)  ## the part of it that needs no model
 	mkdir -p results

@@ -122,6 +122,19 @@ def test_state_that_does_not_fit_is_refused_with_one_sentence(tmp_path: Path, co
     assert "\n" not in str(refused.value)
 
 
+def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(state.log, "warning", lambda text, *values: said.append(text % values))
+    keeper = state.Keeper(tmp_path / "state.json", Settings(("ngram",), policy="round-robin").build_policy())
+
+    def fails(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    keeper.save()
+    assert "disk full" in said[0]
+
+
 def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +154,9 @@ def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(
     assert type(robin).__name__ == "RoundRobin"
     assert say("off", 2) is first
     assert say("round-robin", 3) is robin
-    assert say("+round-robin", 4) is not robin, "a plus starts anew"
+    again = say("+round-robin", 4)
+    assert again is not robin, "a plus starts anew"
+    assert say("clairvoyant", 5) is again, "a running engine does not stop for a wrong name"
 
 
 def test_a_step_in_which_the_length_changes_is_taken_apart() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from time import monotonic
 
 from wager.policies import ArmPolicy
 from wager.vllm.settings import Settings
+
+log = logging.getLogger("vllm.wager")
 
 EVERY = 0.2  # seconds between two looks at the file
 
@@ -41,6 +44,9 @@ class Control:
         self._seen = changed
         # "+" before the name: a fresh start, even where this policy has played before
         name = spec.removeprefix("+")
-        if name and (spec != name or name not in self._policies):
-            self._policies[name] = self._settings.build_policy(name)
-        self._now = self._policies.get(name, self._now)
+        try:
+            if spec != name or name not in self._policies:
+                self._policies[name] = self._settings.build_policy(name)
+            self._now = self._policies[name]
+        except ValueError as error:
+            log.error("wager: %s names no policy that could play, the last one goes on: %s", self._path, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from time import monotonic
 from typing import Any
 
 from wager.policies import ArmPolicy
+
+log = logging.getLogger("vllm.wager")
 
 EVERY = 10.0  # seconds between two savings
 
@@ -65,5 +68,8 @@ class Keeper:
             self._next = self.clock() + EVERY
 
     def save(self) -> None:
-        """Save now."""
-        save(self.path, self.policy.state())
+        """Save now; a full disk is said in the log and stops nobody."""
+        try:
+            save(self.path, self.policy.state())
+        except OSError as error:
+            log.warning("wager: cannot save policy state to %s: %s", self.path, error)
