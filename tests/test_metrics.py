@@ -58,7 +58,7 @@ first = Meter("scheduler", "kl-ucb:reward=goodput", arms, drafters=["suffix", "n
 for _ in range(10):
     first.played(arms[2], 3, 12, 7, 10, 0.02, 5)
     first.played(arms[0], 2, 0, 0, 2, 0.01, 5)
-    first.step(5, 2.4, 0.0005, switched=True, waiting=1)
+    first.step(5, 2.4, 0.0005, switched=True)
     first.tick()
 first.step(1, 2.4, 0.0, mixed=True)
 first.switch_cost(0.25)
@@ -205,10 +205,10 @@ def test_the_log_line_says_what_happened_since_the_last_and_nothing_when_idle(ca
     assert caplog.messages == []  # no step
     clock.now = 5000.0
     counted.played(ARMS[0], 1, 0, 0, 1, 0.05, 1)
-    counted.step(1, 0.0, 3e-6, waiting=2)
+    counted.step(1, 0.0, 3e-6)
     counted.tick()
     assert caplog.messages == [
-        "wager: 1 step, batch 1.0, waiting 2.0, length 0.0, nothing drafted, 20.0 tokens/s, off 100 % of rounds, "
+        "wager: 1 step, batch 1.0, length 0.0, nothing drafted, 20.0 tokens/s, off 100 % of rounds, "
         "switches 0, decisions 3 µs a step"
     ]
 

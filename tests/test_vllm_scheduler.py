@@ -94,7 +94,7 @@ def test_only_steps_without_prompts_are_learned_from_and_only_decoding_requests_
 @KINDS
 def test_a_request_can_limit_its_own_drafts(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="fixed:drafter=ngram,length=5")
-    requests = {"none": 0, "two": 2, "free": None, "wrong": "many"}
+    requests = {"none": 0, "two": 2, "free": None, "wrong": "many", "endless": float("inf")}
     lengths: dict[str, set[int]] = {name: set() for name in requests}
     for name, limit in requests.items():
         scheduler.add_request(make_request(name, 12, 40, limit=limit))
@@ -111,7 +111,7 @@ def test_a_request_can_limit_its_own_drafts(folder: str, asynchronous: bool) -> 
     engine.run()
     assert lengths["none"] == {0}
     assert max(lengths["two"]) == 2
-    assert max(lengths["free"]) == max(lengths["wrong"]) == 5
+    assert max(lengths["free"]) == max(lengths["wrong"]) == max(lengths["endless"]) == 5
     assert not scheduler._limits or len(scheduler._limits) <= len(requests)
 
 
@@ -173,3 +173,29 @@ def test_a_proposer_leaves_lengths_alone_but_keeps_limits(folder: str) -> None:
     scheduler = make_scheduler(folder, drafters="suffix", policy="portfolio")
     assert type(scheduler).__name__ == "Limited"
     assert not hasattr(scheduler, "lengths")
+
+
+def test_following_arms_request_by_request_as_a_pipeline_needs_tells_the_same(folder: str) -> None:
+    told = []
+    for followed in (False, True):
+        scheduler = make_scheduler(folder, policy="round-robin")
+        if followed:
+            scheduler._arms = {}
+        rounds = observed(scheduler)
+        for i in range(3):
+            scheduler.add_request(make_request(f"p{i}", 10, 40))
+        Engine(scheduler).run()
+        told.append([(one.arm, one.drafted, one.accepted, one.emitted) for one in rounds])
+    assert told[0] == told[1]
+    assert len(told[0]) > 5
+
+
+def test_nothing_is_tried_out_while_prompts_keep_coming(folder: str) -> None:
+    # Lengths cannot be learned from such steps, and drafting is dear in them.
+    scheduler = make_scheduler(folder, prefill=32, policy="nightjar")
+    scheduler.add_request(make_request("decoding", 8, 30))
+    scheduler.add_request(make_request("reading", 480, 4))
+    engine = Engine(scheduler)
+    for _ in range(12):
+        engine.step()
+    assert set(engine.asked[1:12]) == {0}

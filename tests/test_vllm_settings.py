@@ -194,10 +194,17 @@ def test_what_taking_up_drafting_costs_is_measured() -> None:
         (["--policy", "clairvoyant"], "unknown policy 'clairvoyant'"),
         (["--max-length", "0"], "1 to 32 tokens, not 0"),
         (["--max-length", "99"], "1 to 32 tokens, not 99"),
-        (["--scheduler-cls", "mine.Scheduler"], "--scheduler-cls cannot be given"),
-        (["--speculative-config", "{"], "--speculative-config is a JSON object"),
+        (["--scheduler-cls", "mine.Scheduler"], "leave scheduler_cls out"),
+        (["--speculative-config", "{"], "speculative-config"),
         (["--speculative-config", '{"method": "ngram"}'], "follows from the drafter"),
+        (["--speculative-config.method", "ngram"], "follows from the drafter"),
+        (["--speculative_config.num_speculative_tokens", "3"], "follows from the drafter"),
+        (["-sc", '{"model": "x"}'], "follows from the drafter"),
+        (["--additional-config", '{"wager": {}}'], "is made here"),
         (["--data-parallel-size", "2"], "start one server for each replica"),
+        (["-dp", "2"], "start one server for each replica"),
+        (["-pp", "2"], "through a pipeline"),
+        (["--no-such-option", "2"], "--no-such-option"),
         (["--drafter", "retrieval=/no/such.store"], "/no/such.store"),
         (["--drafter", "eagle=/no/such/model"], "/no/such/model"),
         (["--drafter", "draft-model=smollm2-135m", "--max-model-len", "many"], "vLLM"),
@@ -232,6 +239,31 @@ def test_a_drafter_made_for_another_target_is_refused(
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=f"does not fit.*64.*{config[changed]}"):
         engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
+
+
+def test_vllms_own_arguments_pass_however_they_are_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2_folder: str
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from wager.cli.serve import _configure
+
+    given = ["--max_model_len", "512", "--seed", "7", "--served_model_name", "mine", "-tp", "1", "--drafter-like=no"]
+    parsed, shown = _configure(smollm2_folder, Settings(("ngram",)), given[:-1])
+    assert (parsed.max_model_len, parsed.seed, parsed.served_model_name) == (512, 7, ["mine"])
+    assert parsed.dtype == "float32"
+    assert parsed.speculative_config["method"] == "ngram"
+    assert parsed.additional_config[KEY]["drafters"] == ["ngram"]
+    assert shown[: len(given)] == [smollm2_folder, *given[:-1]]
+    parsed, _ = _configure(
+        smollm2_folder, Settings(("ngram",)), ["--dtype", "bfloat16", "--additional-config", '{"a": 1}']
+    )
+    assert parsed.dtype == "bfloat16"
+    assert parsed.additional_config["a"] == 1
+    parsed, _ = _configure(
+        "smollm2-135m", Settings(("suffix",)), ["--speculative-config", '{"rejection_sample_method": "strict"}']
+    )
+    assert parsed.served_model_name == ["smollm2-135m"]
+    assert parsed.speculative_config["rejection_sample_method"] == "strict"
 
 
 def test_help_says_where_the_other_arguments_come_from() -> None:

@@ -56,7 +56,9 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
     class Timed(_Adapting, Nothing): ...
 
     config = SimpleNamespace(
-        additional_config=settings.additional_config(), speculative_config=SimpleNamespace(num_speculative_tokens=5)
+        additional_config=settings.additional_config(),
+        speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=5),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
     )
     hook = Timed(vllm_config=config)
     rng = random.Random(seed)
@@ -69,6 +71,8 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
             scheduled_spec_decode_tokens=drafts,
             total_num_scheduled_tokens=batch * (length + 1),
             num_spec_tokens_to_schedule=0,
+            scheduled_new_reqs=[],
+            scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=()),
         )
         result = SimpleNamespace(sampled_token_ids=[[0] * rng.randint(1, length + 1) for _ in names])
         began = perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -71,7 +71,6 @@ class Contest:
         repeats: Sequence[int],
         *,
         seed: int = 0,
-        done: Callable[[Turn], None] | None = None,
     ) -> Iterator[Turn]:
         """Every method under every load, in an order drawn anew for each load and repetition."""
         for repeat in repeats:
@@ -79,10 +78,7 @@ class Contest:
                 order = list(methods)
                 random.Random(f"{seed} {repeat} {point.name}").shuffle(order)
                 for method in order:
-                    turn = self.turn(method, point, repeat)
-                    if done is not None:
-                        done(turn)
-                    yield turn
+                    yield self.turn(method, point, repeat)
 
 
 def table_from(turns: Sequence[Turn], fixed: Mapping[str, int], largest: int) -> list[list[int]]:

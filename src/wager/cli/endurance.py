@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Annotated, Any
@@ -51,17 +52,19 @@ def endurance(
     if not asked:
         raise ValueError(f"no prompt of at most {CHARACTERS} characters in the data folder")
     folder = str(resolve(model))
-    shared = ["--served-model-name", model, "--max-num-seqs", str(concurrency), *context.args]
+    shared = ["--dtype", "float32", "--served-model-name", model, "--max-num-seqs", str(concurrency), *context.args]
     console = Console(stderr=True)
-    with tempfile.TemporaryDirectory() as place:
-        with Server.vllm(folder, "--dtype", "float32", *shared, log=Path(place, "plain.log")) as plain:
+    with ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory())
+        with Server.vllm(folder, *shared, log=Path(place, "plain.log")) as plain:
             expected = references(plain.wait(), model, asked, max_tokens)
         state = Path(place, "state.json")
         ours = ["--drafter", drafter, "--state", str(state), "--num-gpu-blocks-override", str(blocks)]
         ours += ["--policy", policy] if policy else []
 
         def start() -> Server:
-            return Server.wager(folder, *ours, *shared, log=Path(place, "wager.log")).start().wait()
+            made = Server.wager(folder, *ours, *shared, log=Path(place, "wager.log"))
+            return stack.enter_context(made).wait()
 
         server = start()
         with Progress("requests", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
@@ -82,18 +85,17 @@ def endurance(
         busy = threading.Thread(
             target=endure,
             args=(server, model, asked, expected),
-            kwargs={"requests": 3 * concurrency, "concurrency": concurrency, "tokens": max_tokens, "aborts": 0.0},
+            kwargs={"requests": 20 * concurrency, "concurrency": concurrency, "tokens": max_tokens, "aborts": 0.0},
         )
         busy.start()
-        sleep(12)
+        sleep(12)  # one saving at least
+        running = _metric(server, "vllm:num_requests_running")
         server.kill()
         busy.join()
         saved = json.loads(state.read_text())
         server = start()
-        try:
-            again = endure(server, model, asked, expected, requests=concurrency, concurrency=4, tokens=8, aborts=0.0)
-        finally:
-            server.stop()
+        again = endure(server, model, asked, expected, requests=concurrency, concurrency=4, tokens=8, aborts=0.0)
+        server.stop()
         kept = json.loads(state.read_text())
     memory = list(endured.memory.values())
     grown = memory[-1] / memory[0] if len(memory) > 1 else 1.0
@@ -103,7 +105,9 @@ def endurance(
         "preemptions": preemptions,
         "memory_growth": grown,
         "after_restart": again.json(),
-        "state_kept": saved.keys() == kept.keys() and saved["policy"] == kept["policy"],
+        "running_when_killed": int(running),
+        "state_bytes_saved_and_after_restart": [len(json.dumps(saved)), len(json.dumps(kept))],
+        "state_kept": _experience(kept) >= _experience(saved) > 0,
     }
     if json_file is not None:
         write_json(json_file, result)
@@ -114,6 +118,15 @@ def endurance(
     )
     if endured.errors or endured.differing or stuck or grown > 1.1 or again.errors or not result["state_kept"]:
         raise typer.Exit(1)
+
+
+def _experience(state: Any) -> float:
+    """How much a saved policy has seen: the largest count in it."""
+    if isinstance(state, dict):
+        return max((_experience(value) for key, value in state.items() if key not in ("rng", "parameters")), default=0)
+    if isinstance(state, list):
+        return max(map(_experience, state), default=0)
+    return float(state) if isinstance(state, int | float) and not isinstance(state, bool) else 0.0
 
 
 def _metric(server: Any, name: str) -> float:

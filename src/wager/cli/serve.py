@@ -8,7 +8,9 @@ import os
 import shlex
 import sys
 import tempfile
-from typing import Annotated, Any
+from argparse import Namespace
+from copy import copy
+from typing import Annotated
 
 import typer
 
@@ -17,7 +19,16 @@ from wager.vllm.settings import DRAFTERS, MAX_LENGTH, Settings
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
 
-SETTLED = {"--scheduler-cls": "the scheduler hook is wager's"}
+# Arguments of vLLM's that wager looks at or adds to.
+KNOWN = (
+    "additional_config",
+    "data_parallel_size",
+    "dtype",
+    "max_num_seqs",
+    "pipeline_parallel_size",
+    "scheduler_cls",
+    "speculative_config",
+)
 
 
 def command(
@@ -26,8 +37,6 @@ def command(
     policy: Annotated[
         str,
         typer.Option(
-            "--policy",
-            "-p",
             help="NAME or NAME:parameter=value,… See wager policies.",
             rich_help_panel=_WAGER,
             show_default="portfolio; nightjar with a drafter that vLLM runs",
@@ -52,12 +61,12 @@ def command(
     uniform: Annotated[
         str,
         typer.Option(
-            help="The same length for all requests of a step, which keeps a GPU in whole CUDA graphs: auto (where "
-            "measured costs say so), always, never.",
+            help="The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto "
+            "(portfolio's choice, by measured costs), always, never.",
             rich_help_panel=_WAGER,
         ),
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="The policy's seed.", rich_help_panel=_WAGER)] = 0,
+    policy_seed: Annotated[int, typer.Option(help="The policy's; --seed is vLLM's own.", rich_help_panel=_WAGER)] = 0,
     state: Annotated[
         str,
         typer.Option(
@@ -88,89 +97,69 @@ def command(
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
-    Every other argument is vLLM's own (vllm serve --help), for example --port 8000 --max-model-len 4096. Metrics are
+    Every other argument is vLLM's own (vllm serve --help), for example --port 8000 --max-model-len 4096. On a CPU the
+    model runs in float32 unless --dtype says otherwise. Metrics are
     on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.
     """
+    if model.startswith("-"):
+        raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
     names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
-    settings = Settings(names, max_length, policy, budget, uniform, seed, state, control, log_seconds)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds)
     versions.check()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
-        arguments = _arguments(model, settings, context.args)
-        price = _check(arguments, context.args)
+        parsed, arguments = _configure(model, settings, context.args)
+        price = _check(parsed)
         if dry_run:
             print(shlex.join(["vllm", "serve", *arguments]))
             print("\n".join(price) or "speculation changes nothing else in an idle engine here")
             return
         for sentence in price:
             print(f"wager: {sentence}", file=sys.stderr)
-        from wager.vllm.server import serve
+        from wager.vllm.server import run
 
-        serve(arguments)
+        run(parsed)
 
 
-def _arguments(model: str, settings: Settings, given: list[str]) -> list[str]:
-    """The command line for vLLM: what the user said, and ours."""
+def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namespace, list[str]]:
+    """What vLLM is to be started with, and what ours of it looks like on a command line."""
     from wager.vllm.launch import arguments
+    from wager.vllm.server import parse
 
-    rest: list[str] = []
-    ours: dict[str, Any] = {}
-    items = iter(given)
-    for item in items:
-        name, equals, value = item.partition("=")
-        name = name.replace("_", "-")
-        if name in SETTLED:
-            raise ValueError(f"{name} cannot be given: {SETTLED[name]}")
-        if name in ("--speculative-config", "--additional-config"):
-            ours[name[2:].replace("-", "_")] = _object(name, value if equals else next(items, ""))
-        elif name in ("--data-parallel-size", "-dp", "--dtype"):
-            said = value if equals else next(items, "")
-            ours["dtype" if name == "--dtype" else "data_parallel_size"] = said
-        else:
-            rest.append(item)
-    made = arguments(model, settings, ours)
-    where = made.pop("model")
-    if where != model and not any(item.startswith("--served-model-name") for item in rest):
-        rest += ["--served-model-name", model]
-    for name, value in made.items():
-        rest += ["--" + name.replace("_", "-"), json.dumps(value) if isinstance(value, dict) else str(value)]
-    return [where, *rest]
+    parsed = parse([model, *given])
+    plain = parse([model])
+    # What of it wager must know or adds to; the rest stays as vLLM read it.
+    known = {key: getattr(parsed, key) for key in KNOWN if getattr(parsed, key, None) != getattr(plain, key, None)}
+    made = arguments(model, settings, known)
+    ours: list[str] = []
+    for key, value in made.items():
+        setattr(parsed, "model_tag" if key == "model" else key, value)
+        if key != "model" and value != known.get(key):
+            ours += ["--" + key.replace("_", "-"), json.dumps(value) if isinstance(value, dict) else str(value)]
+    if made["model"] != model and not parsed.served_model_name:
+        parsed.served_model_name = [model]
+        ours += ["--served-model-name", model]
+    return parsed, [made["model"], *given, *ours]
 
 
-def _object(name: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is a JSON object, not {text!r}")
-    return value
-
-
-def _check(arguments: list[str], given: list[str]) -> list[str]:
+def _check(parsed: Namespace) -> list[str]:
     """Let vLLM build its configuration before any process starts or weight is read: it refuses here what it refuses."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     from wager.vllm.launch import price_of_speculation
 
     level = logging.getLogger("vllm").level
     logging.getLogger("vllm").setLevel(logging.ERROR)  # it says all of it again when it starts
-    parser = FlexibleArgumentParser(prog="vllm serve", add_help=False, exit_on_error=False)
-    parser.add_argument("model_tag")
-    parser = AsyncEngineArgs.add_cli_args(parser)
     try:
-        parsed, _ = parser.parse_known_args(arguments)
-        parsed.model = parsed.model_tag
-        engine = AsyncEngineArgs.from_cli_args(parsed)
+        given = copy(parsed)
+        given.model = given.model_tag
+        engine = AsyncEngineArgs.from_cli_args(given)
         speculating = engine.create_engine_config()
         engine.speculative_config, engine.scheduler_cls = None, None
         return price_of_speculation(engine.create_engine_config(), speculating)
-    except SystemExit:
-        raise ValueError(f"vLLM does not understand {shlex.join(given)}; see vllm serve --help") from None
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
     finally:

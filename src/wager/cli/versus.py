@@ -65,7 +65,7 @@ def versus(
     from wager.bench.servers import Server
     from wager.bench.versus import PLAIN, TABLE, Contest, closed, table_from
     from wager.models import resolve
-    from wager.vllm.settings import Settings, parse_drafter
+    from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
 
     levels, counts = parse_ints(concurrency, "--concurrency"), parse_ints(requests, "--requests")
     if len(levels) != len(counts):
@@ -73,6 +73,10 @@ def versus(
     if json_file is not None:
         check_writable(json_file)
     settings = Settings((drafter,), max_length)
+    if settings.hook != SCHEDULER:
+        raise ValueError(
+            f"vLLM has no table of lengths for {drafter}; name a drafter that it runs, or see bench drafters"
+        )
     name = parse_drafter(drafter)[0]
     fixed = {f"fixed {n}": f"fixed:drafter={name},length={n}" for n in range(1, max_length + 1)}
     played = {"off": "off", **fixed, **{spec: spec for spec in policy or POLICIES}}
@@ -81,7 +85,7 @@ def versus(
     asked = _prompts(data, tasks.split(","), max(counts), longest_prompt)
     points = [closed(n, count, asked, max_tokens) for n, count in zip(levels, counts, strict=True)]
     recorded = _recorded(trace, speed, start, duration, asked, max_tokens)
-    shared = ["--no-enable-prefix-caching", *context.args]
+    shared = ["--dtype", "float32", "--no-enable-prefix-caching", *context.args]
     folder = str(resolve(model))
     turns: list[Turn] = []
     warm: list[Turn] = []
@@ -89,7 +93,7 @@ def versus(
     with ExitStack() as stack:
         place = logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         place.mkdir(parents=True, exist_ok=True)
-        plain_arguments = [folder, "--dtype", "float32", *shared]
+        plain_arguments = [folder, *shared]
         control = place / "policy"
         control.write_text("off")
         plain = stack.enter_context(Server.vllm(*plain_arguments, log=place / "plain.log")).wait()
@@ -155,7 +159,7 @@ def drafters(
         check_writable(json_file)
     asked = _prompts(data, tasks.split(","), max(counts), longest_prompt)
     points = [closed(n, count, asked, max_tokens) for n, count in zip(levels, counts, strict=True)]
-    shared = ["--no-enable-prefix-caching", *context.args]
+    shared = ["--dtype", "float32", "--no-enable-prefix-caching", *context.args]
     folder = str(resolve(model))
     turns: list[Turn] = []
     with ExitStack() as stack:
@@ -165,7 +169,7 @@ def drafters(
         for number, name in enumerate([PLAIN, *drafter.split(","), "together"]):
             log = place / f"{number}.log"
             if name == PLAIN:
-                server = Server.vllm(folder, "--dtype", "float32", *shared, log=log)
+                server = Server.vllm(folder, *shared, log=log)
             else:
                 ours = ["--drafter", drafter if name == "together" else name, "--max-length", str(max_length)]
                 server = Server.wager(folder, *ours, "--policy", policy, *shared, log=log)

@@ -31,6 +31,7 @@ class Chooser(ABC):
     def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
         self.policy, self.settings, self.names = policy, settings, drafters
         self.longest = settings.max_length
+        self.arms = settings.arms  # one tuple throughout: policies keep what they worked out for it
         self.tokens = 0  # emitted since the engine started
         self.forget()
 
@@ -67,7 +68,7 @@ class Chooser(ABC):
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
         """Count the step."""
 
-    def _uniform(self, drafts: list[list[int]], length: int, live: Sequence[Stream], limits: np.ndarray) -> None:
+    def _uniform(self, drafts: list[list[int]], length: int, limits: np.ndarray) -> None:
         """Make every draft this long: cut, or padded with a token that will be refused or happens to be right."""
         if limits.min() < length:
             return
@@ -101,14 +102,16 @@ class ByStep(Chooser):
             return
         requests = drafted = accepted = emitted = 0
         made = self._made
-        for stream, count in zip(live, counts.tolist(), strict=True):
+        for stream, count, row, end in zip(live, counts.tolist(), rows.tolist(), ends.tolist(), strict=True):
             draft = made.get(stream.slot)
             if draft is None or stream.fresh or stream.resumed:
                 continue
             requests += 1
             emitted += count
             accepted += min(count - 1, len(draft))
-            drafted += len(draft)
+            # All new tokens are as drafted, the target's own among them: the draft was cut before it was verified.
+            cut = count <= len(draft) and token_ids[row, end - count : end].tolist() == draft[:count]
+            drafted += count - 1 if cut else len(draft)
         if not requests:
             return
         arm = self._arm
@@ -133,13 +136,13 @@ class ByStep(Chooser):
         if isinstance(self.policy, BatchPolicy):
             drafts = self._choose_batch(texts, limits, clock)
         else:
-            arm = self.policy.choose(Context(self.settings.arms, len(live), self.tokens, before))
+            arm = self.policy.choose(Context(self.arms, len(live), self.tokens, before))
             began = clock()
             drafts = self._draft(arm, texts, limits)
             self.draft_seconds = clock() - began
             self._arm = arm
             if self.settings.uniform == "always":
-                self._uniform(drafts, arm.length, live, limits)
+                self._uniform(drafts, arm.length, limits)
         self._switched = self._arm is not before
         self._made = {stream.slot: draft for stream, draft in zip(live, drafts, strict=True)}
         return drafts
@@ -163,8 +166,7 @@ class ByStep(Chooser):
         ]
         self.draft_seconds = clock() - began
         contexts = [
-            Context(self.settings.arms, len(texts), self.tokens, hints={n: d.hint for n, d in own.items()})
-            for own in proposals
+            Context(self.arms, len(texts), self.tokens, hints={n: d.hint for n, d in own.items()}) for own in proposals
         ]
         arms = self.policy.choose_batch(contexts)
         # one arm stands for the step in what is learned and counted: the longest played
@@ -175,8 +177,7 @@ class ByStep(Chooser):
         batch = max(1, len(self._made))
         if self._played is not None:
             arm, requests, drafted, accepted, emitted, seconds = self._played
-            if seconds > 0:
-                meter.played(arm, requests, drafted, accepted, emitted, seconds + self._took, requests)
+            meter.played(arm, requests, drafted, accepted, emitted, seconds and seconds + self._took, requests)
         self._took = self.draft_seconds
         length = sum(map(len, self._made.values())) / batch
         meter.step(batch, length, decision, mixed=mixed, switched=self._switched)
@@ -189,7 +190,8 @@ class ByRow(Chooser):
         super().__init__(policy, settings, drafters)
         kinds = [OFF, *(Arm(name, n) for name in drafters for n in range(1, self.longest + 1))]
         self._kinds = kinds  # by 0 for off, else 1 + drafter * longest + length - 1
-        self._tally: dict[int, np.ndarray] = {}  # batch -> (kind, what): requests, drafted, accepted, emitted, seconds
+        # (batch, whether timed) -> (what, kind): requests, drafted, accepted, emitted, seconds
+        self._tally: dict[tuple[int, bool], np.ndarray] = {}
         self._steps = 0
         self._depth = np.arange(self.longest)
         self._pads = [[-1] * (self.longest - n) for n in range(self.longest + 1)]  # past the end of n tokens
@@ -215,7 +217,7 @@ class ByRow(Chooser):
             return
         old = self._rows
         tokens, drafter, made = self._tokens, self._drafter, self._made
-        if live != self._live:
+        if live != self._live or any(stream.resumed for stream in live):
             # Which of the requests drafted for in the last step are here now, and where they were then.
             where = {stream: i for i, stream in enumerate(self._live)}
             known = [stream if not (stream.fresh or stream.resumed) else None for stream in live]
@@ -241,8 +243,7 @@ class ByRow(Chooser):
         # A draft whose tokens all came true without a bonus token after them was cut short before it was verified.
         verified = np.minimum(made, np.where(agreed_of(agreed, drafter) >= counts, counts - 1, made))
         self.policy.observe_rows(Outcome(old, drafter, verified, counts, agreed, seconds, self.draft_seconds))
-        if seconds > 0:
-            self._count(drafter, made, verified, counts, seconds + self.draft_seconds)
+        self._count(drafter, made, verified, counts, seconds and seconds + self.draft_seconds)
 
     def choose(
         self, live: Sequence[Stream], texts: Sequence[Sequence[Drafter]], limits: np.ndarray, clock: Callable[[], float]
@@ -257,10 +258,13 @@ class ByRow(Chooser):
             for i, (d, n) in enumerate(zip(drafter.tolist(), length.tolist(), strict=True))
         ]
         longest = self.longest
-        if self.settings.uniform != "never" and len(live) and int(length.min()) == longest:
-            self._uniform(drafts, longest, live, limits)
-        elif self.settings.uniform == "always":
-            self._uniform(drafts, round(sum(map(len, drafts)) / len(drafts)), live, limits)
+        uniform = self.settings.uniform
+        if uniform != "never" and int(length.min()) == longest:
+            self._uniform(drafts, longest, limits)
+        elif uniform == "always":
+            fits = not self.settings.budget or longest * len(drafts) <= self.settings.budget
+            most = 2 * sum(map(len, drafts)) >= longest * len(drafts)
+            self._uniform(drafts, longest if fits and most else 0, limits)
         lengths = list(map(len, drafts))
         self._mean = sum(lengths) / len(lengths)
         made = np.array(lengths)
@@ -308,9 +312,10 @@ class ByRow(Chooser):
     ) -> None:
         batch = len(drafter)
         kind = np.where(made > 0, drafter * self.longest + made, 0)
-        tally = self._tally.get(batch)
+        key = batch, seconds > 0
+        tally = self._tally.get(key)
         if tally is None:
-            tally = self._tally[batch] = np.zeros((5, len(self._kinds)))
+            tally = self._tally[key] = np.zeros((5, len(self._kinds)))
         share = np.full(batch, seconds / batch)
         for row, values in enumerate((None, verified, np.minimum(emitted - 1, verified), emitted, share)):
             tally[row] += np.bincount(kind, values, len(self._kinds))
@@ -318,7 +323,7 @@ class ByRow(Chooser):
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
         self._steps += 1
         if self._steps % 16 == 0:
-            for batch, tally in self._tally.items():
+            for (batch, _), tally in self._tally.items():
                 for kind in np.flatnonzero(tally[0]).tolist():
                     requests, drafted, accepted, emitted, seconds = tally[:, kind].tolist()
                     meter.played(

@@ -41,6 +41,12 @@ class Control:
                 spec = file.read().strip()
         except FileNotFoundError:
             return
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("wager: cannot read %s, the last policy goes on: %s", self._path, error)
+            self._next = float("inf")
+            return
+        if not spec:  # being written
+            return
         self._seen = changed
         # "+" before the name: a fresh start, even where this policy has played before
         name = spec.removeprefix("+")

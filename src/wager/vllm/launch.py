@@ -26,7 +26,7 @@ def engine_args(
     max_length: int = MAX_LENGTH,
     budget: int = 0,
     uniform: str = "auto",
-    seed: int = 0,
+    policy_seed: int = 0,
     state: str | Path = "",
     progress: Progress | None = None,
     **vllm: Any,
@@ -40,7 +40,7 @@ def engine_args(
     step over all requests. state: a file that keeps what is learned. Everything else goes to vLLM as it is.
     """
     names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
-    settings = Settings(names, max_length, policy, budget, uniform, seed, str(state))
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state))
     return arguments(model, settings, vllm, progress=progress)
 
 
@@ -57,15 +57,27 @@ def arguments(
             "lengths that change are not for data parallelism inside one engine, which vLLM keeps in step; start one "
             "server for each replica instead"
         )
+    if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
+        raise ValueError(
+            f"{', '.join(settings.names)} cannot follow texts through a pipeline, where a request sits out every other "
+            "step; take a drafter that vLLM runs, or tensor parallelism"
+        )
     where = resolve(model, progress=progress)
-    _check_drafters(where, settings)
+    extra = _extra(given.pop("speculative_config", None))
+    _check_drafters(where, settings, other_vocabulary=bool(extra.get("use_heterogeneous_vocab")))
     if settings.state:
         _check_state(Path(settings.state), settings)
-    speculative = {**speculative_config(settings, progress), **_extra(given.pop("speculative_config", None))}
+    speculative = {**speculative_config(settings, progress), **extra}
+    rows = given.get("max_num_seqs")
+    if "num_speculative_tokens_per_batch_size" in speculative and rows and int(rows) <= settings.max_length:
+        raise ValueError(
+            f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
+            f"{settings.max_length + 1}, or the maximum length is too long"
+        )
     additional = dict(given.pop("additional_config", None) or {})
     if KEY in additional:
         raise ValueError(f"additional_config[{KEY!r}] is made here; pass its settings as arguments")
-    if _on_cpu() and given.get("dtype") in (None, "auto"):
+    if _on_cpu() and given.get("dtype") is None:
         given["dtype"] = "float32"  # half precision is far slower on most CPUs, and this is what texts are compared in
     return {
         **given,
@@ -107,7 +119,7 @@ def _extra(given: Any) -> dict[str, Any]:
     return dict(given)
 
 
-def _check_drafters(where: Path | str, settings: Settings) -> None:
+def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: bool) -> None:
     for spec in settings.drafters:
         name, value = parse_drafter(spec)
         if name == "retrieval":
@@ -117,15 +129,20 @@ def _check_drafters(where: Path | str, settings: Settings) -> None:
             finally:
                 store.close()
         elif name in ENGINE_DRAFTERS and value:
-            _check_fit(name, value, _config(resolve(value)), _config(where))
+            _check_fit(name, value, _config(resolve(value)), _config(where), other_vocabulary)
 
 
-def _check_fit(kind: str, name: str, drafter: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+def _check_fit(
+    kind: str, name: str, drafter: Mapping[str, Any], target: Mapping[str, Any], other_vocabulary: bool
+) -> None:
     """Refuse a draft model or head that was made for another target, as far as their configurations tell."""
-    for key, of in (("vocab_size", "vocabulary"), ("hidden_size", "hidden size")):
-        if key == "hidden_size" and kind == "draft-model":
-            continue  # only a head works on the target's own hidden states
-        theirs, ours = drafter.get(key), target.get(key)
+    if kind == "draft-model":
+        key, of, theirs = "vocab_size", "vocabulary", drafter.get("vocab_size")
+    else:  # a head works on the target's own hidden states
+        key, of = "hidden_size", "hidden size"
+        theirs = drafter.get("target_hidden_size", drafter.get("hidden_size"))
+    if not (other_vocabulary and kind == "draft-model"):
+        ours = target.get(key)
         if theirs is not None and ours is not None and theirs != ours:
             raise ValueError(f"drafter {kind}={name} does not fit: it has a {of} of {theirs}, the target {ours}")
 

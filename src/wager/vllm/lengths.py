@@ -24,12 +24,18 @@ class Meter(Protocol):
     def tick(self) -> None: ...
 
 
+PAUSE = 1.0  # seconds between two steps beyond which the engine was not at work
+
+
 class Step:
     """One step under way: what it verifies, and what it drafts for the next."""
 
-    __slots__ = ("batch", "drafted", "lag", "mixed", "next", "scheduled", "verified", "woke")
+    __slots__ = ("batch", "drafted", "lag", "mixed", "next", "policy", "scheduled", "verified", "woke")
 
-    def __init__(self, batch: int, drafted: int, mixed: bool, verified: Arm, lag: int, scheduled: float) -> None:
+    def __init__(
+        self, policy: Policy, batch: int, drafted: int, mixed: bool, verified: Arm, lag: int, scheduled: float
+    ) -> None:
+        self.policy = policy  # who chose what is verified
         self.batch = batch  # requests that decode in it
         self.drafted = drafted  # draft tokens it verifies
         self.mixed = mixed  # whether it also reads prompts
@@ -53,6 +59,8 @@ class Lengths:
         self.policy, self.arms, self.meter, self.clock = policy, arms, meter, clock
         self.costs = StepCosts()
         self.drafter = arms[-1].drafter
+        self._known: set[int] = set()  # batch sizes something was learned at
+        self._chose = policy
         self.arm = arms[0]  # off: nothing has been drafted before the first step
         self.tokens = 0  # emitted since the engine started
         self._resting = 0  # steps since something was last drafted
@@ -60,15 +68,21 @@ class Lengths:
         self._ended = 0.0  # when the last step ended, if requests were left to go on with
         self._decision = 0.0  # seconds spent here since the last step was told
 
-    def plan(self, batch: int, verifying: int, drafted: int, mixed: bool) -> Step:
+    def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, by: Arm | None = None) -> Step:
         """The step now being scheduled; ``Step.next.length`` is how much to draft in it for the step after.
 
-        batch: requests that will decode in the next step; verifying: those that decode in this one.
+        batch: requests that will decode in the next step; verifying: those that decode in this one; by: the arm that
+        drafted what is verified, where that is not the one chosen last.
         """
         began = self.clock()
-        step = Step(verifying, drafted, mixed, self.arm, self._lag, began)
+        step = Step(self._chose, verifying, drafted, mixed, by or self.arm, self._lag, began)
         self._lag = 0
-        if batch:
+        self._chose = self.policy
+        if mixed and batch not in self._known:
+            # Nothing has been learned at this load, and nothing is while prompts keep coming: trying lengths out would
+            # only cost, where it costs most.
+            step.next = self.arms[0]
+        elif batch:
             lag = {self.drafter: self._resting} if self._resting else {}
             step.next = self.policy.choose(Context(self.arms, batch, self.tokens, self.arm, lag))
             step.woke = bool(step.next.length and self._resting)
@@ -82,12 +96,14 @@ class Lengths:
         """The step is over; ``busy``: requests are left, so the next one follows at once."""
         now = self.clock()
         # From one step's end to the next's, so that what lies between them counts; an idle engine starts anew.
-        seconds = now - (self._ended or step.scheduled)
+        began = self._ended if self._ended and step.scheduled - self._ended < PAUSE else step.scheduled
+        seconds = now - began
         self._ended = now if busy else 0.0
         self.tokens += emitted
         clean = not step.mixed and step.batch > 0 and emitted > 0
         arm, batch = step.verified, step.batch
         if clean:
+            self._known.add(batch)
             self.costs.observe(batch, arm.length, step.next.length, seconds, woke=step.woke)
             verify = max(1e-9, seconds - self.costs.drafting(batch, step.next.length))
             draft = self.costs.drafting(batch, arm.length)
@@ -95,10 +111,14 @@ class Lengths:
             drafted = min(step.drafted, arm.length * batch)
             if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
                 lag_seconds = self.costs.switching if step.lag else 0.0
-                self.policy.observe(
+                step.policy.observe(
                     Round(arm, drafted, accepted, emitted, batch, -1, draft, verify, step.lag, lag_seconds)
                 )
             self.meter.played(arm, batch, drafted, accepted, emitted, seconds, batch)
+        elif batch:
+            # counted, but not timed: the prompts' tokens are nobody's
+            accepted = min(accepted, step.drafted)
+            self.meter.played(arm, batch, step.drafted, accepted, min(emitted, accepted + batch), 0.0, batch)
         switched = step.next is not step.verified
         if step.woke:
             self.meter.switch_cost(self.costs.switching)

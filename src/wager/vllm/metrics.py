@@ -108,7 +108,6 @@ class _Totals:
     mixed: int = 0  # steps
     batch: int = 0  # summed over steps
     lengths: float = 0.0  # summed over the decoding requests of all steps
-    waiting: int = 0  # summed over steps
     switches: int = 0
     deciding: float = 0.0  # seconds
     busy: float = 0.0  # seconds, pauses left out
@@ -141,8 +140,6 @@ class _Totals:
             f"switches {self.switches}",
             f"decisions {1e6 * self.deciding / self.steps:.0f} µs a step",
         ]
-        if self.waiting:
-            parts.insert(2, f"waiting {self.waiting / self.steps:.1f}")
         return "wager: " + ", ".join(parts)
 
 
@@ -225,11 +222,10 @@ class Meter:
         *,
         mixed: bool = False,
         switched: bool = False,
-        waiting: int = 0,
     ) -> None:
         """Count one step: its decoding requests, the mean length they were given and what deciding took.
 
-        ``mixed``: the step held prefill work and was not learned from. ``waiting``: requests not yet admitted.
+        ``mixed``: the step held prefill work and was not learned from.
         """
         totals = self._totals
         if mixed:
@@ -238,7 +234,6 @@ class Meter:
             totals.clean += 1
         totals.batch += batch
         totals.lengths += length * batch
-        totals.waiting += waiting
         totals.deciding += decision_seconds
         if switched:
             totals.switches += 1

@@ -28,6 +28,7 @@ from wager.vllm.streams import Stream, Streams
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+INDEXED = 4096  # tokens of a prompt its drafters know, from its end: they read it while all other requests wait
 UNSEEN = 64  # tokens texts may have grown by without us: near a context's end vLLM leaves the proposer out
 IDLE_STEPS = 64  # a request unseen for so many steps is taken to be over: its text is remembered, its trees are freed
 
@@ -115,6 +116,8 @@ class Batch:
         if chooser is None:
             kind = ByRow if isinstance(policy, RowPolicy) else ByStep
             chooser = self._choosers[id(policy)] = kind(policy, self.settings, [d.name for d in self.drafters])
+        if chooser is not getattr(self, "chooser", None):
+            chooser.forget()  # what it drafted when it last played is not what is being verified now
         self.chooser = chooser
 
     def propose(self, sampled: list[list[int]], lengths: np.ndarray, token_ids: np.ndarray) -> list[list[int]]:
@@ -161,7 +164,7 @@ class Batch:
         texts: list[Drafter] | None = stream.payload
         if texts is None:
             texts = stream.payload = [drafter.share() for drafter in self.drafters]
-            text = row[: stream.length].tolist()
+            text = row[max(0, stream.length - INDEXED) : stream.length].tolist()
             for drafter in texts:
                 drafter.begin(text)
         else:

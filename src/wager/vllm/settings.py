@@ -31,8 +31,8 @@ class Settings:
     max_length: int = MAX_LENGTH  # tokens
     policy: str = ""  # empty: the hook's own default
     budget: int = 0  # most draft tokens in a step over all requests; 0: no limit
-    uniform: str = "auto"  # one length for all requests of a step: auto (when it pays), always, never
-    seed: int = 0
+    uniform: str = "auto"  # drafts of the maximum length or none for a whole step: auto (when it pays), always, never
+    seed: int = 0  # the policy's
     state: str = ""  # file that keeps what the policy learned; empty: none
     control: str = ""  # file whose content names the policy to play now; for experiments
     log_seconds: float = 10.0  # between log lines; 0: none
@@ -83,6 +83,8 @@ class Settings:
 
     def _lengths(self) -> Sequence[int]:
         every = range(1, self.max_length + 1)
+        if self.uniform == "always":
+            return every[-1:]
         # Each further arm has to be tried: several drafters get about three lengths each.
         return every if len(self.drafters) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
 
@@ -130,6 +132,12 @@ def parse_drafter(spec: str) -> tuple[str, str]:
     if (name == "ngram") == bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {name}" + ("" if name == "ngram" else "=MODEL"))
     return name, value
+
+
+def speculative_method(settings: Settings) -> tuple[str, int]:
+    """What vLLM must have been configured for: its method and the number of tokens."""
+    name = parse_drafter(settings.drafters[0])[0]
+    return ENGINE_DRAFTERS.get(name, "custom_class"), settings.max_length
 
 
 def _choices() -> str:

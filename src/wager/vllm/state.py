@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -58,18 +59,25 @@ class Keeper:
     def __init__(self, path: Path, policy: ArmPolicy, clock: Callable[[], float] = monotonic) -> None:
         self.path, self.policy, self.clock = path, policy, clock
         self._next = clock() + EVERY
+        self._writing = threading.Lock()
         load(path, policy)
         atexit.register(self.save)
 
     def tick(self) -> None:
         """Save if it is time to."""
         if self.clock() >= self._next:
-            self.save()
+            # the disk may be slow, and requests wait for whoever calls this
+            threading.Thread(target=self._write, args=(self.policy.state(),), daemon=True).start()
             self._next = self.clock() + EVERY
 
     def save(self) -> None:
-        """Save now; a full disk is said in the log and stops nobody."""
+        """Save now."""
+        self._write(self.policy.state())
+
+    def _write(self, content: dict[str, Any]) -> None:
+        """Save this; a full disk is said in the log and stops nobody."""
         try:
-            save(self.path, self.policy.state())
+            with self._writing:
+                save(self.path, content)
         except OSError as error:
             log.warning("wager: cannot save policy state to %s: %s", self.path, error)
