@@ -220,8 +220,7 @@ class ByRow(Chooser):
         if live != self._live or any(stream.resumed for stream in live):
             # Which of the requests drafted for in the last step are here now, and where they were then.
             where = {stream: i for i, stream in enumerate(self._live)}
-            known = [stream if not (stream.fresh or stream.resumed) else None for stream in live]
-            now = [i for i, stream in enumerate(known) if stream in where]
+            now = [i for i, s in enumerate(live) if s in where and not (s.fresh or s.resumed)]
             then = [where[live[i]] for i in now]
             if not now:
                 return

@@ -116,9 +116,9 @@ class Batch:
         if chooser is None:
             kind = ByRow if isinstance(policy, RowPolicy) else ByStep
             chooser = self._choosers[id(policy)] = kind(policy, self.settings, [d.name for d in self.drafters])
-        if chooser is not getattr(self, "chooser", None):
+        elif chooser is not self.chooser:
             chooser.forget()  # what it drafted when it last played is not what is being verified now
-        self.chooser = chooser
+        self.chooser: Chooser = chooser
 
     def propose(self, sampled: list[list[int]], lengths: np.ndarray, token_ids: np.ndarray) -> list[list[int]]:
         """Drafts for the rows of this step."""
