@@ -20,15 +20,17 @@ from typer.testing import CliRunner  # noqa: E402
 from wager.bench.reference import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
-from wager.vllm.settings import Settings  # noqa: E402
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, Settings  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("server")  # one process starts the servers and talks to them
 
 ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-HOOKS = {  # lengths and drafters changed at random in every step; and what `wager serve` does by default
-    "scheduler": ("--drafter", "ngram", "--policy", "random"),
-    "proposer": ("--drafter", "suffix,prompt-lookup", "--policy", "random"),
+RANDOM = ("--policy", "random")  # lengths and drafters changed in every step
+HOOKS: dict[str, tuple[str, ...]] = {
+    "scheduler": ("--drafter", "ngram", *RANDOM),
+    "model": ("--drafter", "draft-model=smollm2-135m", "--max-length", "3", *RANDOM),  # the target drafts for itself
+    "proposer": ("--drafter", "suffix,prompt-lookup", *RANDOM),
     "default": (),
 }
 TOKENS = 32
@@ -180,8 +182,7 @@ def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) 
         for answer in running:
             answer.exception()
     content = json.loads(state.read_text())
-    drafters = ("ngram",) if server.log.stem == "scheduler" else ("suffix", "prompt-lookup")
-    settings = Settings(drafters, policy="" if server.log.stem == "default" else "random")
-    policy = settings.build_policy()
-    policy.load(content)
-    assert not list(folder.glob("*.part"))
+    said = dict(zip(HOOKS[server.log.stem][::2], HOOKS[server.log.stem][1::2], strict=True))
+    drafters = tuple(said.get("--drafter", ",".join(DRAFTERS)).split(","))
+    settings = Settings(drafters, int(said.get("--max-length", MAX_LENGTH)), said.get("--policy", ""))
+    settings.build_policy().load(content)
