@@ -56,10 +56,10 @@ def make_scheduler(
     )
 
 
-def make_request(name: str, prompt: int, tokens: int, *, limit: Any = None) -> Request:
+def make_request(name: str, prompt: int, tokens: int, *, limit: Any = None, temperature: float = 0) -> Request:
     """A request for so many tokens; its text is known: the prompt counts up from a number of its own."""
     extra = None if limit is None else {"wager_max_length": limit}
-    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, extra_args=extra)
+    params = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True, extra_args=extra)
     start = sum(map(ord, name)) * 1000
     return Request(name, list(range(start, start + prompt)), params, None)
 

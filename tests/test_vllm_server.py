@@ -60,9 +60,7 @@ def ask(server: Server, prompt: str, **given: Any) -> Any:
     return client(server).chat.completions.create(
         model="smollm2-135m",
         messages=[{"role": "user", "content": prompt}],
-        max_tokens=TOKENS,
-        temperature=0,
-        **given,
+        **{"max_tokens": TOKENS, "temperature": 0, **given},
     )
 
 
@@ -157,6 +155,26 @@ def test_a_request_can_turn_speculation_off(expected: list[Reference], server: S
     answer = ask(server, PROMPTS[0], extra_body={"vllm_xargs": {"wager_max_length": 0}})
     assert not expected[0].differs(answer.choices[0].message.content)
     assert counters(server)["vllm:spec_decode_num_draft_tokens_total"] == before
+
+
+def test_sampled_tokens_are_likely_ones_and_greedy_texts_beside_them_stay(
+    expected: list[Reference], server: Server
+) -> None:
+    # Tokens of the likelier half of the distribution, as top_p asks: a sampler that loses its settings on the way to
+    # the drafts takes any of 49,152.
+    def sampled(seed: int) -> Any:
+        return ask(
+            server, PROMPTS[7], seed=seed, logprobs=True, top_logprobs=2, extra_body={"top_p": 0.5}, temperature=0.8
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        drawn = [pool.submit(sampled, seed) for seed in range(4)]
+        greedy = [pool.submit(ask, server, prompt) for prompt in PROMPTS[:4]]
+        answers = [one.result() for one in drawn]
+        texts = [one.result().choices[0].message.content for one in greedy]
+    unlikely = [t for answer in answers for t in answer.choices[0].logprobs.content if t.logprob < -5]
+    assert not unlikely
+    assert not [i for i, text in enumerate(texts) if expected[i].differs(text)]
 
 
 def test_the_metrics_add_up_and_top_shows_them(server: Server) -> None:

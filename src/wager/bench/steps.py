@@ -47,8 +47,9 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         def __init__(self, vllm_config: Any) -> None:
             self.vllm_config = vllm_config
             self.requests: dict[str, Any] = {}
-            self.running = [None]
+            self.running: list[Any] = [None]
 
+        def schedule(self) -> Any: ...
         def _update_after_schedule(self, scheduler_output: Any) -> None: ...
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
             return {}
@@ -59,6 +60,7 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         additional_config=settings.additional_config(),
         speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=5),
         parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+        scheduler_config=SimpleNamespace(max_num_seqs=batch),
     )
     hook = Timed(vllm_config=config)
     rng = random.Random(seed)

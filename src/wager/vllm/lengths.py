@@ -68,17 +68,19 @@ class Lengths:
         self._ended = 0.0  # when the last step ended, if requests were left to go on with
         self._decision = 0.0  # seconds spent here since the last step was told
 
-    def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, by: Arm | None = None) -> Step:
+    def plan(
+        self, batch: int, verifying: int, drafted: int, mixed: bool, by: Arm | None = None, *, off: bool = False
+    ) -> Step:
         """The step now being scheduled; ``Step.next.length`` is how much to draft in it for the step after.
 
         batch: requests that will decode in the next step; verifying: those that decode in this one; by: the arm that
-        drafted what is verified, where that is not the one chosen last.
+        drafted what is verified, where that is not the one chosen last; off: nothing may be drafted.
         """
         began = self.clock()
         step = Step(self._chose, verifying, drafted, mixed, by or self.arm, self._lag, began)
         self._lag = 0
         self._chose = self.policy
-        if mixed and batch not in self._known:
+        if off or (mixed and batch not in self._known):
             # Nothing has been learned at this load, and nothing is while prompts keep coming: trying lengths out would
             # only cost, where it costs most.
             step.next = self.arms[0]

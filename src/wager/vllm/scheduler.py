@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from wager.core import OFF, Arm
 from wager.vllm import versions
 from wager.vllm.control import Control
+from wager.vllm.exactness import sampling_is_wrong
 from wager.vllm.lengths import Lengths, Step
 from wager.vllm.metrics import Meter
 from wager.vllm.settings import SCHEDULER, Settings, speculative_method
@@ -43,10 +44,12 @@ def scheduler(vllm_config: VllmConfig, **given: Any) -> Scheduler:
 
 
 class _Limits:
-    """Per-request limits on the draft length, from the requests' own arguments."""
+    """Per-request limits on the draft length, from the requests' own arguments; no drafts where they would do harm."""
 
     vllm_config: VllmConfig
     requests: dict[str, Request]
+    running: list[Request]
+    dynamic_sd_lookup: Any
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -59,13 +62,31 @@ class _Limits:
                 "both with `wager serve` or engine_args"
             )
         self._limits: dict[str, int] = {}  # requests that asked for one -> tokens
+        self._sampled: set[str] | None = set() if sampling_is_wrong() else None  # requests nobody may draft beside
+        if self._sampled is not None:
+            # With a table of lengths, whatever is in it, vLLM does not pad requests that join with drafts of its own.
+            self.dynamic_sd_lookup = [0] * (self.vllm_config.scheduler_config.max_num_seqs + 1)
+            logger.warning(
+                "wager: this CPU build of vLLM samples wrongly where there are drafts; while a request with a "
+                "temperature above 0 is running, nothing is drafted for anyone"
+            )
 
     def add_request(self, request: Request) -> None:
         limit = requested_limit(request)
+        if self._sampled is not None and request.sampling_params and request.sampling_params.temperature > 0:
+            self._sampled.add(request.request_id)
         super().add_request(request)  # type: ignore[misc]
         if limit is not None:
             self._limits = {name: n for name, n in self._limits.items() if name in self.requests}
             self._limits[request.request_id] = limit
+
+    def schedule(self, *given: Any, **named: Any) -> SchedulerOutput:
+        if self._sampled:
+            self._sampled &= self.requests.keys()
+            if self._sampled:
+                for request in self.running:
+                    request.spec_token_ids = []
+        return super().schedule(*given, **named)  # type: ignore[misc]
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
@@ -84,8 +105,6 @@ class _Limits:
 
 class _Adapting(_Limits):
     """The policy's length in every step."""
-
-    running: list[Request]
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -119,7 +138,9 @@ class _Adapting(_Limits):
         mixed = bool(joining) or scheduler_output.total_num_scheduled_tokens != batch + drafted
         if mixed:
             batch, verifying = self._decoding(scheduler_output)
-        step = self.lengths.plan(batch, verifying, drafted, mixed, self._drafted_by(scheduler_output))
+        step = self.lengths.plan(
+            batch, verifying, drafted, mixed, self._drafted_by(scheduler_output), off=bool(self._sampled)
+        )
         if self._arms is not None:
             self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
             self._arms.update(dict.fromkeys(scheduled, step.next))
