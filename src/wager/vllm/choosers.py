@@ -148,7 +148,7 @@ class ByStep(Chooser):
         return drafts
 
     def _draft(self, arm: Arm, texts: Sequence[Sequence[Drafter]], limits: np.ndarray) -> list[list[int]]:
-        if arm is OFF:
+        if not arm.length:
             return [[] for _ in texts]
         which = self.names.index(arm.drafter)
         return [
