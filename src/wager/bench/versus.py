@@ -127,6 +127,11 @@ def compared(turns: Sequence[Turn], base: str = PLAIN) -> list[dict[str, Any]]:
                 for t, b in pairs
                 if t.summary.latency_seconds and b.summary.latency_seconds
             ]
+            pace = [
+                t.summary.tpot_seconds.mean / b.summary.tpot_seconds.mean
+                for t, b in pairs
+                if t.summary.tpot_seconds and b.summary.tpot_seconds
+            ]
             rows.append(
                 {
                     "point": point,
@@ -136,6 +141,8 @@ def compared(turns: Sequence[Turn], base: str = PLAIN) -> list[dict[str, Any]]:
                     "throughput_ratios": ratios,
                     "latency_ratio": statistics.median(latency) if latency else None,
                     "latency_ratios": latency,
+                    "tpot_ratio": statistics.median(pace) if pace else None,
+                    "tpot_ratios": pace,
                     "errors": sum(t.summary.errors for t in own),
                     "texts": sum(len(t.texts) for t, _ in pairs),
                     "texts_that_differ": sum(_differing(t, b) for t, b in pairs),

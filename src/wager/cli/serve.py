@@ -24,6 +24,7 @@ KNOWN = (
     "additional_config",
     "data_parallel_size",
     "dtype",
+    "kv_cache_memory_bytes",
     "max_num_seqs",
     "pipeline_parallel_size",
     "scheduler_cls",
@@ -98,8 +99,9 @@ def command(
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
     Every other argument is vLLM's own (vllm serve --help), for example --port 8000 --max-model-len 4096. On a CPU the
-    model runs in float32 unless --dtype says otherwise. Metrics are
-    on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
+    model runs in float32 unless --dtype says otherwise.
+
+    Metrics are on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.
     """
     if model.startswith("-"):

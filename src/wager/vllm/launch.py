@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from wager.drafters.datastore import Datastore, fingerprint
 from wager.models import load_tokenizer, resolve
+from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
 from wager.vllm import state, versions
 from wager.vllm.settings import DRAFTERS, ENGINE_DRAFTERS, KEY, MAX_LENGTH, PROPOSER, Settings, parse_drafter
 
 SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
+EMBEDDED_CACHE = 2 << 30  # bytes: 46,000 tokens of the embedded model
 OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size")
 
 
@@ -79,6 +82,8 @@ def arguments(
         raise ValueError(f"additional_config[{KEY!r}] is made here; pass its settings as arguments")
     if _on_cpu() and given.get("dtype") is None:
         given["dtype"] = "float32"  # half precision is far slower on most CPUs, and this is what texts are compared in
+    if _on_cpu() and model == EMBEDDED and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        given.setdefault("kv_cache_memory_bytes", EMBEDDED_CACHE)  # vLLM would take nearly all memory there is
     return {
         **given,
         "model": str(where),
