@@ -66,7 +66,7 @@ bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs
 		--trace azure_llm_2023_conv.csv --duration 23 --speed 0.5 --json results/serving-cpu.json -- $(SMALL)
 	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench drafters --drafter suffix,prompt-lookup,retrieval=$(STORE) \
 		--json results/drafters-cpu.json -- $(SMALL)
-	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench endurance --json results/endurance-cpu.json -- --max-model-len 2048
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench endurance --json results/endurance-cpu.json -- --max-model-len 512 --enforce-eager
 
 bench-policies: $(READY)  ## the part of it that needs no model
 	mkdir -p results

@@ -79,7 +79,7 @@ def test_unknown_settings_are_refused() -> None:
         Settings.of({KEY: {"drafters": ["suffix"], "speed": 2}})
 
 
-@pytest.mark.parametrize("found", ["0.26.0", "0.30.0", "0.33.0", "1.0.0", "dev"])
+@pytest.mark.parametrize("found", ["0.26.0", "0.31.0", "0.33.0", "1.0.0", "dev"])
 def test_a_version_that_was_not_tried_is_refused_by_name_and_range(found: str) -> None:
     with pytest.raises(ValueError, match=re.escape(found)) as refused:
         versions.check(found)
@@ -87,7 +87,7 @@ def test_a_version_that_was_not_tried_is_refused_by_name_and_range(found: str) -
     assert "pip install" in str(refused.value)
 
 
-@pytest.mark.parametrize("found", ["0.27.1", "0.31.0", "0.32.0", "0.32.1+cpu"])
+@pytest.mark.parametrize("found", ["0.32.0", "0.32.1+cpu"])
 def test_a_version_that_was_tried_is_not(found: str) -> None:
     versions.check(found)
 

@@ -49,7 +49,7 @@ class Server:
         return self
 
     def wait(self, seconds: float = START_SECONDS) -> Self:
-        """Until it answers; RuntimeError with the end of its log if it does not."""
+        """Until it answers; ValueError with the end of its log if it does not."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             if self._process is None or self._process.poll() is not None:
@@ -62,7 +62,7 @@ class Server:
                 time.sleep(0.25)
         tail = self.log.read_text(errors="replace")[-3000:]
         self.stop()
-        raise RuntimeError(f"the server did not start within {seconds:g} s: {' '.join(self.command)}\n{tail}")
+        raise ValueError(f"the server did not start within {seconds:g} s: {' '.join(self.command)}\n{tail}")
 
     def sleep(self) -> None:
         """Stop all its processes where they stand: even an idle engine looks for work now and then."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +117,7 @@ def versus(
 
         def save() -> None:
             if json_file is not None:
-                write_json(json_file, _result(turns, warm, table, points, recorded, context.args))
+                write_json(json_file, _result(turns, warm, table, recorded, context.args))
 
         for repeat in range(1, repeats + 1):
             _go(contest, methods, points, [repeat], turns, f"repetition {repeat}")
@@ -146,6 +147,8 @@ def drafters(
 ) -> None:
     """Compare each drafter alone with all of them in one engine, on a mixed workload: the same requests, turn by turn.
 
+    Every repetition has requests of its own.
+
     Further arguments go to every server, after --.
     """
     from wager.bench.servers import Server
@@ -157,8 +160,13 @@ def drafters(
         raise ValueError(f"--requests names one number for each --concurrency, not {requests!r} for {concurrency!r}")
     if json_file is not None:
         check_writable(json_file)
-    asked = _prompts(data, tasks.split(","), max(counts), longest_prompt)
-    points = [closed(n, count, asked, max_tokens) for n, count in zip(levels, counts, strict=True)]
+    # Other prompts in every repetition: drafters remember what was written, and nobody asks everything twice.
+    asked = _prompts(data, tasks.split(","), (repeats + 1) * sum(counts), longest_prompt)
+    fresh = iter(asked)
+    points = [
+        [closed(n, count, list(islice(fresh, count)), max_tokens) for n, count in zip(levels, counts, strict=True)]
+        for _ in range(repeats + 1)
+    ]
     shared = ["--dtype", "float32", "--no-enable-prefix-caching", *context.args]
     folder = str(resolve(model))
     turns: list[Turn] = []
@@ -176,11 +184,11 @@ def drafters(
             contest.servers[name.partition("=")[0]] = stack.enter_context(server).wait()
             server.sleep()
         warm: list[Turn] = []
-        _go(contest, list(contest.servers), points, [0], warm, "warming up")
+        _go(contest, list(contest.servers), points[0], [0], warm, "warming up")
         for repeat in range(1, repeats + 1):
-            _go(contest, list(contest.servers), points, [repeat], turns, f"repetition {repeat}")
+            _go(contest, list(contest.servers), points[repeat], [repeat], turns, f"repetition {repeat}")
             if json_file is not None:
-                write_json(json_file, _result(turns, warm, [], points, None, context.args))
+                write_json(json_file, _result(turns, warm, [], None, context.args))
     show(turns)
 
 
@@ -234,7 +242,6 @@ def _result(
     turns: Sequence[Turn],
     warm: Sequence[Turn],
     table: list[list[int]],
-    points: Sequence[Point],
     recorded: Point | None,
     arguments: Sequence[str],
 ) -> dict[str, Any]:
