@@ -22,8 +22,6 @@ from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, Settings  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("server")  # one process starts the servers and talks to them
-
 ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
 RANDOM = ("--policy", "random")  # lengths and drafters changed in every step
