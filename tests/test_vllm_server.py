@@ -31,7 +31,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "proposer": ("--drafter", "suffix,prompt-lookup", *RANDOM),
     "default": (),
 }
-TOKENS = 32
+TOKENS = 24
 
 FRUIT = "apple, pear, plum, quince, apple, pear, plum, quince, apple, pear"
 PROMPTS = [
@@ -102,8 +102,9 @@ def test_greedy_texts_are_those_of_the_server_without_speculation(
     expected: list[Reference], server: Server, concurrency: int
 ) -> None:
     before = counters(server)
+    prompts = PROMPTS if concurrency > 1 else PROMPTS[:5]  # one by one takes longest
     with ThreadPoolExecutor(concurrency) as pool:
-        texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, PROMPTS))
+        texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, prompts))
     wrong = [i for i, text in enumerate(texts) if expected[i].differs(text)]
     assert not wrong, [(texts[i], expected[i].text) for i in wrong]
     sleep(1.5)  # counts are written once a second
