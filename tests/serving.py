@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import deque
 from dataclasses import dataclass, field
@@ -75,7 +74,6 @@ class Engine:
     emitted: dict[str, list[int]] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)  # of drafts verified, as scheduled
     asked: list[int] = field(default_factory=list)  # length asked for in each step
-    preempted: int = 0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -166,8 +164,3 @@ def true_text(request: Request, tokens: int) -> list[int]:
 def abort(scheduler: Any, name: str) -> None:
     """The client went away."""
     scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-
-
-def quiet() -> None:
-    """Let vLLM keep its log lines to itself."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

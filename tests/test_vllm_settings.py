@@ -241,19 +241,17 @@ def test_a_drafter_made_for_another_target_is_refused(
         engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
 
 
-def test_vllms_own_arguments_pass_however_they_are_written(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2_folder: str
-) -> None:
+def test_vllms_own_arguments_pass_however_they_are_written(smollm2_folder: str) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
     from wager.cli.serve import _configure
 
-    given = ["--max_model_len", "512", "--seed", "7", "--served_model_name", "mine", "-tp", "1", "--drafter-like=no"]
-    parsed, shown = _configure(smollm2_folder, Settings(("ngram",)), given[:-1])
+    given = ["--max_model_len", "512", "--seed", "7", "--served_model_name", "mine", "-tp", "1"]
+    parsed, shown = _configure(smollm2_folder, Settings(("ngram",)), given)
     assert (parsed.max_model_len, parsed.seed, parsed.served_model_name) == (512, 7, ["mine"])
     assert parsed.dtype == "float32"
     assert parsed.speculative_config["method"] == "ngram"
     assert parsed.additional_config[KEY]["drafters"] == ["ngram"]
-    assert shown[: len(given)] == [smollm2_folder, *given[:-1]]
+    assert shown[: len(given) + 1] == [smollm2_folder, *given]
     parsed, _ = _configure(
         smollm2_folder, Settings(("ngram",)), ["--dtype", "bfloat16", "--additional-config", '{"a": 1}']
     )

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
 
 from wager.core import Arm, Context, Round
 from wager.policies import Policy
 from wager.vllm.costs import StepCosts
-
-
-class Meter(Protocol):
-    """What counts for people."""
-
-    def played(
-        self, arm: Arm, requests: int, drafted: int, accepted: int, emitted: int, seconds: float, batch: int
-    ) -> None: ...
-    def step(
-        self, batch: int, length: float, decision_seconds: float, *, mixed: bool = False, switched: bool = False
-    ) -> None: ...
-    def switch_cost(self, seconds: float) -> None: ...
-    def tick(self) -> None: ...
-
+from wager.vllm.metrics import Meter
 
 PAUSE = 1.0  # seconds between two steps beyond which the engine was not at work
 
