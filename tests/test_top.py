@@ -16,9 +16,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-
-pytest.importorskip("prometheus_client", reason="prometheus-client comes with wager[vllm]")
-
 from rich.console import Console, RenderableType
 
 from wager.cli import top
@@ -242,12 +239,6 @@ def test_bad_input_ends_in_one_sentence_and_exit_code_2(words: tuple[str, ...], 
     assert done.returncode == 2
     assert names in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_without_prometheus_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install wager\[vllm\]"):
-        top.command("127.0.0.1:1", once=True)
 
 
 def test_a_server_that_goes_away_is_said_and_waited_for(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:

@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPException
-from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -358,8 +357,6 @@ def command(
         raise ValueError("--json prints one snapshot; give --once too")
     if not once and not console.is_terminal:
         raise ValueError("wager top draws on a terminal; give --once for one snapshot")
-    if find_spec("prometheus_client") is None:
-        raise ValueError("wager top needs prometheus-client; pip install wager[vllm]")
     try:
         if not once:
             watch(address, interval, console)
