@@ -99,7 +99,7 @@ def counters(server: Server) -> dict[str, float]:
 
 @pytest.mark.parametrize("concurrency", [1, 4, 12])
 def test_greedy_texts_are_those_of_the_server_without_speculation(
-    expected: list[Reference], server: Server, concurrency: int
+    request: pytest.FixtureRequest, expected: list[Reference], server: Server, concurrency: int
 ) -> None:
     before = counters(server)
     prompts = PROMPTS if concurrency > 1 else PROMPTS[:5]  # one by one takes longest
@@ -109,8 +109,10 @@ def test_greedy_texts_are_those_of_the_server_without_speculation(
     assert not wrong, [(texts[i], expected[i].text) for i in wrong]
     sleep(1.5)  # counts are written once a second
     after = counters(server)
-    name = "wager_accepted_tokens_total"
-    assert after[name] > before.get(name, 0), "nothing was accepted, so nothing was shown"
+    # The default decides by itself whether drafting pays, and in a crowd it need not; random always drafts sometimes.
+    free = request.node.callspec.params["server"] == "default" and concurrency > 1
+    name = "wager_pulls_total" if free else "wager_accepted_tokens_total"
+    assert after[name] > before.get(name, 0), f"{name} did not grow, so nothing was shown"
 
 
 def test_a_changed_text_would_be_seen(expected: list[Reference]) -> None:
