@@ -92,7 +92,7 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("simulate", "--policy", "best"), "unknown policy 'best'; choose from off, fixed"),
+        (("simulate", "--policy", "best"), "unknown policy 'best'; choose from auto, off, fixed"),
         (("simulate", "--policy", "ucbspec:beta=1"), "has no parameter 'beta'; it takes delta, reward"),
         (("simulate", "--policy", "ucbspec:delta=two"), "is a number, not 'two'"),
         (("simulate", "--policy", "fixed:drafter=d9,length=4"), "the arms are d1:4"),
@@ -124,7 +124,7 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
         (("simulate", "--json", "nowhere/out.json"), "cannot write"),
         (("simulate", "--plot", "nowhere/out.png"), "cannot write"),
         (("simulate", "--record", "here.csv"), "never overwritten"),
-        (("policies", "best"), "choose from off, fixed"),
+        (("policies", "best"), "choose from auto, off, fixed"),
         (("trace", "here.csv"), "is not a wager trace"),
         (("trace", "missing.jsonl"), "missing.jsonl"),
         (("trace", "binary"), "is not a wager trace"),

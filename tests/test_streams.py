@@ -149,8 +149,9 @@ def simulate(
         dropped.clear()
         if len(found) != n:
             return f"step {step}: {len(found)} streams for {n} rows"
-        each = list(zip(batch.requests, found, sampled, strict=True))
-        for request, stream, new in sorted(each, key=lambda row: row[1] is not None and row[1].fresh):
+        columns = list(zip(streams.before.tolist(), streams.counts.tolist(), streams.ends.tolist(), strict=True))
+        each = list(zip(batch.requests, found, sampled, columns, strict=True))
+        for request, stream, new, sizes in sorted(each, key=lambda row: row[1] is not None and row[1].fresh):
             assert request is not None
             if not new:
                 if stream is not None:
@@ -178,8 +179,8 @@ def simulate(
                 return f"step {step}: fresh is {stream.fresh}"
             if stream.resumed != (request.stream is not None and request.seen < step - 1):
                 return f"step {step}: resumed is {stream.resumed}"
-            if stream.length != len(request.text) or stream.before != (0 if stream.fresh else len(before)):
-                return f"step {step}: {stream.before} and {stream.length} tokens of {len(request.text)}"
+            if sizes != (0 if stream.fresh else len(before), len(new), len(request.text)):
+                return f"step {step}: {sizes} where {len(new)} tokens end a text of {len(request.text)}"
         for request, stream in zip(batch.requests, found, strict=True):
             if request is not None and stream is not None:
                 request.stream, request.seen, request.known = stream, step, list(request.text)
@@ -224,6 +225,46 @@ def test_a_careless_comparison_would_be_noticed(
 ) -> None:
     monkeypatch.setattr(Streams, part, bug)
     assert any(simulate(seed) is not None for seed in range(24))
+
+
+def _flags(stream: Stream) -> tuple[int, bool, bool]:
+    return stream.slot, stream.fresh, stream.resumed
+
+
+def _nowhere(self: Streams, flat: np.ndarray, before: np.ndarray) -> np.ndarray:
+    return np.zeros(len(before), dtype=np.bool_)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_recognised_at_a_glance_are_those_a_full_search_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, rows = random.Random(seed), [1, 3, 8, 16][seed % 4]
+    glance, search = Streams(rows, keep=12, idle_steps=20), Streams(rows, keep=12, idle_steps=20)
+    monkeypatch.setattr(search, "_alike", _nowhere.__get__(search))  # as if no row held what it held
+    batch, away = Batch(rows), list[Request]()
+    pairs: dict[Stream | None, Stream | None] = {}
+    glances = 0
+    for step in range(200):
+        present = [request for request in batch.requests if request is not None]
+        leave = [r for r in present if rng.random() < 0.03 or len(r.text) > LONGEST - 8]
+        enter = [r for r in away if rng.random() < 0.2]
+        away = [r for r in away if r not in enter] + [r for r in leave if len(r.text) < LONGEST - 8]
+        while len(present) - len(leave) + len(enter) < rows and rng.random() < 0.5:  # no two prompts are the same
+            middle = [400 + step, 400 + len(enter)]
+            enter.append(Request([*HEAD, *middle, *TAIL], rng.choice([0, 0, 1, 3])))
+        batch.change(leave, enter[: rows - len(present) + len(leave)])
+        if len(batch.requests) > 1 and rng.random() < 0.2:
+            batch.swap(*rng.sample(range(len(batch.requests)), 2))
+        sampled = batch.sample(rng, lambda request: 7, most=3)
+        held = glance._seats
+        found, expected = (s.follow(sampled, batch.lengths, batch.tokens) for s in (glance, search))
+        for one, other in zip(found, expected, strict=True):
+            assert pairs.setdefault(one, other) is other
+            assert one is None or other is None or _flags(one) == _flags(other)
+        for name in ("counts", "ends", "before"):
+            assert getattr(glance, name).tolist() == getattr(search, name).tolist()
+        assert len(glance) == len(search)
+        glances += bool(found) and found is held  # the same list while nobody comes, goes or moves
+    assert 20 < glances < 200
 
 
 def show(streams: Streams, *texts: list[int], new: int = 1) -> list[Stream | None]:
@@ -287,12 +328,12 @@ def test_texts_that_all_grew_unseen_are_known_again() -> None:
         grown = [[*text, *range(5 + row)] for row, text in enumerate(texts)]
         after = show(streams, *reversed(grown))
         assert (after == before[::-1]) is known
-        for stream, text in zip(after, reversed(grown), strict=True):
+        for stream in after:
             assert stream is not None
             assert stream.resumed is known
             assert stream.fresh is not known
-            assert stream.length == len(text)
-            assert stream.before == (len(HEAD) + len(TAIL) + 1 if known else 0)
+        assert streams.ends.tolist() == [*map(len, reversed(grown))]
+        assert streams.before.tolist() == [len(HEAD) + len(TAIL) + 1 if known else 0] * 4
 
 
 def test_missed_streams_are_dropped_the_oldest_first() -> None:

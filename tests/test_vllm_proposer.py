@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import astuple
+from itertools import count
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 
 from wager.core import Round
-from wager.drafters import Drafter, registry
+from wager.drafters import Draft, Drafter, registry
 from wager.policies.rows import Outcome
+from wager.vllm import choosers
+from wager.vllm.choosers import ByRow, Step
 from wager.vllm.metrics import Meter
 from wager.vllm.proposer import Batch
 from wager.vllm.settings import PROPOSER, Settings
+from wager.vllm.streams import Stream
 
 CONTEXT = 200
 ROWS = 6
@@ -38,7 +45,7 @@ class Texts:
         truth = [t for _ in range(60) for t in self.rng.choice(phrases)][: CONTEXT - 1]
         cap = self.rng.choice([0, 2, 99]) if self.limits else 99
         start = self.rng.randrange(8, 40)
-        self.requests.append({"truth": truth, "read": start, "draft": None, "cap": cap, "new": True})
+        self.requests.append({"truth": truth, "read": start, "draft": None, "cap": cap, "unread": 0})
         self.made += 1
 
     def step(self) -> None:
@@ -76,11 +83,16 @@ class Texts:
                 self.requests.pop()
 
 
-def make(policy: str = "", drafters: tuple[str, ...] = ("suffix", "prompt-lookup"), **given: Any) -> Batch:
+def make(
+    policy: str = "", drafters: tuple[str, ...] = ("suffix", "prompt-lookup"), *, steady: bool = False, **given: Any
+) -> Batch:
+    """A batch; a steady one's clock shows a millisecond more whenever it is read."""
     settings = Settings(drafters, policy=policy, log_seconds=0.0, **given)
     built: list[Drafter] = [d for d in map(registry.build, settings.drafters) if d is not None]
     meter = Meter(PROPOSER, policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
-    return Batch(settings.build_policy(), settings, built, meter, rows=ROWS, context=CONTEXT)
+    ticks = count(1)
+    clock = (lambda: 1e-3 * next(ticks)) if steady else perf_counter
+    return Batch(settings.build_policy(), settings, built, meter, rows=ROWS, context=CONTEXT, clock=clock)
 
 
 def run(batch: Batch, steps: int, *, seed: int = 0, rows: int = 4, **given: Any) -> Texts:
@@ -203,3 +215,179 @@ def test_another_policy_can_take_over_in_the_middle() -> None:
         if step // 10 % 3 == 2:
             assert texts.drafted[-1] == 0
     assert sum(texts.drafted) > 0
+
+
+class Followed:
+    """A batch, and everything its policy and its meter are told."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.told: list[Any] = []
+        policy, meter = batch.chooser.policy, batch.meter
+        for owner, name in ((policy, "observe"), (policy, "observe_rows"), (meter, "played"), (meter, "step")):
+            if hasattr(owner, name):
+                setattr(owner, name, self._noting(name, getattr(owner, name)))
+
+    def _noting(self, name: str, method: Any) -> Any:
+        def noting(*given: Any, **named: Any) -> None:
+            self.told.append((name, *map(_plain, given), *named.values()))
+            method(*given, **named)
+
+        return noting
+
+
+def _plain(value: Any) -> Any:
+    """What can be compared."""
+    if isinstance(value, Outcome):
+        rows = value.rows
+        columns = rows.slots, rows.fresh, rows.match, rows.size, np.nan_to_num(rows.confidence, nan=-1.0), rows.limit
+        mine = value.drafter, value.drafted, value.emitted, value.agreed
+        return [column.tolist() for column in (*columns, *mine)], value.seconds, value.draft_seconds
+    return astuple(value) if isinstance(value, Round) else value
+
+
+def follow_anew(batch: Batch) -> None:
+    """Let no step look as the one before: who is where is worked out in every one."""
+    follow = batch.streams.follow
+
+    def copied(*given: Any) -> list[Stream | None]:
+        return follow(*given).copy()
+
+    batch.streams.follow = copied  # type: ignore[method-assign]
+
+
+class Disorder(Texts):
+    """Requests come, are aborted, preempted and resumed, change places and read their prompts in pieces."""
+
+    def __init__(self, one: Batch, other: Batch, seed: int) -> None:
+        super().__init__(one, seed=seed, limits=seed % 2 == 1)
+        self.both = one, other
+        self.away: list[dict[str, Any]] = []
+        self.reckoned: list[tuple[int, int, int, int]] = []  # by step: requests, drafted, accepted, emitted
+        one.propose = self._propose_both  # type: ignore[method-assign]
+
+    def _propose_both(self, sampled: list[list[int]], ends: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+        for row, request in enumerate(self.requests):  # a prompt not read to its end yet has sampled nothing
+            if request["unread"] > 0:
+                ends[row] -= len(sampled[row])
+                request["read"] -= len(sampled[row])
+                request["unread"] -= 1
+                sampled[row] = []
+        self._reckon(sampled)
+        drafts, expected = (Batch.propose(batch, [*map(list, sampled)], ends, tokens) for batch in self.both)
+        assert drafts == expected
+        for request, new, draft in zip(self.requests, sampled, drafts, strict=True):
+            request["made"] = draft if new else None
+        return drafts
+
+    def _reckon(self, sampled: list[list[int]]) -> None:
+        """What a policy can know of the drafts of the step before, request by request."""
+        sums = [0, 0, 0, 0]
+        for request, new in zip(self.requests, sampled, strict=True):
+            draft = request.get("made")
+            if draft is None or not new:
+                continue
+            cut = len(new) <= len(draft) and new == draft[: len(new)]
+            verified = len(new) - 1 if cut else len(draft)
+            sums = [a + b for a, b in zip(sums, (1, verified, min(len(new) - 1, len(draft)), len(new)), strict=True)]
+        if sums[0]:
+            requests, drafted, accepted, emitted = sums
+            self.reckoned.append((requests, drafted, accepted, emitted))
+
+    def disturb(self) -> None:
+        rng, requests = self.rng, self.requests
+        back = [self.away.pop(0)] if self.away and len(requests) < ROWS and rng.random() < 0.3 else []
+        if requests and rng.random() < 0.1:
+            gone = requests.pop(rng.randrange(len(requests)))
+            gone.update(draft=None, made=None, unread=rng.choice([0, 1]))
+            if rng.random() < 0.6:
+                self.away.append(gone)
+        requests += back
+        while len(requests) < ROWS and rng.random() < 0.3:
+            self.add()
+            requests[-1]["unread"] = rng.choice([0, 0, 2])
+        if rng.random() < 0.1:
+            rng.shuffle(requests)
+        if rng.random() < 0.05:  # a step in which vLLM leaves the proposer out: nothing of it is seen
+            for request in requests:
+                if not request["unread"] and request["read"] < CONTEXT - 20:
+                    request["read"] += 2
+                    request.update(draft=None, made=None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("uniform", ["auto", "always"])
+@pytest.mark.parametrize(
+    ("policy", "budget"),
+    [("nightjar", 0), ("random", 0), ("tetris:drafter=suffix", 0), ("portfolio", 0), ("portfolio", 20)],
+)
+def test_a_step_like_the_last_is_treated_as_any_other(
+    policy: str, budget: int, uniform: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosers, "METERED", 1)
+    one, other = (make(policy, steady=True, budget=budget, uniform=uniform) for _ in range(2))
+    follow_anew(other)
+    quick, slow = Followed(one), Followed(other)
+    texts = Disorder(one, other, seed)
+    for _ in range(150):
+        texts.disturb()
+        texts.step()
+        assert quick.told == slow.told
+    assert any(texts.drafted) or budget  # uniform drafts of many requests do not fit one
+    played = [told[2:6] for told in quick.told if told[0] == "played"]
+    if policy != "portfolio":
+        assert played == texts.reckoned
+    elif uniform != "always":  # one for each arm of a step; and padding that came true is not told apart
+        assert np.sum(played, axis=0).tolist() == np.sum(texts.reckoned, axis=0).tolist()
+
+
+def leading(draft: Sequence[int], truth: Sequence[int]) -> int:
+    """How many tokens agree before the first that does not."""
+    return next((i for i, (a, b) in enumerate(zip(draft, truth, strict=False)) if a != b), min(len(draft), len(truth)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (make("portfolio", steady=True) for _ in range(2))
+    chooser, seen = one.chooser, 0
+    assert isinstance(chooser, ByRow)
+    proposed: dict[int, list[Draft]] = {}  # by slot: each drafter's
+    fresh: dict[int, bool] = {}
+    sampled: dict[int, list[int]] = {}
+    columns, learn, observe = chooser._columns, chooser.learn, chooser.policy.observe_rows
+
+    def note_proposals(step: Step, proposals: list[Draft]) -> Any:
+        proposed.clear()
+        for i, stream in enumerate(step.live):
+            proposed[stream.slot] = proposals[i :: len(step.live)]
+            fresh[stream.slot] = stream.fresh
+        return columns(step, proposals)
+
+    def note_sampled(step: Step) -> None:
+        sampled.clear()
+        sampled.update({stream.slot: new for stream, new in zip(step.live, step.sampled, strict=True)})
+        learn(step)
+
+    def check(outcome: Outcome) -> None:
+        nonlocal seen
+        rows = outcome.rows
+        for i, slot in enumerate(rows.slots.tolist()):
+            new = sampled[slot]
+            assert (rows.fresh[i], outcome.emitted[i]) == (fresh[slot], len(new))
+            for d, draft in enumerate(proposed[slot]):
+                size = len(draft.tokens)
+                assert (rows.size[d, i], rows.match[d, i]) == (size, draft.hint.match)
+                expected = [*(draft.hint.confidence or [np.nan] * size), *[0.0] * (one.longest - size)]
+                assert np.array_equal(rows.confidence[d, i], expected, equal_nan=True)
+                assert outcome.agreed[d, i] == leading(draft.tokens, new)
+                seen += 1
+        observe(outcome)
+
+    monkeypatch.setattr(chooser, "_columns", note_proposals)
+    monkeypatch.setattr(chooser, "learn", note_sampled)
+    monkeypatch.setattr(chooser.policy, "observe_rows", check)
+    texts = Disorder(one, other, seed)
+    for _ in range(150):
+        texts.disturb()
+        texts.step()
+    assert seen > 200

@@ -1,4 +1,4 @@
-"""The prompts benchmarks run on: eight tasks, read from a folder of public data."""
+"""The prompts benchmarks run on: ten tasks, read from a folder of public data."""
 
 from __future__ import annotations
 
@@ -52,23 +52,44 @@ def _debug(record: Mapping[str, Any]) -> tuple[str, str]:
     return "debug_bench", f"{task}\n\nThis solution has a bug:\n\n{code}\n\nWrite the corrected code."
 
 
+def _xsum(record: Mapping[str, Any]) -> tuple[str, str]:
+    return "xsum", f"Summarize this article in a few sentences.\n\n{record['article']}"
+
+
+def _alpaca(record: Mapping[str, Any]) -> tuple[str, str]:
+    return "alpaca", "\n\n".join(filter(None, (record["instruction"], record["input"])))
+
+
 # file -> how a record becomes (task, prompt); what a record must hold, and where the file comes from
 FILES: dict[str, tuple[Callable[[Mapping[str, Any]], tuple[str, str]], str, str]] = {
     "spec_bench.jsonl": (_chat, "category, turns", "Spec-Bench (Xia et al. 2024)"),
     "humaneval.jsonl": (_humaneval, "prompt", "HumanEval (Chen et al. 2021)"),
     "debug_bench.jsonl": (_debug, "description, buggy_code", "DebugBench (Tian et al. 2024)"),
+    "xsum.jsonl": (_xsum, "article", "XSum (Narayan et al. 2018)"),
+    "alpaca_sample.jsonl": (_alpaca, "instruction, input", "Alpaca (Taori et al. 2023)"),
 }
-TASKS = ("mt_bench", *SPEC_BENCH, "humaneval", "debug_bench")
+TASKS = ("mt_bench", *SPEC_BENCH, "humaneval", "debug_bench")  # what benchmarks run on unless told otherwise
+ALL = (*TASKS, "xsum", "alpaca")
+WITHIN = {name: {name.removesuffix(".jsonl").removesuffix("_sample")} for name in FILES} | {
+    "spec_bench.jsonl": {"mt_bench", *SPEC_BENCH}
+}  # file -> its tasks
+PARTS = ("all", "development", "test")  # policies are made on one half of every task's prompts and judged on the other
 
 
-def prompts(folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: int = 3, seed: int = 0) -> list[Prompt]:
-    """``count`` prompts of each task, always the same ones for a seed."""
-    if unknown := [task for task in tasks if task not in TASKS]:
-        raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(TASKS)}")
+def prompts(
+    folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: int = 3, seed: int = 0, part: str = "all"
+) -> list[Prompt]:
+    """``count`` prompts of each task, always the same ones for a seed; of one part only, or of all."""
+    if unknown := [task for task in tasks if task not in ALL]:
+        raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(ALL)}")
+    if part not in PARTS:
+        raise ValueError(f"unknown part {part!r} of the prompts; choose from {', '.join(PARTS)}")
     if count < 1:
         raise ValueError(f"at least 1 prompt a task, not {count}")
-    by_task: dict[str, list[str]] = {task: [] for task in TASKS}
+    by_task: dict[str, list[str]] = {task: [] for task in ALL}
     for name, (read, fields, origin) in FILES.items():
+        if not WITHIN[name] & set(tasks):
+            continue
         path = _folder(folder) / name
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -80,7 +101,8 @@ def prompts(folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: 
             ) from None
     chosen = []
     for task in tasks:
-        pick = random.Random(f"{seed} {task}").sample(by_task[task], min(count, len(by_task[task])))
+        known = by_task[task][{"all": slice(None), "test": slice(0, None, 2), "development": slice(1, None, 2)}[part]]
+        pick = random.Random(f"{seed} {task}").sample(known, min(count, len(known)))
         chosen += [Prompt(task, text) for text in pick]
     return chosen
 

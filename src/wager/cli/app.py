@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wager
-from wager.cli import bench, chat, datastore, generate, serve, simulate, top
+from wager.cli import bench, chat, datastore, generate, record, replay, serve, simulate, top
 from wager.core import trace as traces
 from wager.core.round import Round
 from wager.policies import POLICIES
@@ -29,6 +29,8 @@ app.command("generate")(generate.command)
 app.command("chat")(chat.command)
 app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve.command)
 app.command("simulate")(simulate.command)
+app.command("record")(record.command)
+app.command("replay")(replay.command)
 app.command("top")(top.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(datastore.app, name="datastore")
@@ -100,16 +102,16 @@ def trace(
     drafted: Counter[str] = Counter()
     requests = rounds = tokens = 0
     seconds = 0.0
-    for record in traces.read(path):
-        if not isinstance(record, Round):
+    for entry in traces.read(path):
+        if not isinstance(entry, Round):
             requests += 1
             continue
         rounds += 1
-        tokens += record.emitted
-        seconds += record.seconds
-        pulls[str(record.arm)] += 1
-        accepted[str(record.arm)] += record.accepted
-        drafted[str(record.arm)] += record.drafted
+        tokens += entry.emitted
+        seconds += entry.seconds
+        pulls[str(entry.arm)] += 1
+        accepted[str(entry.arm)] += entry.accepted
+        drafted[str(entry.arm)] += entry.drafted
     if as_json:
         counts = {arm: {"rounds": n, "drafted": drafted[arm], "accepted": accepted[arm]} for arm, n in pulls.items()}
         whole = {"requests": requests, "rounds": rounds, "tokens": tokens, "seconds": seconds}

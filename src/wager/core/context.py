@@ -15,10 +15,13 @@ class Hint:
 
     match: int = 0  # tokens of context its proposal was found by
     confidence: tuple[float, ...] = ()  # its own probability of each token it would draft
+    size: int = 0  # tokens it would draft; at least as many as have a confidence
 
     def __post_init__(self) -> None:
         if self.match < 0:
             raise ValueError(f"a match has 0 tokens or more, not {self.match}")
+        if self.size < len(self.confidence):
+            object.__setattr__(self, "size", len(self.confidence))
         if not all(0 <= p <= 1 for p in self.confidence):
             raise ValueError(f"confidences lie in [0, 1], not {self.confidence}")
 
@@ -55,6 +58,9 @@ class Context:
     previous: Arm | None = None
     lag: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it must catch up on before it can draft
     hints: Mapping[str, Hint] = field(default_factory=dict)  # drafter -> what it says of its proposal
+    # drafter -> another -> tokens, from the first, that both propose
+    shared: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    asked: Mapping[str, float] = field(default_factory=dict)  # drafter -> seconds that asking it for its hint took
     prompt: PromptFeatures | None = None  # on the first round of a request only
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from wager.core import Arm, Context, PromptFeatures, Round
 from wager.decoding.acceptance import accept_greedy, accept_sampled, overlap
 from wager.decoding.processors import Processors
 from wager.decoding.stopping import Stopping
-from wager.drafters import Draft, Drafter
+from wager.drafters import Draft, Drafter, in_common
 from wager.models.runner import Runner
 from wager.policies.base import Policy
 
@@ -60,6 +60,8 @@ class Loop:
         self.target, self.drafters, self.policy = target, drafters, policy
         self.wanted, self.features = wanted, features
         self.cheap = [d for d in drafters.values() if d.cheap] if wanted & {"hints", "others"} else []
+        # A trace holds what every drafter would have got; otherwise the policy may leave some unasked.
+        self.asking = getattr(policy, "asking", None) if wanted < EVERYTHING else None
         self.dear = [d for d in drafters.values() if not d.cheap]
         self.longest = max(arm.length for arm in arms)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
@@ -94,13 +96,15 @@ class Loop:
         # Choose.
         began = perf_counter()
         room = min(self.longest, self.request.stopping.limit - len(self.text) - 1)  # the target adds one itself
-        proposals = {d.name: d.propose(room) for d in self.cheap} if room else {}
+        proposals, asked = self._ask(room)
         context = Context(
             arms=self.arms,
             tokens=len(self.text) - len(self.request.prompt),
             previous=self.previous,
             lag={d.name: d.lag for d in self.dear},
             hints={name: draft.hint for name, draft in proposals.items()},
+            shared=in_common({name: draft.tokens for name, draft in proposals.items()}),
+            asked=asked,
             prompt=self.prompt,
         )
         arm = self.policy.choose(context)
@@ -124,7 +128,7 @@ class Loop:
             drafted=len(draft.tokens),
             accepted=accepted,
             emitted=len(tokens),
-            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds),
+            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + sum(asked.values()),
             verify_seconds=verified - drafted,
             lag=draft.lag,
             lag_seconds=draft.lag_seconds,
@@ -134,8 +138,25 @@ class Loop:
         )
         self.policy.observe(played)
         self.previous, self.prompt = arm, None
-        self.overhead = perf_counter() - verified + chose - began  # seconds that are neither model nor drafter
+        # Seconds that are neither model nor drafter.
+        self.overhead = perf_counter() - verified + chose - began - sum(asked.values())
         return Step(tokens, min(accepted, len(tokens)), played)
+
+    def _ask(self, room: int) -> tuple[dict[str, Draft], dict[str, float]]:
+        """What the cheap drafters propose that are worth asking, and the seconds it took each."""
+        proposals: dict[str, Draft] = {}
+        asked: dict[str, float] = {}
+        if not room or not self.cheap:
+            return proposals, asked
+        names = self.asking() if self.asking is not None else None
+        before = perf_counter()
+        for drafter in self.cheap:
+            if names is None or drafter.name in names:
+                proposals[drafter.name] = drafter.propose(room)
+                after = perf_counter()
+                asked[drafter.name] = after - before
+                before = after
+        return proposals, asked
 
     def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
         length = min(arm.length, room)

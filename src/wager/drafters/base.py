@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -71,3 +71,19 @@ class Drafter(ABC):
     def lag(self) -> int:
         """Tokens it must catch up on before it can draft."""
         return 0
+
+
+def in_common(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
+    """For every drafter and every other: how many tokens, from the first, both propose."""
+    found: dict[str, dict[str, int]] = {name: {} for name in proposals}
+    names = list(proposals)
+    for i, one in enumerate(names):
+        ours = proposals[one]
+        for other in names[i + 1 :]:
+            n = 0
+            for a, b in zip(ours, proposals[other], strict=False):
+                if a != b:
+                    break
+                n += 1
+            found[one][other] = found[other][one] = n
+    return found

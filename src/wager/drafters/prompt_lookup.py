@@ -58,7 +58,8 @@ class PromptLookup(Drafter):
         for size, after in zip(self.sizes, self._after, strict=True):
             start = after.get(tuple(text[-size:])) if len(text) >= size else None
             if start is not None:
-                return Draft(self._copy(start, length), Hint(self._match(start, size)))
+                copied = self._copy(start, length)
+                return Draft(copied, Hint(self._match(start, size), size=len(copied)))
         return Draft()
 
     def _copy(self, start: int, length: int) -> list[int]:

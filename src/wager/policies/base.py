@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -31,6 +32,29 @@ class BatchPolicy(Policy, Protocol):
 
     def choose_batch(self, contexts: Sequence[Context]) -> list[Arm]:
         """An arm for every request, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a policy expects of an arm."""
+
+    arm: Arm
+    tokens: float  # emitted in a round
+    seconds: float
+
+    @property
+    def goodput(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds
+
+
+@runtime_checkable
+class Explains(Policy, Protocol):
+    """A policy that can say why it chose as it did."""
+
+    def options(self) -> list[Option]:
+        """What it expected of every arm it weighed for the round it chose last: the chosen one first, then the best."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a step costs: seconds by requests and draft tokens, learned as steps come."""
+"""What a round costs, and what its seconds are worth: learned as rounds come."""
 
 from __future__ import annotations
 
@@ -68,6 +68,150 @@ class Fit:
         request = max(0.0, (rows[1][4] - rows[1][3] * extra - rows[1][2] * token) / rows[1][1])
         start = (rows[0][4] - rows[0][3] * extra - rows[0][2] * token - rows[0][1] * request) / rows[0][0]
         self.theta = [start, request, token, extra]
+
+
+class Widths:
+    """Seconds of verification by width, for one text: a scale that follows the machine, times a ratio per width.
+
+    A wider forward never counts as quicker. Before a width was tried, a token more takes 3 % of the first.
+    """
+
+    PRIOR = 0.5  # rounds that this is worth
+    MEMORY = 50.0  # rounds of one width
+    DRIFT = 0.1  # share of the scale that the last round makes up
+    FAR = 4.0  # usual errors; what lies beyond is an accident, and news when it goes on
+
+    def __init__(self, widest: int) -> None:
+        self.scale = 0.0
+        self.usual = 0.1  # mean error of a round's seconds, as a share
+        self.odd = 0  # accidents in a row
+        self.unseen = 0  # rounds since the last of width 1
+        self.rounds = [0.0] * (widest + 1)
+        self.ratios = [1.0 + 0.03 * max(0, w - 1) for w in range(widest + 1)]
+        self._first = list(self.ratios)
+        self._settle()
+
+    def learn(self, width: int, seconds: float) -> None:
+        """One verification more."""
+        self.unseen = 0 if width == 1 else self.unseen + 1
+        if not self.scale:
+            self.scale = seconds / self._first[width]
+        expected = self.seconds[width] or seconds
+        error = seconds / expected - 1.0
+        limit = max(0.05, self.FAR * self.usual)
+        self.usual += 0.05 * (min(abs(error), limit) - self.usual)
+        n = self.rounds[width]
+        if n and abs(error) > limit:
+            self.odd += 1
+            if self.odd < 3:
+                return
+            self.scale *= 1.0 + error  # the machine has become slower, or quicker
+            self.odd = 0
+        else:
+            self.odd = 0
+            self.scale += self.DRIFT * self.scale * (error if n else 0.0)
+            rate = 1.0 / (min(n, self.MEMORY) + 1.0 + self.PRIOR)
+            self.ratios[width] += rate * (seconds / self.scale - self.ratios[width])
+            self.rounds[width] = n + 1.0
+        self._settle()
+
+    def _settle(self) -> None:
+        """Seconds by width, never falling: neighbours that contradict each other are averaged."""
+        blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
+        for ratio, n in zip(self.ratios[1:], self.rounds[1:], strict=True):
+            weight, count = min(n, self.MEMORY) + self.PRIOR, 1
+            while blocks and blocks[-1][0] > ratio:
+                other, more, widths = blocks.pop()
+                ratio = (ratio * weight + other * more) / (weight + more)
+                weight, count = weight + more, count + widths
+            blocks.append((ratio, weight, count))
+        self.seconds = [0.0]
+        for ratio, _, count in blocks:
+            self.seconds += [ratio * (self.scale or 1.0)] * count
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Everything learned, in lists."""
+        return {name: getattr(self, name) for name in ("scale", "usual", "odd", "unseen")} | {
+            "rounds": list(self.rounds),
+            "ratios": list(self.ratios),
+        }
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        for name, value in saved.items():
+            setattr(self, name, value)
+        self._settle()
+
+
+class Drafting:
+    """Seconds of drafters that are models: per drafted token, and per token they have to catch up on."""
+
+    RATE = 0.1
+
+    def __init__(self) -> None:
+        self.steps: dict[str, float] = {}
+        self.lags: dict[str, float] = {}
+
+    def step(self, drafter: str, verify: float) -> float:
+        """Per drafted token; a drafter never played may take a twentieth of the target's own."""
+        return self.steps.get(drafter, 0.05 * verify)
+
+    def lag(self, drafter: str, tokens: int) -> float:
+        """To catch up on so many tokens."""
+        return tokens * self.lags.get(drafter, 0.0)
+
+    def learn(self, drafter: str, drafted: int, seconds: float) -> None:
+        """A draft took so long."""
+        self._move(self.steps, drafter, seconds / drafted)
+
+    def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
+        """Catching up took so long."""
+        self._move(self.lags, drafter, seconds / max(1, tokens))
+
+    def _move(self, known: dict[str, float], drafter: str, value: float) -> None:
+        before = known.get(drafter)
+        # an accident moves it no further than by half
+        known[drafter] = value if before is None else before + self.RATE * (min(value, 6 * before) - before)
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {"steps": dict(self.steps), "lags": dict(self.lags)}
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        self.steps, self.lags = dict(saved["steps"]), dict(saved["lags"])
+
+
+class Pace:
+    """Tokens a second of late, for every size of batch (powers of 2): what a second is worth."""
+
+    FADE = 0.99
+
+    def __init__(self) -> None:
+        self.sums: dict[int, tuple[float, float]] = {}  # tokens, seconds
+
+    def at(self, count: int, otherwise: float) -> float:
+        """In batches of this size; where none was seen, what else is known."""
+        sums = self.sums.get(count.bit_length())
+        return sums[0] / sums[1] if sums is not None else otherwise
+
+    def learn(self, count: int, tokens: int, seconds: float) -> None:
+        """One step more."""
+        if seconds > 1e-9:
+            size = count.bit_length()
+            before, taken = self.sums.get(size, (0.0, 0.0))
+            self.sums[size] = self.FADE * before + tokens, self.FADE * taken + seconds
+
+    @property
+    def saved(self) -> dict[int, tuple[float, float]]:
+        """Everything learned."""
+        return dict(self.sums)
+
+    @saved.setter
+    def saved(self, saved: dict[int, tuple[float, float]]) -> None:
+        self.sums = {size: (sums[0], sums[1]) for size, sums in saved.items()}
 
 
 class Costs:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from wager.core import Arm
+from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
 from wager.policies.base import ArmPolicy, RewardPolicy
 from wager.policies.goodput import DSD, Tetris
@@ -48,6 +49,7 @@ class Entry:
 
 
 POLICIES: dict[str, Entry] = {
+    "auto": Entry(Auto, "wager"),
     "off": Entry(Off, "plain"),
     "fixed": Entry(Fixed, "plain"),
     "random": Entry(Random, "plain"),

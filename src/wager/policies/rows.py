@@ -31,6 +31,7 @@ class Rows:
     size: Ints  # (D, B) tokens proposed, 0 to K
     confidence: Floats  # (D, B, K) the drafter's own probability of each token given those before; nan: it has none
     limit: Ints  # (B,) most tokens the request may draft
+    shared: Ints | None = None  # (D, D, B) tokens, from the first, that two drafters propose alike; None: not known
     work: Any = field(default=None, repr=False, compare=False)  # what the policy keeps between choosing and observing
 
 

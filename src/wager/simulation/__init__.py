@@ -3,6 +3,7 @@
 from wager.simulation.adversarial import Adversarial
 from wager.simulation.base import CLAIRVOYANT, Environment, Run, Scenario, play
 from wager.simulation.experiment import Comparison, compare
+from wager.simulation.replay import Replay, RoundCost, joined
 from wager.simulation.serving import Costs, Serving, load_trace
 from wager.simulation.stream import Drafter, Stream, VerifyCost
 
@@ -13,12 +14,15 @@ __all__ = [
     "Costs",
     "Drafter",
     "Environment",
+    "Replay",
+    "RoundCost",
     "Run",
     "Scenario",
     "Serving",
     "Stream",
     "VerifyCost",
     "compare",
+    "joined",
     "load_trace",
     "play",
 ]

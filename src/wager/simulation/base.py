@@ -53,6 +53,14 @@ class BatchEnvironment(Environment, Protocol):
         ...
 
 
+@runtime_checkable
+class Asking(Environment, Protocol):
+    """An environment in which asking drafters that are not played takes time, as it does in an engine."""
+
+    asks: bool  # whether cheap drafters are asked in every round
+    asking: Callable[[], Sequence[str]] | None  # which of them; None: all
+
+
 class Scenario(Protocol):
     """Everything about an experiment but the seed and the policy."""
 
@@ -119,7 +127,10 @@ def play(
     if spec == CLAIRVOYANT:
         policy = Clairvoyant(environment)
     else:
-        policy = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
+        policy = learner = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
+        if isinstance(environment, Asking):
+            environment.asks = bool(learner.uses & {"hints", "others"})
+            environment.asking = getattr(learner, "asking", None)
     pulls = dict.fromkeys(scenario.arms, 0)
     curve: list[tuple[int, float]] = []
     rounds = switches = 0

@@ -100,6 +100,7 @@ class Comparison:
     best_fixed: Result
     clairvoyant: Result
     results: tuple[Result, ...]
+    fixed: tuple[Result, ...] = ()  # every arm played all the time
 
     @property
     def rows(self) -> tuple[Result, ...]:
@@ -163,6 +164,7 @@ def compare(
         result(f"best fixed ({best})", best_spec),
         result(CLAIRVOYANT, CLAIRVOYANT),
         tuple(result(spec, spec) for spec in dict.fromkeys(policies)),
+        tuple(result(str(arm), spec) for spec, arm in fixed.items()),
     )
 
 

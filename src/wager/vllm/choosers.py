@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,40 @@ from wager.vllm.settings import Settings
 from wager.vllm.streams import Stream
 
 NO_DRAFT = Draft()
+NO_TOKEN = -(2**31)  # where a proposal is over
+METERED = 16  # steps that are handed to the meter together
+
+Texts = Sequence[Sequence[Drafter]]  # each request's own drafters, up to date with its text
+
+
+class Step(NamedTuple):
+    """The requests that decode in a step, one entry each, in the order of their rows."""
+
+    live: list[Stream]  # the very same list while they are the same requests in the same rows
+    sampled: list[list[int]]  # new tokens of each
+    slots: np.ndarray  # (requests,)
+    fresh: np.ndarray  # (requests,) seen for the first time
+    rows: np.ndarray  # (requests,) where they stand in token_ids
+    ends: np.ndarray  # (requests,) tokens of each
+    counts: np.ndarray  # (requests,) of these, the new ones: at least 1
+    limits: np.ndarray  # (requests,) most tokens each may draft
+    token_ids: np.ndarray  # (rows of the engine, context)
+    seconds: float  # what verifying took; 0 where the step did other work too
+
+    def of(self, some: list[int]) -> Step:
+        """Some of the requests alone."""
+        return Step(
+            [self.live[i] for i in some],
+            [self.sampled[i] for i in some],
+            self.slots[some],
+            self.fresh[some],
+            self.rows[some],
+            self.ends[some],
+            self.counts[some],
+            self.limits[some],
+            self.token_ids,
+            self.seconds,
+        )
 
 
 class Chooser(ABC):
@@ -35,29 +69,16 @@ class Chooser(ABC):
         self.tokens = 0  # emitted since the engine started
         self.forget()
 
-    @abstractmethod
     def forget(self) -> None:
         """The drafts made last will not be seen again."""
+        self._live: list[Stream] = []  # whom they were made for
 
     @abstractmethod
-    def learn(
-        self,
-        live: Sequence[Stream],
-        ends: np.ndarray,
-        counts: np.ndarray,
-        token_ids: np.ndarray,
-        rows: np.ndarray,
-        seconds: float,
-    ) -> None:
-        """The requests now have ``counts`` new tokens each, up to ``ends`` in their rows of ``token_ids``.
-
-        seconds: what verifying took; 0 where the step did other work too.
-        """
+    def learn(self, step: Step) -> None:
+        """The requests have gone on as the step says."""
 
     @abstractmethod
-    def choose(
-        self, live: Sequence[Stream], texts: Sequence[Sequence[Drafter]], limits: np.ndarray, clock: Callable[[], float]
-    ) -> list[list[int]]:
+    def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         """A draft for every request, in order."""
 
     def told(self, seconds: float) -> None:
@@ -67,6 +88,14 @@ class Chooser(ABC):
     @abstractmethod
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
         """Count the step."""
+
+    def _again(self, step: Step) -> tuple[Step, list[int] | None]:
+        """The requests that were drafted for in the last step, and where they were then; None: all, where they are."""
+        if step.live is self._live:
+            return step, None
+        where = {stream: i for i, stream in enumerate(self._live)}
+        now = [i for i, s in enumerate(step.live) if s in where and not (s.fresh or s.resumed)]
+        return step.of(now), [where[step.live[i]] for i in now]
 
     def _uniform(self, drafts: list[list[int]], length: int, limits: np.ndarray) -> None:
         """Make every draft this long: cut, or padded with a token that will be refused or happens to be right."""
@@ -80,41 +109,42 @@ class Chooser(ABC):
 class ByStep(Chooser):
     """One arm for all requests of a step, from any policy; each request's drafter proposes for its own text."""
 
+    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
+        super().__init__(policy, settings, drafters)
+        self._together = isinstance(policy, BatchPolicy)  # slow to ask
+
     def forget(self) -> None:
+        super().forget()
         self._arm: Arm | None = None
-        self._made: dict[int, list[int]] = {}  # slot -> draft
+        self._made: list[list[int]] = []  # a draft for each of live
         self._played: tuple[Arm, int, int, int, int, float] | None = None
         self._took = 0.0
         self._switched = False
 
-    def learn(
-        self,
-        live: Sequence[Stream],
-        ends: np.ndarray,
-        counts: np.ndarray,
-        token_ids: np.ndarray,
-        rows: np.ndarray,
-        seconds: float,
-    ) -> None:
+    def learn(self, step: Step) -> None:
         self._played = None
-        self.tokens += int(counts.sum())
+        emitted = int(np.add.reduce(step.counts))
+        self.tokens += emitted
         if self._arm is None:
             return
-        requests = drafted = accepted = emitted = 0
         made = self._made
-        for stream, count, row, end in zip(live, counts.tolist(), rows.tolist(), ends.tolist(), strict=True):
-            draft = made.get(stream.slot)
-            if draft is None or stream.fresh or stream.resumed:
-                continue
-            requests += 1
-            emitted += count
-            accepted += min(count - 1, len(draft))
-            # All new tokens are as drafted, the target's own among them: the draft was cut before it was verified.
-            cut = count <= len(draft) and token_ids[row, end - count : end].tolist() == draft[:count]
-            drafted += count - 1 if cut else len(draft)
-        if not requests:
+        step, then = self._again(step)
+        if then is not None:
+            made = [made[i] for i in then]
+            emitted = int(np.add.reduce(step.counts))
+        if not made:
             return
-        arm = self._arm
+        drafted = accepted = 0
+        for draft, new in zip(made, step.sampled, strict=True):
+            size, right = len(draft), len(new) - 1
+            if right >= size:  # all of it was
+                accepted += size
+                drafted += size
+            else:
+                accepted += right
+                # The target's own token is as drafted, too: the draft was cut before that token was verified.
+                drafted += right if draft[right] == new[right] else size
+        arm, requests, seconds = self._arm, len(made), step.seconds
         self._played = (arm, requests, drafted, accepted, emitted, seconds)
         if seconds > 0:
             self.policy.observe(
@@ -129,25 +159,23 @@ class ByStep(Chooser):
                 )
             )
 
-    def choose(
-        self, live: Sequence[Stream], texts: Sequence[Sequence[Drafter]], limits: np.ndarray, clock: Callable[[], float]
-    ) -> list[list[int]]:
+    def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         before = self._arm
-        if isinstance(self.policy, BatchPolicy):
-            drafts = self._choose_batch(texts, limits, clock)
+        if self._together:
+            drafts = self._choose_batch(texts, step.limits, clock)
         else:
-            arm = self.policy.choose(Context(self.arms, len(live), self.tokens, before))
+            arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, before))
             began = clock()
-            drafts = self._draft(arm, texts, limits)
+            drafts = self._draft(arm, texts, step.limits)
             self.draft_seconds = clock() - began
             self._arm = arm
             if self.settings.uniform == "always":
-                self._uniform(drafts, arm.length, limits)
+                self._uniform(drafts, arm.length, step.limits)
         self._switched = self._arm is not before
-        self._made = {stream.slot: draft for stream, draft in zip(live, drafts, strict=True)}
+        self._live, self._made = step.live, drafts
         return drafts
 
-    def _draft(self, arm: Arm, texts: Sequence[Sequence[Drafter]], limits: np.ndarray) -> list[list[int]]:
+    def _draft(self, arm: Arm, texts: Texts, limits: np.ndarray) -> list[list[int]]:
         if not arm.length:
             return [[] for _ in texts]
         which = self.names.index(arm.drafter)
@@ -156,9 +184,7 @@ class ByStep(Chooser):
             for drafters, limit in zip(texts, limits.tolist(), strict=True)
         ]
 
-    def _choose_batch(
-        self, texts: Sequence[Sequence[Drafter]], limits: np.ndarray, clock: Callable[[], float]
-    ) -> list[list[int]]:
+    def _choose_batch(self, texts: Texts, limits: np.ndarray, clock: Callable[[], float]) -> list[list[int]]:
         """A policy that decides for all requests together, from their drafters' hints."""
         began = clock()
         proposals = [
@@ -179,8 +205,18 @@ class ByStep(Chooser):
             arm, requests, drafted, accepted, emitted, seconds = self._played
             meter.played(arm, requests, drafted, accepted, emitted, seconds and seconds + self._took, requests)
         self._took = self.draft_seconds
-        length = sum(map(len, self._made.values())) / batch
+        length = sum(map(len, self._made)) / batch
         meter.step(batch, length, decision, mixed=mixed, switched=self._switched)
+
+
+class _Played(NamedTuple):
+    """What the requests of a step played and what came of it; arrays are (requests,)."""
+
+    drafter: np.ndarray
+    made: np.ndarray
+    verified: np.ndarray
+    emitted: np.ndarray
+    seconds: float
 
 
 class ByRow(Chooser):
@@ -190,41 +226,25 @@ class ByRow(Chooser):
         super().__init__(policy, settings, drafters)
         kinds = [OFF, *(Arm(name, n) for name in drafters for n in range(1, self.longest + 1))]
         self._kinds = kinds  # by 0 for off, else 1 + drafter * longest + length - 1
-        # (batch, whether timed) -> (what, kind): requests, drafted, accepted, emitted, seconds
-        self._tally: dict[tuple[int, bool], np.ndarray] = {}
+        self._counted: dict[tuple[int, bool], list[_Played]] = {}  # by batch and whether timed: not metered yet
         self._steps = 0
-        self._depth = np.arange(self.longest)
-        self._pads = [[-1] * (self.longest - n) for n in range(self.longest + 1)]  # past the end of n tokens
-        self._zeros = [[0.0] * (self.longest - n) for n in range(self.longest + 1)]
+        self._depth = np.arange(self.longest + 1)
+        self._upto = np.tri(self.longest + 1, k=-1, dtype=np.bool_)  # in row n, the first n columns
         self._unsure = [[math.nan] * n for n in range(self.longest + 1)]
 
     def forget(self) -> None:
+        super().forget()
         self._rows: Rows | None = None
-        self._live: Sequence[Stream] = []
         self._mean = 0.0
 
-    def learn(
-        self,
-        live: Sequence[Stream],
-        ends: np.ndarray,
-        counts: np.ndarray,
-        token_ids: np.ndarray,
-        rows: np.ndarray,
-        seconds: float,
-    ) -> None:
-        self.tokens += int(counts.sum())
+    def learn(self, step: Step) -> None:
         if self._rows is None:
             return
-        old = self._rows
-        tokens, drafter, made = self._tokens, self._drafter, self._made
-        if live != self._live or any(stream.resumed for stream in live):
-            # Which of the requests drafted for in the last step are here now, and where they were then.
-            where = {stream: i for i, stream in enumerate(self._live)}
-            now = [i for i, s in enumerate(live) if s in where and not (s.fresh or s.resumed)]
-            then = [where[live[i]] for i in now]
-            if not now:
+        old, tokens, drafter, made = self._rows, self._tokens, self._drafter, self._made
+        step, then = self._again(step)
+        if then is not None:
+            if not then:
                 return
-            ends, counts, rows = ends[now], counts[now], rows[now]
             old = Rows(
                 old.slots[then],
                 old.fresh[then],
@@ -234,106 +254,95 @@ class ByRow(Chooser):
                 old.limit[then],
             )
             tokens, drafter, made = tokens[:, then], drafter[then], made[then]
-        # The new tokens of each request, (requests, longest), and how far each proposal agrees with them.
-        at = (ends - counts)[:, None] + self._depth
-        known = self._depth < counts[:, None]
-        true = token_ids[rows[:, None], np.minimum(at, token_ids.shape[1] - 1)]
-        agreed = np.logical_and.accumulate((tokens == true) & known, axis=2).sum(axis=2)
+        # How many leading tokens of each proposal are the true ones; what lies past a text's end does not count.
+        counts, count = step.counts, len(drafter)
+        begins = step.rows * step.token_ids.shape[1] + step.ends - counts
+        true = step.token_ids.reshape(-1).take(begins[:, None] + self._depth, mode="clip")
+        agreed = np.minimum((tokens == true).argmin(axis=2), counts)
         # A draft whose tokens all came true without a bonus token after them was cut short before it was verified.
-        verified = np.minimum(made, np.where(agreed_of(agreed, drafter) >= counts, counts - 1, made))
-        self.policy.observe_rows(Outcome(old, drafter, verified, counts, agreed, seconds, self.draft_seconds))
-        self._count(drafter, made, verified, counts, seconds and seconds + self.draft_seconds)
+        right = agreed[drafter, np.arange(count)]  # of drafter -1 anything: it made no tokens
+        verified = np.minimum(made, np.where(right >= counts, counts - 1, made))
+        self.policy.observe_rows(Outcome(old, drafter, verified, counts, agreed, step.seconds, self.draft_seconds))
+        seconds = step.seconds and step.seconds + self.draft_seconds
+        self._counted.setdefault((count, seconds > 0), []).append(_Played(drafter, made, verified, counts, seconds))
 
-    def choose(
-        self, live: Sequence[Stream], texts: Sequence[Sequence[Drafter]], limits: np.ndarray, clock: Callable[[], float]
-    ) -> list[list[int]]:
+    def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         began = clock()
-        proposals = [[drafter.propose(self.longest) for drafter in own] for own in texts]
+        proposals = [own[which].propose(self.longest) for which in range(len(self.names)) for own in texts]
         self.draft_seconds = clock() - began
-        rows, tokens = self._columns(live, proposals, limits)
+        rows, self._tokens = self._columns(step, proposals)
         drafter, length = self.policy.choose_rows(rows)
-        drafts = [
-            proposals[i][d].tokens[:n] if n else []
-            for i, (d, n) in enumerate(zip(drafter.tolist(), length.tolist(), strict=True))
-        ]
-        longest = self.longest
+        count, longest, limits = len(texts), self.longest, step.limits
+        drafter = np.maximum(drafter, 0)
+        place = drafter * count + np.arange(count)  # of each request's proposal among all
+        drafts = [proposals[at].tokens[:n] for at, n in zip(place.tolist(), length.tolist(), strict=True)]
+        made = np.minimum(length, rows.size.reshape(-1).take(place))
         uniform = self.settings.uniform
-        if uniform != "never" and int(length.min()) == longest:
+        if uniform != "never" and int(np.minimum.reduce(length)) == longest:
             self._uniform(drafts, longest, limits)
+            made = _sizes(drafts)
         elif uniform == "always":
-            fits = not self.settings.budget or longest * len(drafts) <= self.settings.budget
-            most = 2 * sum(map(len, drafts)) >= longest * len(drafts)
+            fits = not self.settings.budget or longest * count <= self.settings.budget
+            most = 2 * int(made.sum()) >= longest * count
             self._uniform(drafts, longest if fits and most else 0, limits)
-        lengths = list(map(len, drafts))
-        self._mean = sum(lengths) / len(lengths)
-        made = np.array(lengths)
-        self._rows, self._tokens, self._made = rows, tokens, made
-        self._drafter = np.where(made > 0, np.maximum(drafter, 0), -1)
-        self._live = live
+            made = _sizes(drafts)
+        self._live, self._rows, self._made = step.live, rows, made
+        self._drafter = np.where(made > 0, drafter, -1)
+        self._mean = int(np.add.reduce(made)) / count
         return drafts
 
-    def _columns(
-        self, live: Sequence[Stream], proposals: list[list[Draft]], limits: np.ndarray
-    ) -> tuple[Rows, np.ndarray]:
-        """What the drafters propose, in columns; and the tokens, (drafters, requests, longest), -1 past the end."""
-        b, d, k = len(live), len(self.names), self.longest
-        # Python lists first and one array of each at the end: writing into arrays piece by piece takes thrice as long.
-        tokens: list[int] = []
-        sure: list[float] = []
+    def _columns(self, step: Step, proposals: list[Draft]) -> tuple[Rows, np.ndarray]:
+        """The proposals of every drafter in turn, in columns; and their tokens (drafters, requests, longest + 1)."""
+        shape = len(self.names), len(step.live)
+        # Lists first and one array of each at the end: writing into arrays piece by piece takes thrice as long.
         sizes: list[int] = []
         matches: list[int] = []
-        pads, zeros, unsure = self._pads, self._zeros, self._unsure
-        for own in proposals:
-            for draft in own:
-                n = len(draft.tokens)
-                hint = draft.hint
-                sizes.append(n)
-                matches.append(hint.match)
-                tokens += draft.tokens
-                tokens += pads[n]
-                sure += hint.confidence or unsure[n]
-                sure += zeros[n]
-        confidence = np.array(sure, np.float64).reshape(b, d, k).transpose(1, 0, 2)
-        return (
-            Rows(
-                np.fromiter((stream.slot for stream in live), np.int64, b),
-                np.fromiter((stream.fresh for stream in live), np.bool_, b),
-                np.array(matches, np.int64).reshape(b, d).T,
-                np.array(sizes, np.int64).reshape(b, d).T,
-                confidence,
-                limits,
-            ),
-            np.array(tokens, np.int64).reshape(b, d, k).transpose(1, 0, 2),
+        tokens: list[int] = []
+        sure: list[float] = []
+        for draft in proposals:
+            hint, n = draft.hint, len(draft.tokens)
+            sizes.append(n)
+            matches.append(hint.match)
+            tokens += draft.tokens
+            sure += hint.confidence or self._unsure[n]
+        count, total = len(sizes), len(tokens)
+        size = np.fromiter(sizes, np.int64, count)
+        proposed = self._upto.take(size, axis=0)  # (proposals, longest + 1); the last column is empty: all have an end
+        table = np.full(proposed.shape, NO_TOKEN, np.int32)
+        table[proposed] = np.fromiter(tokens, np.int32, total)
+        confidence = np.zeros(proposed.shape)
+        confidence[proposed] = np.fromiter(sure, np.float64, total)
+        rows = Rows(
+            step.slots,
+            step.fresh,
+            np.fromiter(matches, np.int64, count).reshape(shape),
+            size.reshape(shape),
+            confidence.reshape(*shape, -1)[:, :, :-1],
+            step.limits,
         )
-
-    def _count(
-        self, drafter: np.ndarray, made: np.ndarray, verified: np.ndarray, emitted: np.ndarray, seconds: float
-    ) -> None:
-        batch = len(drafter)
-        kind = np.where(made > 0, drafter * self.longest + made, 0)
-        key = batch, seconds > 0
-        tally = self._tally.get(key)
-        if tally is None:
-            tally = self._tally[key] = np.zeros((5, len(self._kinds)))
-        share = np.full(batch, seconds / batch)
-        for row, values in enumerate((None, verified, np.minimum(emitted - 1, verified), emitted, share)):
-            tally[row] += np.bincount(kind, values, len(self._kinds))
+        return rows, table.reshape(*shape, -1)
 
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
         self._steps += 1
-        if self._steps % 16 == 0:
-            for (batch, _), tally in self._tally.items():
-                for kind in np.flatnonzero(tally[0]).tolist():
-                    requests, drafted, accepted, emitted, seconds = tally[:, kind].tolist()
-                    meter.played(
-                        self._kinds[kind], int(requests), int(drafted), int(accepted), int(emitted), seconds, batch
-                    )
-            self._tally.clear()
-        rows = self._rows
-        batch = len(rows.slots) if rows is not None else 0
-        meter.step(batch, self._mean, decision, mixed=mixed)
+        if self._steps % METERED == 0:
+            for (batch, _), steps in self._counted.items():
+                self._count(meter, batch, steps)
+            self._counted.clear()
+        meter.step(len(self._live), self._mean, decision, mixed=mixed)
+
+    def _count(self, meter: Meter, batch: int, steps: list[_Played]) -> None:
+        """Count what requests played in some steps of this batch."""
+        *columns, seconds = zip(*steps, strict=True)
+        drafter, made, verified, emitted = map(np.concatenate, columns)
+        kind = np.where(made > 0, drafter * self.longest + made, 0)
+        share = np.repeat(seconds, batch) / batch
+        values = None, verified, np.minimum(emitted - 1, verified), emitted, share
+        sums = np.array([np.bincount(kind, value, len(self._kinds)) for value in values])
+        for played in np.flatnonzero(sums[0]).tolist():
+            requests, drafted, accepted, new, taken = sums[:, played].tolist()
+            meter.played(self._kinds[played], int(requests), int(drafted), int(accepted), int(new), taken, batch)
 
 
-def agreed_of(agreed: np.ndarray, drafter: np.ndarray) -> np.ndarray:
-    """How far the draft each request played agrees, (requests,)."""
-    return np.where(drafter >= 0, agreed[np.maximum(drafter, 0), np.arange(len(drafter))], 0)
+def _sizes(lists: Sequence[Sequence[Any]]) -> np.ndarray:
+    """How long each is."""
+    return np.fromiter(map(len, lists), np.int64, len(lists))

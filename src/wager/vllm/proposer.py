@@ -18,7 +18,7 @@ from wager.drafters import Drafter, registry
 from wager.policies import ArmPolicy
 from wager.policies.rows import RowPolicy
 from wager.vllm import versions
-from wager.vllm.choosers import ByRow, ByStep, Chooser
+from wager.vllm.choosers import ByRow, ByStep, Chooser, Step
 from wager.vllm.control import Control
 from wager.vllm.metrics import Meter
 from wager.vllm.settings import PROPOSER, Settings
@@ -104,10 +104,12 @@ class Batch:
         self.drafters, self.context = drafters, context
         self.longest = settings.max_length
         self.streams = Streams(rows, idle_steps=IDLE_STEPS, keep=2 * rows, unseen=UNSEEN, on_drop=_end)
-        self._count = np.arange(rows)
         self._free = np.full(rows, self.longest)  # what every request may draft, far from its context's end
+        self._known = np.zeros(rows, np.bool_)  # nobody is fresh
         self._choosers: dict[int, Chooser] = {}  # by policy: each knows the drafts it made last
         self._ended = 0.0  # when the last drafts were handed over
+        self._metering = 0.0  # seconds of the step before: they are part of what deciding takes
+        self._sit([])
         self.play(policy)
 
     def play(self, policy: ArmPolicy) -> None:
@@ -123,52 +125,67 @@ class Batch:
     def propose(self, sampled: list[list[int]], lengths: np.ndarray, token_ids: np.ndarray) -> list[list[int]]:
         """Drafts for the rows of this step."""
         began = self.clock()
-        streams = self.streams.follow(sampled, lengths, token_ids)
-        live = [stream for stream in streams if stream is not None]
-        reading = len(sampled) - len(live)  # rows whose prompt is not read yet
+        streams = self.streams
+        seats = streams.follow(sampled, lengths, token_ids)
+        if seats is not self._seats:
+            self._sit(seats)
+        live = self._live
         if not live:
             self.chooser.forget()
             self._ended = 0.0
             return [[] for _ in sampled]
+        reading = len(live) < len(seats)  # rows whose prompt is not read yet
         # A step in which a prompt was read, or a request came back, took longer for reasons of its own.
-        mixed = reading > 0 or not self.streams.settled
+        mixed = reading or not streams.settled
         seconds = 0.0 if mixed or not self._ended else began - self._ended
-        count = len(live)
-        at: Sequence[int] = range(count)
+        fresh = self._known[: len(live)] if streams.settled else np.array([stream.fresh for stream in live])
+        ends, counts, before = streams.ends, streams.counts, streams.before
+        new = sampled
         if reading:
-            at = [row for row, stream in enumerate(streams) if stream is not None]
-        rows = self._count[:count] if not reading else np.array(at)
-        ends = lengths[:count].astype(np.int64) if not reading else lengths[rows].astype(np.int64)
-        counts = np.fromiter((len(sampled[row]) for row in at) if reading else map(len, sampled), np.int64, count)
-        chooser = self.chooser
-        chooser.learn(live, ends, counts, token_ids, rows, seconds)
-        learned = self.clock()
-        texts = [self._text(stream, token_ids[row]) for stream, row in zip(live, at, strict=True)]
-        followed = self.clock()
-        limits = self._free[:count]
-        if int(ends.max()) + self.longest >= self.context:
+            ends, counts, before = ends[self._rows], counts[self._rows], before[self._rows]
+            new = [sampled[row] for row in self._at]
+        limits = self._free[: len(live)]
+        if int(np.maximum.reduce(ends)) + self.longest >= self.context:
             limits = np.minimum(self.longest, self.context - 1 - ends).clip(0)
-        drafts = chooser.choose(live, texts, limits, self.clock)
+        step = Step(live, new, self._slots, fresh, self._rows, ends, counts, limits, token_ids, seconds)
+        chooser = self.chooser
+        chooser.learn(step)
+        learned = self.clock()
+        texts = [
+            self._text(stream, token_ids[row], start, end)
+            for stream, row, start, end in zip(live, self._at, before.tolist(), ends.tolist(), strict=True)
+        ]
+        followed = self.clock()
+        drafts = chooser.choose(step, texts, self.clock)
         if reading:
-            by_row = dict(zip(at, drafts, strict=True))
+            by_row = dict(zip(self._at, drafts, strict=True))
             drafts = [by_row.get(row, []) for row in range(len(sampled))]
         self._ended = now = self.clock()
         drafting = chooser.draft_seconds + followed - learned
         chooser.told(drafting)
-        chooser.meter(self.meter, mixed=mixed, decision=now - began - drafting)
+        chooser.meter(self.meter, mixed=mixed, decision=self._metering + now - began - drafting)
         self.meter.tick()
+        self._metering = self.clock() - now
         return drafts
 
-    def _text(self, stream: Stream, row: np.ndarray) -> list[Drafter]:
-        """The request's own drafters, up to date with its text."""
+    def _sit(self, seats: list[Stream | None]) -> None:
+        """Note who stands in which row; it holds until somebody comes, goes or moves."""
+        self._seats = seats
+        self._live = [stream for stream in seats if stream is not None]
+        self._at = [row for row, stream in enumerate(seats) if stream is not None]
+        self._rows = np.array(self._at, np.int64)
+        self._slots = np.array([stream.slot for stream in self._live], np.int64)
+
+    def _text(self, stream: Stream, row: np.ndarray, start: int, end: int) -> list[Drafter]:
+        """The request's own drafters, up to date with its text: it went on from start to end."""
         texts: list[Drafter] | None = stream.payload
         if texts is None:
             texts = stream.payload = [drafter.share() for drafter in self.drafters]
-            text = row[max(0, stream.length - INDEXED) : stream.length].tolist()
+            text = row[max(0, end - INDEXED) : end].tolist()
             for drafter in texts:
                 drafter.begin(text)
         else:
-            new = row[stream.before : stream.length].tolist()
+            new = row[start:end].tolist()
             for drafter in texts:
                 drafter.extend(new)
         return texts

@@ -25,8 +25,6 @@ class Stream:
     """One request as long as it lives, in whatever row it stands."""
 
     slot: int  # a small number of its own while it is known, another's afterwards: for arrays by request
-    length: int = 0  # tokens known
-    before: int = 0  # of them, known before this step: the new ones are text[before:length]; 0 where fresh
     fresh: bool = True  # first seen in this step
     resumed: bool = False  # known, but not seen in the step before: its last proposal was not verified
     payload: Any = None  # the caller's own
@@ -41,6 +39,9 @@ class Streams:
     Every text's digest is kept as well, so that a text can be compared in full without being kept. It is for rows
     that differ, which are searched for among all known streams; for rows that look alike, which might have swapped
     places; and for one more row each step in turn, so that no mistake could last, nor even begin with one row.
+
+    Of the last step, by row: ``counts`` tokens were sampled, ``ends`` tokens are in the text, and ``before`` of them
+    were known already, 0 where the stream is fresh. They are never written to again.
     """
 
     def __init__(
@@ -65,14 +66,17 @@ class Streams:
         self._step = 0
         self._most = 0  # tokens a row can hold
         self._weights: Integers = np.zeros(0, dtype=np.int64)  # by position in a text
+        self.counts = self.ends = self.before = np.zeros(0, dtype=np.int64)
         # By row. Places are positions in the flat array of all rows' tokens.
         self._starts: Integers = np.zeros(max_rows, dtype=np.int64)
         self._lengths: Integers = np.full(max_rows, -1, dtype=np.int64)  # -1: no stream
         self._digests: Integers = np.zeros(max_rows, dtype=np.int64)
         self._digested: Integers = np.zeros(max_rows, dtype=np.int64)  # tokens in the digest, all but WINDOW or fewer
         self._renew: Integers = np.zeros(max_rows, dtype=np.int64)  # length from which on to spread anew
-        self._places: Integers = np.zeros((max_rows, SPREAD + WINDOW), dtype=np.int64)
-        self._tokens: Tokens = np.zeros((max_rows, SPREAD + WINDOW), dtype=np.int32)
+        self._places: Integers = np.zeros((max_rows, SPREAD), dtype=np.int64)  # over the whole text
+        self._tokens: Tokens = np.zeros((max_rows, SPREAD), dtype=np.int32)
+        self._last_places: Integers = np.zeros((max_rows, WINDOW), dtype=np.int64)  # at its end
+        self._last_tokens: Tokens = np.zeros((max_rows, WINDOW), dtype=np.int32)
         self._clear()
 
     def _clear(self) -> None:
@@ -109,7 +113,8 @@ class Streams:
     ) -> list[Stream | None]:
         """Each row's stream in this step; None where nothing was sampled, as in a prompt still being read.
 
-        ``lengths`` (rows or more,) count the sampled tokens, and ``token_ids`` (rows or more, longest) hold them.
+        It is the same list, not to be written to, while every row holds the stream it held. ``lengths`` (rows or
+        more,) count the sampled tokens, and ``token_ids`` (rows or more, longest) hold them.
         """
         rows = len(sampled)
         if rows > self.max_rows:
@@ -122,29 +127,29 @@ class Streams:
         self._flagged.clear()
 
         flat = token_ids.reshape(-1)
-        counts = list(map(len, sampled))
-        new = np.array(counts, dtype=np.int64)
-        length = lengths[:rows].astype(np.int64)
-        before = length - new
+        self.counts = counts = np.fromiter(map(len, sampled), np.int64, rows)
+        self.ends = ends = lengths[:rows].astype(np.int64)
+        self.before = before = ends - counts
         same = self._alike(flat, before)
+        active = np.count_nonzero(counts)
         at: Any = slice(rows)
-        if 0 in counts:
-            same &= new > 0
-            at = np.flatnonzero(new)
+        if active < rows:
+            same &= counts > 0
+            at = np.flatnonzero(counts)
         doubted = self._doubted
-        if rows and counts[self._step % rows] == 1:  # a request new to its row has sampled one token and no more
-            doubted = [self._step % rows, *doubted]
+        if rows and len(sampled[turn := self._step % rows]) == 1:  # a request new to its row has sampled one token
+            doubted = [turn, *doubted]
         if doubted:
             self._confirm(token_ids, same, doubted)
-        stayed = np.count_nonzero(same)
-        if not stayed == self._seated == rows - counts.count(0) or rows != len(self._seats):
-            self._reseat(token_ids, before, new > 0, same)
+        if not np.count_nonzero(same) == self._seated == active or rows != len(self._seats):
+            self._reseat(token_ids, before, counts > 0, same)
             self._behind = WINDOW  # rows that changed have no tokens spread over them yet
-        if self._seated:
-            self._behind += max(counts)
-            self._advance(flat, length, new, at)
-        self._trim()
-        return self._seats.copy()
+        if active:
+            self._behind += int(np.maximum.reduce(counts))
+            self._advance(flat, ends[at], counts[at], at)
+        if self._missed:
+            self._trim()
+        return self._seats
 
     def _fit(self, most: int) -> None:
         """Prepare for rows of so many tokens."""
@@ -160,9 +165,10 @@ class Streams:
         rows = len(before)
         same: Mask = self._lengths[:rows] == before
         # A text shorter than the window has tokens of the row before it in there: should those change, it is searched.
-        differ = flat.take(self._places[:rows], mode="wrap") != self._tokens[:rows]
-        if np.count_nonzero(differ):
-            same &= ~differ.any(axis=1)
+        for places, tokens in ((self._last_places, self._last_tokens), (self._places, self._tokens)):
+            there, known = flat.take(places[:rows], mode="wrap"), tokens[:rows]
+            if there.tobytes() != known.tobytes():  # almost never; quicker to find out than by numpy
+                same &= (there == known).all(axis=1)
         return same
 
     def _confirm(self, token_ids: npt.NDArray[Any], same: Mask, doubted: list[int]) -> None:
@@ -185,15 +191,16 @@ class Streams:
         """Find the streams of all rows that do not hold the request they held."""
         rows = len(same)
         held = len(self._seats)
-        self._settle(slice(held), self._lengths[:held], self._tokens[:held, SPREAD:])
-        looks = dict(zip(self._seats, self._look(self._lengths[:held], self._tokens[:held, SPREAD:]), strict=True))
+        lengths, window = self._lengths[:held], self._last_tokens[:held]
+        self._settle(slice(held), lengths, window)
+        looks = dict(zip(self._seats, self._look(lengths, window), strict=True))
         seats: list[Stream | None] = [None] * rows
         left: dict[Key, list[Stream]] = {}  # seen in the last step, not yet in this one
         for row, stream in enumerate(self._seats):
             if stream is not None and row < rows and same[row]:
                 seats[row] = stream
             elif stream is not None:
-                left.setdefault((stream.length, int(self._digests[row])), []).append(stream)
+                left.setdefault((int(lengths[row]), int(self._digests[row])), []).append(stream)
         skipped = not same.any()
         changed = np.flatnonzero(active & ~same).tolist()
         lost: dict[int, Key] = {}  # rows whose text nobody had
@@ -209,8 +216,7 @@ class Streams:
             else:
                 lost[row] = key
             seats[row] = stream
-        if skipped and self.unseen:
-            self._catch_up(token_ids, seats, left, lost)
+        known = self._catch_up(token_ids, seats, left, lost) if skipped and self.unseen else {}
         for key, streams in left.items():
             for stream in streams:
                 stream.seen = self._step - 1
@@ -221,8 +227,9 @@ class Streams:
         for row in lost:
             seats[row] = stream = Stream(heapq.heappop(self._free))
             self._flagged.append(stream)
-        ends = self._starts[changed] + before[changed]
-        self._places[changed, SPREAD:] = ends[:, None] + np.arange(-WINDOW, 0)
+        self._last_places[changed] = (self._starts[changed] + before[changed])[:, None] + np.arange(-WINDOW, 0)
+        known.update(dict.fromkeys(lost, 0))
+        self.before[list(known)] = list(known.values())
         self._lengths[:rows][~active] = -1
         self._lengths[rows:] = -1
         self._seats, self._seated = seats, int(np.count_nonzero(active))
@@ -233,8 +240,8 @@ class Streams:
         seats: list[Stream | None],
         left: dict[Key, list[Stream]],
         lost: dict[int, Key],
-    ) -> None:
-        """Find the streams that grew by more than was sampled now, where some steps were not followed.
+    ) -> dict[int, int]:
+        """Find the streams that grew by more than was sampled now; by row, how many of their tokens were known.
 
         vLLM leaves the proposer out of steps in which some request is about to fill the model's context: all others
         then grow unseen. One text alone that goes on from a known one is rather the next turn of a conversation.
@@ -249,37 +256,33 @@ class Streams:
                 if (stream := _take(left, key)) is not None:
                     found[row] = key, stream
                     break
-        for row, (key, stream) in found.items():
-            if len(found) > 1:
-                del lost[row]
-                seats[row] = stream
-                self._resume(stream)
-            else:
+        if len(found) == 1:
+            for key, stream in found.values():
                 left.setdefault(key, []).append(stream)
+            return {}
+        for row, (_, stream) in found.items():
+            del lost[row]
+            seats[row] = stream
+            self._resume(stream)
+        return {row: known for row, ((known, _), _) in found.items()}
 
     def _resume(self, stream: Stream) -> None:
         stream.resumed = True
         self._flagged.append(stream)
 
-    def _advance(self, flat: npt.NDArray[Any], length: Integers, new: Integers, at: Any) -> None:
+    def _advance(self, flat: npt.NDArray[Any], ends: Integers, counts: Integers, at: Any) -> None:
         """Take the sampled tokens of these rows into what is known of their texts."""
-        length = length[at]
-        ends = self._places[at, SPREAD:] + new[at, None]
-        window = flat.take(ends, mode="wrap")
-        self._places[at, SPREAD:] = ends
-        self._tokens[at, SPREAD:] = window
-        self._lengths[at] = length
+        self._last_places[at] += counts[:, None]
+        self._last_tokens[at] = window = flat.take(self._last_places[at], mode="wrap")
+        self._lengths[at] = ends
         if self._behind > WINDOW:
-            places = (self._starts[at] + length)[:, None] + np.arange(-self._behind, 0)
-            self._settle(at, length, flat.take(places, mode="wrap"))
-            self._spread(flat, length, np.arange(self.max_rows)[at])
+            places = (self._starts[at] + ends)[:, None] + np.arange(-self._behind, 0)
+            self._settle(at, ends, flat.take(places, mode="wrap"))
+            self._spread(flat, ends, np.arange(self.max_rows)[at])
             self._behind = 0
-        now = length.tolist()
-        for stream, tokens in zip(filter(None, self._seats), now, strict=True):
-            stream.before, stream.length = stream.length, tokens
-        looks = self._look(length, window)
+        looks = self._look(ends, window)
         self._doubted.clear()
-        if len(set(looks)) < len(looks) or not self._looks.keys().isdisjoint(looks):
+        if len(set(looks)) < len(looks) or (self._looks and not self._looks.keys().isdisjoint(looks)):
             self._doubt(looks, at)
 
     def _settle(self, at: Any, length: Integers, tokens: Tokens) -> None:
@@ -296,13 +299,13 @@ class Streams:
         due = np.flatnonzero(length >= self._renew[rows])
         rows, length = rows[due], length[due]
         places = self._starts[rows, None] + np.arange(SPREAD) * length[:, None] // SPREAD
-        self._places[rows, :SPREAD] = places
-        self._tokens[rows, :SPREAD] = flat.take(places)
+        self._places[rows] = places
+        self._tokens[rows] = flat.take(places)
         self._renew[rows] = 2 * length
 
     def _look(self, length: Integers, window: Tokens) -> list[int]:
         """Numbers that are the same for texts of the same length and last tokens."""
-        looks = np.ascontiguousarray(window).view(np.int64) @ self._weights[: WINDOW // 2]  # two tokens a number
+        looks = window.view(np.int64) @ self._weights[: WINDOW // 2]  # two tokens a number
         looks += length
         return looks.tolist()  # type: ignore[no-any-return]
 

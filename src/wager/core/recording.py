@@ -1,0 +1,185 @@
+"""The recording format: for every position of finished texts, what each drafter would have had accepted there.
+
+A trace tells what was played; a recording tells what would have come of anything, so that any policy can be replayed
+on it without a model. JSON lines: a header, then one line a text. Lines are only ever appended, so a recording cut
+off in the middle of its last line is still a good recording. A path that ends in .gz is compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from wager.core.context import Hint
+
+FORMAT = "wager-recording"
+VERSION = 1
+NO_HINT = Hint()
+_set = object.__setattr__
+
+
+class RecordingError(ValueError):
+    """The file is not a recording, or not one this version reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One drafter along one text; entry i belongs to the round that would begin when i + 1 tokens are there."""
+
+    size: list[int]  # tokens proposed
+    agreed: list[int]  # leading ones of them that are the text's own
+    match: list[int]  # as in a Hint
+    confidence: list[tuple[float, ...]]  # as in a Hint; empty where the drafter has none
+    overlap: list[float] = field(default_factory=list)  # 1 - TV of the text's token there; drafters that are models
+    cheap: bool = True  # asked in every round for nothing; otherwise its hint comes with its draft, too late
+
+    def hint(self, at: int, room: int) -> Hint:
+        """What the drafter would have said there, asked for at most ``room`` tokens."""
+        size = self.size[at]
+        if not size:
+            return NO_HINT
+        # The track's columns were checked when it was made; checking every hint again would take a replay's time.
+        hint = object.__new__(Hint)
+        _set(hint, "match", self.match[at])
+        _set(hint, "confidence", self.confidence[at][:room])
+        _set(hint, "size", size if size < room else room)
+        return hint
+
+    def check(self, positions: int) -> None:
+        """Refuse columns that do not fit each other."""
+        columns = (self.size, self.agreed, self.match, self.confidence)
+        if any(len(column) != positions for column in columns) or (self.overlap and len(self.overlap) != positions):
+            raise ValueError(f"a track has {positions} entries in each column")
+        if any(type(n) is not int for column in columns[:3] for n in column) or min(self.match) < 0:
+            raise ValueError("sizes, agreed tokens and matches are whole numbers from 0")
+        if not all(0 <= p <= 1 for row in (*self.confidence, self.overlap) for p in row):
+            raise ValueError("confidences and overlaps lie in [0, 1]")
+        for at, (size, agreed, sure) in enumerate(zip(self.size, self.agreed, self.confidence, strict=True)):
+            if not 0 <= agreed <= min(size, positions - at):
+                raise ValueError(f"{agreed} of {size} tokens cannot agree with {positions - at} that follow")
+            if len(sure) > size:
+                raise ValueError(f"{len(sure)} confidences do not fit {size} tokens proposed")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One finished text; its first token comes out of the prompt's own forward, so rounds begin after it."""
+
+    label: str  # e.g. the task the prompt belongs to
+    prompt: int  # tokens of the prompt
+    tokens: int  # tokens generated
+    tracks: dict[str, Track]  # by drafter
+    limit: int = 0  # most tokens it might have had, which drafts reckon with; 0: as many as it has
+    # drafter -> another, each pair once -> tokens, from the first, that both propose; entries as in a track
+    shared: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tokens < 2 or self.prompt < 1:
+            raise ValueError(f"a text has a prompt and at least 2 tokens, not {self.prompt} and {self.tokens}")
+        if not self.limit:
+            object.__setattr__(self, "limit", self.tokens)
+        if self.limit < self.tokens:
+            raise ValueError(f"a text of {self.tokens} tokens cannot have been limited to {self.limit}")
+        for track in self.tracks.values():
+            track.check(self.tokens - 1)
+        for one, others in self.shared.items():
+            for other, common in others.items():
+                if not {one, other} <= self.tracks.keys() or len(common) != self.tokens - 1:
+                    raise ValueError(f"what {one!r} and {other!r} share needs their tracks and as many entries")
+                if any(type(n) is not int or n < 0 for n in common):
+                    raise ValueError(f"what {one!r} and {other!r} share is in whole numbers from 0")
+
+
+class RecordingWriter:
+    """Append texts to a new recording; use it as a context manager."""
+
+    def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
+        self._file = _open(path, "x")
+        self._write({"format": FORMAT, "version": VERSION, "meta": dict(meta)})
+
+    def write(self, text: Text) -> None:
+        """Append one text."""
+        tracks = {}
+        for name, track in text.tracks.items():
+            columns: dict[str, Any] = {"size": track.size, "agreed": track.agreed, "match": track.match}
+            if any(track.confidence):
+                columns["confidence"] = [[round(p, 3) for p in row] for row in track.confidence]
+            if track.overlap:
+                columns["overlap"] = [round(p, 3) for p in track.overlap]
+            if not track.cheap:
+                columns["cheap"] = False
+            tracks[name] = columns
+        counts = {"prompt": text.prompt, "tokens": text.tokens, "limit": text.limit}
+        self._write({"label": text.label, **counts, "tracks": tracks, "shared": text.shared})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """No more texts."""
+        self._file.close()
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Text]]:
+    """What a recording's header says of it, and its texts; a truncated last line is left out."""
+    texts: list[Text] = []
+    try:
+        with _open(path, "r") as file:
+            meta = _header(file.readline(), path)
+            for number, line in enumerate(file, 2):
+                if not line.endswith("\n"):
+                    break
+                texts.append(_text(line, path, number))
+    except EOFError:  # compressed, and cut off
+        pass
+    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise RecordingError(f"{path} is not a wager recording ({error})") from None
+    if not texts:
+        raise RecordingError(f"{path} holds no text")
+    return meta, texts
+
+
+def _open(path: Path, mode: str) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, mode + "t", encoding="utf-8"))
+    return open(path, mode, encoding="utf-8")
+
+
+def _text(line: str, path: Path, number: int) -> Text:
+    try:
+        body = json.loads(line)
+        tracks = {}
+        for name, columns in body.pop("tracks").items():
+            confidence = [tuple(row) for row in columns.pop("confidence", None) or ((),) * len(columns["size"])]
+            tracks[name] = Track(confidence=confidence, **columns)
+        return Text(label=str(body.pop("label")), tracks=tracks, **body)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordingError(f"{path}, line {number}: not a recorded text ({error})") from error
+
+
+def _header(line: str, path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+        known = header["format"] == FORMAT and isinstance(header["meta"], dict)
+    except (ValueError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise RecordingError(f"{path} is not a wager recording: its first line is not a '{FORMAT}' header")
+    if header.get("version") != VERSION:
+        raise RecordingError(
+            f"{path} is a recording of version {header.get('version')}; this wager reads version {VERSION}"
+        )
+    return dict(header["meta"])

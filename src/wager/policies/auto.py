@@ -1,0 +1,399 @@
+"""`auto`: the drafter and length worth most, by what proposals promise, what rounds cost, and what time is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from wager.core import OFF, Arm, Context, Hint, Round
+from wager.policies.base import ArmPolicy, Option, require
+from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, Costs, Drafting, Pace, Widths, kind_of
+from wager.policies.crowd import Crowd
+from wager.policies.curves import Curves
+from wager.policies.rows import Ints, Outcome, Rows
+from wager.policies.survival import BESIDE, Proposal, Survival
+
+IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking")
+STAY = 4  # rounds a drafter that was woken is expected to stay awake
+DOZE = 64  # rounds until a drafter that does not pay is asked again, at most
+VALUE_FADE, PROBE_FADE = 0.98, 0.7  # of what asking a drafter has brought, from round to round, and once it sleeps
+CREDIT = 0.6  # of its seconds' worth that a drafter must bring; the rest it earns by what it says of the others
+TRIFLE = 0.01  # of plain decoding's seconds: what takes less is always asked
+SETTLE = 30  # rounds between two drafters' falling asleep
+NOBODY: dict[str, int] = {}
+Weighed = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
+OVERDUE = 250  # rounds without plain decoding after which one is played
+TRIES = 3  # steps of each kind for every size of batch, to begin with
+EXPLORE = 0.005  # of a batch's steps are trials of what steps cost
+LOSS = 0.1  # goodput a trial may cost; a dearer one is as much rarer
+
+
+class Auto(ArmPolicy):
+    """Whatever brings most tokens beyond what its seconds are worth; learns from all drafters that are cheap to ask."""
+
+    # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
+    # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
+    # rounds have to maximise together, not one by one.
+    uses = frozenset({"hints", "others"})
+    learned: ClassVar[tuple[str, ...]] = ("saved",)
+
+    def __init__(self, arms: Sequence[Arm], *, budget: int = 0, without: str = "", seed: int = 0) -> None:
+        super().__init__(arms, seed=seed)
+        require(budget >= 0, f"budget is at least 0 tokens a step (0: no limit), not {budget}")
+        self.without = frozenset(filter(None, without.split("+")))
+        if unknown := sorted(self.without - set(IDEAS)):
+            raise ValueError(f"auto has no idea {unknown[0]!r} to do without; it has {', '.join(IDEAS)}")
+        self.budget = budget
+        self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
+        self.place = {name: i for i, name in enumerate(self.drafters)}
+        self._menu_of: tuple[Arm, ...] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        super().reset()
+        count = len(self.drafters)
+        self.survival = Survival(count)
+        self.curves = Curves(self.rng)
+        self.widths = Widths(1 + max(arm.budget for arm in self.arms))
+        self.costs = Costs()
+        self.drafting = Drafting()
+        self.pace = Pace()
+        self.crowd = Crowd(self)
+        self.worth = [1.0] * count  # tokens a round that asking each drafter has brought of late
+        self.asleep = [0] * count  # rounds until it is asked again
+        self.doze = [1] * count  # rounds it sleeps when it does not pay
+        self.calm = 0  # rounds since a drafter fell asleep or woke
+        self.hinted: set[int] = set()  # drafters that tell beforehand
+        self._asked: list[Proposal | None] = [None] * count
+        self._weighed: list[Weighed] = []
+
+    # --- which drafters to ask ---------------------------------------------------------------------------------------
+
+    def asking(self) -> list[str]:
+        """The cheap drafters whose proposals are worth their time; the others are asked now and then."""
+        asleep = self.asleep
+        if not any(asleep):
+            return list(self.drafters)
+        names = []
+        for i, name in enumerate(self.drafters):
+            if asleep[i]:
+                asleep[i] -= 1
+            else:
+                names.append(name)
+        return names
+
+    def _appraise(self, leader: int, gain: float, asked: Mapping[str, float], rate: float) -> None:
+        """Learn what asking has brought beyond the rest, and let the one sleep that costs most beyond that.
+
+        One at a time: of two that propose the same, each alone seems to bring nothing.
+        """
+        self.calm += 1
+        poorest, loss = -1, 0.0
+        for name, seconds in asked.items():
+            i = self.place[name]
+            keep = VALUE_FADE if self.doze[i] == 1 else PROBE_FADE
+            worth = self.worth[i] = keep * self.worth[i] + ((1 - keep) * gain if i == leader else 0.0)
+            short = CREDIT * rate * seconds - worth if seconds > TRIFLE * self.widths.seconds[1] else 0.0
+            if self.doze[i] > 1:
+                if short > 0:
+                    self.doze[i] = min(DOZE, 2 * self.doze[i])
+                    self.asleep[i] = self.doze[i]
+                else:
+                    self.doze[i], self.calm = 1, 0
+            elif short > loss:
+                poorest, loss = i, short
+        if poorest >= 0 and self.calm > SETTLE:
+            self.doze[poorest] = self.asleep[poorest] = 8
+            self.calm = 0
+
+    # --- one text ----------------------------------------------------------------------------------------------------
+
+    def choose(self, context: Context) -> Arm:
+        if context.arms is not self._menu_of:
+            self._read(context.arms)
+        if context.batch > 1:
+            return self._choose_for_all(context)
+        if context.previous is None:
+            self._begin()
+        if self._off and self._overdue():
+            return self._just_off()
+        rate, seconds = self._rate(), self.widths.seconds
+        if "costs" in self.without:
+            seconds = [1.0] * len(seconds)
+        best, top = OFF, self._value(1.0, seconds[1], rate)
+        if not self._off or ("off" in self.without and self.drafters):
+            top = -math.inf
+        second, leader = top, -1  # second: the best without the drafter of the best
+        weighed = [(OFF, 1.0, seconds[1])]
+        asked = self._asked
+        for i, name in enumerate(self.drafters):
+            proposal = asked[i] = self._proposal(i, name, context)
+            if proposal is None:
+                continue
+            found = self._best_cut(i, proposal, seconds, rate)
+            if found is None:
+                continue
+            weighed.append(found)
+            value = self._value(found[1], found[2], rate)
+            if value > top:
+                best, top, second, leader = found[0], value, top, i
+            elif value > second:
+                second = value
+        if context.asked and "asking" not in self.without:
+            self._appraise(leader, top - second if math.isfinite(second) else 1.0, context.asked, rate)
+        for i, name in enumerate(self.drafters):
+            if i in self.hinted:
+                continue
+            for found in self._unhinted(i, name, context, seconds):
+                weighed.append(found)
+                value = self._value(found[1], found[2], rate)
+                if value > top:
+                    best, top = found[0], value
+        if best is OFF and not self._off:
+            best = min(self._menu, key=_budget)
+        self._weighed, self._chosen, self._rated = weighed, best, rate
+        return best
+
+    def _value(self, tokens: float, seconds: float, rate: float) -> float:
+        """Of a round, in tokens beyond what its seconds are worth."""
+        return tokens - rate * seconds if "pace" not in self.without else tokens / seconds
+
+    def _best_cut(self, i: int, proposal: Proposal, seconds: list[float], rate: float) -> Weighed | None:
+        """The part of a proposal that is worth most, as an arm with the tokens and seconds expected of it."""
+        reach, last = self._reach[i], proposal.length
+        alive = tokens = 1.0
+        top, best = -math.inf, None
+        for n, chance in enumerate(self.survival.look(i, proposal), 1):
+            alive *= chance
+            tokens += alive
+            value = self._value(tokens, seconds[n + 1], rate)
+            if value > top:
+                arm = reach[n]
+                if arm is None and n == last:
+                    arm = self._over[i][n]
+                if arm is not None:
+                    top, best = value, (arm, tokens, seconds[n + 1])
+        return best
+
+    def _overdue(self) -> bool:
+        """Whether plain decoding has to be timed: everything is measured by it, and a change must be noticed."""
+        return self.widths.rounds[1] < TRIES or self.widths.unseen > OVERDUE
+
+    def _just_off(self) -> Arm:
+        self._asked = [None] * len(self.drafters)
+        self._weighed, self._chosen, self._rated = [(OFF, 1.0, self.widths.seconds[1])], OFF, self._rate()
+        return OFF
+
+    def _proposal(self, i: int, name: str, context: Context) -> Proposal | None:
+        """What a drafter proposes, if it was asked and proposes anything."""
+        hints = context.hints
+        hint = hints.get(name)
+        if hint is None or "sharing" in self.without:
+            return None
+        self.hinted.add(i)
+        length = min(hint.size or (self.longest if hint.match else 0), self.longest)
+        if not length:
+            return None
+        if "hints" in self.without:
+            return Proposal(Hint(2, size=length), length, ())
+        common = context.shared.get(name, NOBODY)
+        others = [
+            (BESIDE + 4 * self.place[other], common.get(other, 0), said.size)
+            for other, said in hints.items()
+            if other != name
+        ]
+        return Proposal(hint, length, others)
+
+    def _unhinted(self, i: int, name: str, context: Context, seconds: list[float]) -> list[Weighed]:
+        """What each arm of a drafter that says nothing beforehand may bring, with a draw of luck, and cost."""
+        out: list[Weighed] = []
+        lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
+        step = self.drafting.step(name, seconds[1])
+        for arms in self._plain[i]:
+            if "sharing" in self.without:  # every arm by itself, as if nothing could be learned of it from the others
+                out += [(a, self.curves.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms]
+                continue
+            tokens = self.curves.tokens(_key(arms[0]), arms[-1].length)
+            out += [(a, tokens[a.length], seconds[a.budget + 1] + step * a.length + lag) for a in arms]
+        return out
+
+    def observe(self, round: Round) -> None:
+        if round.batch > 1:
+            self._observe_all(round)
+            return
+        arm, drafted = round.arm, round.drafted
+        self.curves.tick(blind=not drafted)
+        if round.verify_seconds > 1e-9:
+            self.widths.learn(drafted + 1, round.verify_seconds)
+        self.pace.learn(1, round.emitted, round.seconds)
+        hinted = False
+        for i, asked in enumerate(self._asked):
+            if asked is None:
+                continue
+            length, name = asked.length, self.drafters[i]
+            if name == arm.drafter:
+                agreed, length, hinted = round.accepted, min(length, drafted), True
+            elif name in round.others and "others" not in self.without:
+                agreed = round.others[name]
+            else:
+                continue
+            self.survival.learn(i, asked, min(agreed + 1, length, round.emitted), agreed)
+        if drafted and not hinted:
+            key = str(arm) if "sharing" in self.without else _key(arm)
+            self.curves.learn(key, round.accepted, arm.length if arm.tree else drafted)
+            self.drafting.learn(arm.drafter, arm.length if arm.tree else drafted, round.draft_seconds)
+        if round.lag_seconds:
+            self.drafting.caught_up(arm.drafter, round.lag, round.lag_seconds)
+
+    def options(self) -> list[Option]:
+        """What was expected of the best arm of every drafter in the round chosen last."""
+        own = [Option(arm, tokens, max(seconds, 1e-9)) for arm, tokens, seconds in self._weighed]
+        own.sort(key=lambda o: (o.arm != self._chosen, o.seconds * self._rated - o.tokens))
+        return own
+
+    def _begin(self) -> None:
+        """Another text begins."""
+        if "memory" in self.without:
+            self.reset()
+        self.survival.begin()
+        self.asleep = [0] * len(self.drafters)
+
+    def _rate(self) -> float:
+        """Tokens a second are worth."""
+        return self.pace.at(1, 1.0 / self.widths.seconds[1])
+
+    def _read(self, arms: tuple[Arm, ...]) -> None:
+        """Which arms there are, drafter by drafter."""
+        self._menu = [self.arms[i] for i in self.available(arms)]
+        self._off = OFF in self._menu
+        chains = [{a.length: a for a in self._menu if a.drafter == name and a.tree is None} for name in self.drafters]
+        numbers = range(self.longest + 1)
+        self._reach = [[own.get(n) for n in numbers] for own in chains]  # the arm of exactly n tokens
+        # the shortest arm of at least n tokens: what proposals of n tokens are played with
+        self._over = [[next((own[m] for m in sorted(own) if m >= n > 0), None) for n in numbers] for own in chains]
+        self._plain = []
+        for name in self.drafters:
+            by_tree: dict[Any, list[Arm]] = {}
+            for arm in sorted((a for a in self._menu if a.drafter == name), key=_length):
+                by_tree.setdefault(arm.tree, []).append(arm)
+            self._plain.append(list(by_tree.values()))
+        self._menu_of = arms
+
+    # --- a batch, one arm for all ------------------------------------------------------------------------------------
+
+    def _choose_for_all(self, context: Context) -> Arm:
+        """The arm of a step for requests of which nothing is known one by one."""
+        count = context.batch
+        size = 1 << count.bit_length()
+        base, token, ragged = self.costs.at(count)
+        rate = self.pace.at(count, count / base)
+        leaders: list[Arm | None] = [None, None, None]
+        values, tokens_of, seconds_of = [-math.inf] * 3, [0.0] * 3, [1.0] * 3
+        self._asked = [None] * len(self.drafters)
+        for name, by_tree in zip(self.drafters, self._plain, strict=True):
+            lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
+            for arms in by_tree:
+                expected = self.curves.tokens(_key(arms[0]), arms[-1].length)
+                for arm in arms:
+                    if 0 < self.budget < arm.budget * count:
+                        continue
+                    kind = kind_of(arm.length, self.longest)
+                    tokens = count * expected[arm.length]
+                    seconds = base + token * arm.budget * count + (ragged if kind == RAGGED else 0.0) + lag
+                    if tokens - rate * seconds > values[kind]:
+                        values[kind], leaders[kind] = tokens - rate * seconds, arm
+                        tokens_of[kind], seconds_of[kind] = tokens, seconds
+        if self._off:
+            values[OFF_STEP], leaders[OFF_STEP] = count - rate * base, OFF
+            tokens_of[OFF_STEP], seconds_of[OFF_STEP] = float(count), base
+        goodput = [t / s for t, s in zip(tokens_of, seconds_of, strict=True)]
+        kind = self.trial(size, values, goodput)[0]
+        self._weighed = [
+            (arm, t, s) for arm, t, s in zip(leaders, tokens_of, seconds_of, strict=True) if arm is not None
+        ]
+        self._rated = rate
+        self._chosen = leaders[kind] or min(self._menu, key=_budget)
+        return self._chosen
+
+    def _observe_all(self, round: Round) -> None:
+        seconds = round.draft_seconds + round.verify_seconds
+        self.curves.tick(blind=not round.drafted)
+        if seconds > 1e-9:
+            self.costs.learn(round.batch, round.drafted, self.longest * round.batch, seconds)
+            self.pace.learn(round.batch, round.emitted, round.seconds)
+        if round.lag_seconds:
+            self.drafting.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
+        if round.drafted:
+            self.curves.learn_all(_key(round.arm), round.accepted, round.rejected, round.arm.length)
+
+    def trial(self, size: int, values: Sequence[float], goodput: Sequence[float]) -> tuple[int, int]:
+        """The kind of step to play, and whether with more (1) or fewer (-1) tokens than seems best.
+
+        A kind that is not possible has goodput 0. Trials are for what steps cost; acceptance is learned otherwise.
+        """
+        leader = max(range(3), key=values.__getitem__)
+        best = max(goodput)
+        tries, steps = self.costs.tried(size)
+        for kind in (OFF_STEP, RAGGED, UNIFORM):  # off costs at most the tokens of a step: it is tried in any case
+            if tries[kind] < TRIES and goodput[kind] > (best / 2 if kind else 0.0):
+                return kind, 0
+        if self.rng.random() >= EXPLORE + 0.5 / (steps + 10):
+            return leader, 0
+        kind = (leader + 1 + int(self.rng.random() * (3 if leader == RAGGED else 2))) % 3
+        luck = self.rng.random()
+        if kind == leader:
+            return RAGGED, 1 if luck < 0.5 else -1
+        if goodput[kind] > 0.0 and luck * (best - goodput[kind]) < LOSS * best:
+            return kind, 1
+        return leader, 0
+
+    # --- a batch, request by request ---------------------------------------------------------------------------------
+
+    def choose_rows(self, rows: Rows) -> tuple[Ints, Ints]:
+        """Drafter and length per request: the tokens worth more than their seconds."""
+        return self.crowd.choose(rows)
+
+    def observe_rows(self, outcome: Outcome) -> None:
+        """Learn from a finished step: every proposal's tokens as far as the true ones are known, and the seconds."""
+        self.crowd.observe(outcome)
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Everything learned, in lists."""
+        parts = ("survival", "curves", "widths", "costs", "drafting", "pace", "crowd")
+        return {
+            **{name: getattr(self, name).saved for name in parts},
+            "worth": list(self.worth),
+            "asleep": list(self.asleep),
+            "doze": list(self.doze),
+            "calm": self.calm,
+            "hinted": sorted(self.hinted),
+        }
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        for name, value in saved.items():
+            if name in ("worth", "asleep", "doze"):
+                setattr(self, name, list(value))
+            elif name == "calm":
+                self.calm = value
+            elif name == "hinted":
+                self.hinted = set(value)
+            else:
+                getattr(self, name).saved = value
+
+
+def _key(arm: Arm) -> str:
+    """Whose curve an arm's rounds belong to: the drafter's, or that of its tree."""
+    return arm.drafter if arm.tree is None else f"{arm.drafter}@{arm.tree}"
+
+
+def _length(arm: Arm) -> int:
+    return arm.length
+
+
+def _budget(arm: Arm) -> int:
+    return arm.budget

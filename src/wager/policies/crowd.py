@@ -1,0 +1,307 @@
+"""A drafter and a length for every request of a batch, in columns: `auto` where requests are many.
+
+Arrays over a batch are (K, N): positions, then drafters and requests. The estimator is `Survival`'s, its weights
+shared with the single stream; what each request has shown of its own luck is kept by slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wager.policies.base import require
+from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM
+from wager.policies.rows import Ints, Outcome, Rows
+from wager.policies.survival import (
+    AGAINST,
+    BESIDE,
+    CONFIDENCE,
+    ENDED,
+    FADE,
+    GRID,
+    LASTING,
+    LUCK,
+    MATCHES,
+    POSITION,
+    RATE,
+    RECENT,
+    SILENT,
+    STEEP,
+    SURE,
+    WITH,
+    Floats,
+    bucket,
+)
+
+if TYPE_CHECKING:
+    from wager.policies.auto import Auto
+
+COLUMNS = GRID + 2  # no confidence, then [0, 1/40) … [39/40, 1), 1
+DEPTHS = 4  # positions told apart
+PART = DEPTHS * COLUMNS  # of the table, for one drafter
+SAMPLE = 64  # rows of a step that are learned from, at least
+BENT = 0.1  # goodput that a trial of more or fewer tokens may cost
+
+_MATCHES = np.array(MATCHES)
+_SURE = np.array([CONFIDENCE, *(bucket(i / GRID) for i in range(GRID + 1))])  # weight of each column
+_CELL = _SURE + 0 * np.arange(DEPTHS)[:, None]  # (DEPTHS, COLUMNS)
+_DEPTH = np.repeat(np.arange(POSITION, POSITION + DEPTHS)[:, None], COLUMNS, axis=1)
+
+
+class Crowd:
+    """The batch's half of `auto`."""
+
+    def __init__(self, auto: Auto) -> None:
+        self.auto = auto
+        self.drafters = len(auto.drafters)
+        self.turn = 0  # which rows of a large batch are learned from
+        self.luck: Floats = np.zeros((16, max(1, self.drafters)))  # by slot and drafter
+        self._numbers = np.arange(1024)
+        self._parts: dict[int, Floats] = {}
+        self._known: dict[int, Ints] = {}
+
+    def choose(self, rows: Rows) -> tuple[Ints, Ints]:
+        """Drafter and length per request: the tokens whose chance exceeds what their seconds are worth."""
+        drafters, count, longest = rows.confidence.shape
+        if drafters != self.drafters:
+            raise ValueError(f"rows of {drafters} drafters for a policy of {self.drafters}: {self.auto.drafters}")
+        if not drafters or not count or not longest:
+            return _nobody(count)
+        auto = self.auto
+        size = 1 << count.bit_length()
+        base, token, ragged = auto.costs.at(count)
+        rate = auto.pace.at(count, count / base)
+        room = int(np.minimum.reduce(rows.limit))
+        chains = self._survival(rows, rows.size if room >= longest else np.minimum(rows.size, rows.limit))
+
+        # A draft token takes `token` seconds, worth `price` tokens. A request's drafter is the one whose tokens bring
+        # most beyond that: largest sum of S - price where it is positive, and so of max(S, price).
+        price = rate * token
+        gain = np.add.reduce(np.maximum(chains, price), axis=0)
+        best = gain.reshape(drafters, count).argmax(axis=0)
+        kept = chains.take(best * count + self._upto(count), axis=1)  # (K, B)
+
+        # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
+        full, most = longest * count, auto.budget
+        floor = price
+        likely: Floats | None = None
+        above = kept > price
+        n = int(np.count_nonzero(above))
+        if most and n > most:
+            likely = np.sort(kept, axis=None)[::-1]
+            n, floor = most, float(likely[most - 1])
+        brought = float(kept[above].sum()) if likely is None else float(likely[:n].sum())
+        all_of_it = float(kept.sum())
+        values = [count - rate * base, -np.inf, -np.inf]
+        goodput = [count / base, 0.0, 0.0]
+        if n:
+            seconds = base + ragged + token * n
+            values[RAGGED], goodput[RAGGED] = count + brought - rate * seconds, (count + brought) / seconds
+        if room >= longest and (not most or full <= most):
+            seconds = base + token * full
+            values[UNIFORM], goodput[UNIFORM] = count + all_of_it - rate * seconds, (count + all_of_it) / seconds
+        kind, vary = auto.trial(size, values, goodput)
+        if kind == OFF_STEP:
+            return _nobody(count)
+        if kind == UNIFORM:
+            return best, np.full(count, longest)
+        if vary or not n:
+            floor = price * (0.5 if vary > 0 else 2.0)
+        lengths: Ints = np.add.reduce(kept > floor if likely is None else kept >= floor, axis=0)
+        if most:
+            _trim(lengths, kept, most)
+        best[lengths == 0] = -1
+        return best, lengths
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a finished step."""
+        rows, agreed = outcome.rows, outcome.agreed
+        drafters, count, longest = rows.confidence.shape
+        if not drafters or not count or not longest:
+            return
+        auto = self.auto
+        if outcome.seconds > 0.0:
+            seconds = outcome.seconds + outcome.draft_seconds
+            auto.costs.learn(count, int(np.add.reduce(outcome.drafted)), longest * count, seconds)
+            auto.pace.learn(count, int(np.add.reduce(outcome.emitted)), seconds)
+        if rows.work is None:
+            self._survival(rows, rows.size)
+        cells, chances, codes = rows.work
+        # A token is scored if all before it agreed and the true token is known.
+        scored = np.minimum(agreed + 1, np.minimum(rows.size, outcome.emitted))
+        self._lucky(rows.slots, np.minimum(agreed, scored), scored > agreed)
+        part = slice(None)
+        if count >= 2 * SAMPLE:  # of a large batch some rows are enough, others in every step
+            step = count // SAMPLE
+            self.turn = (self.turn + 1) % step
+            part = slice(self.turn, None, step)
+        self._learn(
+            cells[..., part],
+            chances[..., part],
+            None if codes is None else codes[..., part],
+            scored[:, part],
+            agreed[:, part],
+            rows.match[:, part],
+            rows.slots[part],
+        )
+
+    # --- the estimator, in columns -----------------------------------------------------------------------------------
+
+    def _survival(self, rows: Rows, size: Ints) -> Floats:
+        """Probability that each proposed token is reached and accepted, (K, N); 0 past ``size``, (D, B)."""
+        drafters, count, longest = rows.confidence.shape
+        w = np.array(self.auto.survival.weights)
+        table = w[:, _CELL] + w[:, _DEPTH]  # (D, DEPTHS, COLUMNS): confidence and position at once
+        own = w[self._upto(drafters)[:, None], _MATCHES.take(rows.match, mode="clip")]  # (D, B)
+        own += w[:, LUCK, None] * self._lucks(rows).T
+        at = np.empty((longest, drafters, count))
+        np.multiply(rows.confidence.transpose(2, 0, 1), float(GRID), out=at)
+        np.fmax(at, -1.0, out=at)  # where there is no confidence: the column before the first
+        at += self._part(longest)
+        cells = at.astype(np.intp)
+        z = table.take(cells)
+        z += own
+        codes = self._company(rows)
+        if codes is not None:
+            states = self._states(longest)
+            for i in range(drafters):
+                for j in range(drafters):
+                    if i != j:
+                        z[:, i] += w[i, BESIDE + 4 * j + states].take(codes[i, j], axis=1)
+        np.clip(z, -STEEP, STEEP, out=z)
+        chances = 1.0 / (1.0 + np.exp(-z))
+        np.minimum(chances, SURE, out=chances)
+        flat = chances.reshape(longest, drafters * count)
+        rows.work = cells, chances, codes
+        padded = np.empty((longest + 1, drafters * count))
+        chains = padded[:longest]
+        chains[:] = flat
+        padded.reshape(-1)[self._at(size)] = 0.0  # after a chain's last token; it makes all that follow 0
+        before = chains[0]
+        for row in chains[1:]:
+            np.multiply(before, row, row)
+            before = row
+        return chains
+
+    def _company(self, rows: Rows) -> Ints | None:
+        """What every other drafter says to a drafter's proposal, as a column of the states: (D, D, B)."""
+        if rows.shared is None:
+            return None
+        said: Ints = rows.size[None]
+        return np.where(said > 0, 1 + 2 * rows.shared + (rows.shared == said), 0)
+
+    def _states(self, longest: int) -> Ints:
+        """By position and what two proposals have in common: whether the other is with or against it there."""
+        known = self._known.get(longest)
+        if known is None:
+            common, ended = np.divmod(np.arange(2 * longest + 2), 2)
+            then = np.where(ended > 0, ENDED, AGAINST)
+            depth = np.arange(longest)[:, None]
+            known = np.where(depth < common, WITH, then)
+            known = self._known[longest] = np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
+        return known
+
+    def _learn(
+        self, cells: Ints, chances: Floats, codes: Ints | None, scored: Ints, agreed: Ints, match: Ints, slots: Ints
+    ) -> None:
+        """One step of AdaGrad for every weight, from all scored tokens together."""
+        depth = self._upto(len(cells))[:, None, None]
+        at = np.nonzero(depth < scored)  # positions, drafters, requests
+        position, drafter, request = at
+        errors = chances[at] - (position < agreed[drafter, request])
+        luck = self.luck[slots[request], drafter]  # of after the step: near enough
+        width = self.auto.survival.width
+        first = drafter * width
+        kinds = [
+            _MATCHES.take(match[drafter, request], mode="clip"),
+            _SURE.take(cells[at] % COLUMNS),
+            np.minimum(position, DEPTHS - 1) + POSITION,
+        ]
+        if codes is not None:
+            states = self._states(len(cells))
+            for other in range(self.drafters):
+                code = codes[drafter, other, request]
+                # the one beside itself: a place nobody reads
+                kinds.append(BESIDE + 4 * other + np.where(drafter == other, SILENT, states[position, code]))
+        places = np.concatenate([first + kind for kind in kinds] + [first + LUCK])
+        total = np.bincount(places, np.concatenate([errors] * len(kinds) + [errors * luck]), self.drafters * width)
+        errors, luck = errors * errors, luck * luck
+        more = np.bincount(places, np.concatenate([errors] * len(kinds) + [errors * luck]), self.drafters * width)
+        survival = self.auto.survival
+        for place in np.flatnonzero(more).tolist():
+            i, j = divmod(place, width)
+            own = survival.squares[i]
+            own[j] = seen = FADE * own[j] + float(more[place])
+            survival.weights[i][j] -= RATE * float(total[place]) / seen**0.5
+        hits = np.minimum(agreed, scored).sum(axis=1).tolist()
+        for i, (tokens, right) in enumerate(zip(scored.sum(axis=1).tolist(), hits, strict=True)):
+            if tokens:
+                keep = (1.0 - LASTING) ** tokens
+                survival.lasting[i] = keep * survival.lasting[i] + (1 - keep) * (4.0 * right / tokens - 2.0)
+
+    # --- what each request has shown ---------------------------------------------------------------------------------
+
+    def _lucks(self, rows: Rows) -> Floats:
+        """Luck of these requests, (B, D); that of new ones is everybody's."""
+        top = int(rows.slots.max())
+        if top >= len(self.luck):
+            wider = np.zeros((2 * top + 1, self.luck.shape[1]))
+            wider[: len(self.luck)] = self.luck
+            self.luck = wider
+        if np.count_nonzero(rows.fresh):
+            self.luck[rows.slots[rows.fresh]] = self.auto.survival.lasting
+        own: Floats = self.luck.take(rows.slots, axis=0)
+        return own
+
+    def _lucky(self, slots: Ints, hits: Ints, lost: Any) -> None:
+        """So many tokens were accepted, and perhaps one was not, (D, B)."""
+        own = self.luck[slots].T
+        own = 2.0 - (2.0 - own) * (1.0 - RECENT) ** hits
+        own += lost * RECENT * (-2.0 - own)
+        self.luck[slots] = own.T
+
+    # --- arrays that are the same in every step ----------------------------------------------------------------------
+
+    def _at(self, depth: Ints) -> Ints:
+        """Places in a flat (K, N) array of the given depth per drafter and request."""
+        places = np.multiply(depth.ravel(), depth.size, dtype=np.intp)
+        places += self._upto(depth.size)
+        return places
+
+    def _upto(self, count: int) -> Ints:
+        """0, 1, ... count - 1."""
+        if len(self._numbers) < count:
+            self._numbers = np.arange(2 * count)
+        return self._numbers[:count]
+
+    def _part(self, longest: int) -> Floats:
+        """Where the part of each position and drafter begins in the table, (K, D, 1)."""
+        known = self._parts.get(longest)
+        if known is None:
+            require(longest < 128, f"a proposal has fewer than 128 tokens, not {longest}")
+            depth = np.minimum(np.arange(longest), DEPTHS - 1)[:, None, None] * COLUMNS
+            known = self._parts[longest] = depth + np.arange(self.drafters)[:, None] * float(PART) + 1.0
+        return known
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What is known of requests under way."""
+        return {"turn": self.turn, "luck": self.luck.tolist()}
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        self.turn, self.luck = saved["turn"], np.array(saved["luck"])
+
+
+def _nobody(count: int) -> tuple[Ints, Ints]:
+    return np.full(count, -1), np.zeros(count, dtype=np.int64)
+
+
+def _trim(lengths: Ints, kept: Floats, most: int) -> None:
+    """Keep to so many tokens where several are as likely as the last of them: the later requests go without."""
+    over = int(lengths.sum()) - most
+    if over > 0:
+        last = kept[lengths - 1, np.arange(len(lengths))]
+        tied = ((lengths > 0) & (last <= last[lengths > 0].min())).nonzero()[0]
+        lengths[tied[-over:]] -= 1

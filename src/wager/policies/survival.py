@@ -1,0 +1,150 @@
+"""How far a proposal will be accepted: a small logistic regression per drafter, learned from every token scored.
+
+The chance that a proposed token is accepted, given that all before it were, is the logistic function of a sum: one
+weight for the length of the match, one for the drafter's own confidence in the token, one for the token's position,
+one for each other drafter by whether it proposes the same, and the drafter's recent luck in this very text times a
+weight of its own. All lengths of all requests share these few weights, so a handful of rounds says what any draft
+would bring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wager.core import Hint
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+# The weights of a drafter, one after the other; after these come four for every drafter beside it.
+MATCHES = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)  # by tokens of match: none or 1, 2, 3, 4 to 5, 6 to 9, more
+EDGES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.975)  # confidence is told apart there; a drafter may have none
+GRID = 40  # confidence is looked up in 40ths
+CONFIDENCE = 6  # first of: none, below 0.1, ... 0.975 and above
+POSITION = CONFIDENCE + len(EDGES) + 2  # first, second, third, later token
+LUCK = POSITION + 4
+BESIDE = LUCK + 1
+SILENT, AGAINST, WITH, ENDED = range(4)  # another proposes nothing; otherwise; the same; the same, but is at its end
+
+# Before anything is learned: surer and longer matches are better bets, and two drafters are better than one.
+PRIOR = (
+    *(-0.6, -0.2, 0.0, 0.2, 0.4, 0.6),
+    *(0.0, -0.8, -0.6, -0.4, -0.2, 0.0, 0.3, 0.8),
+    *(-0.1, 0.0, 0.1, 0.3),
+    0.3,
+)
+COMPANY = (0.0, -0.3, 0.4, 0.1)
+RATE = 0.3  # of learning, by AdaGrad; sums of squares start at 1
+FADE = 0.9995  # of those sums, token by token: what is learned late still counts
+RECENT, LASTING = 0.1, 0.01  # shares of a drafter's luck that its last token makes up: in this text, and in all
+SURE = 0.99  # no token is likelier than this
+HOPELESS = 0.02  # chance of reaching a token below which a proposal is not looked at any further
+STEEP = 8.0  # sums are clipped there
+
+Other = tuple[int, int, int]  # where its weights begin, tokens it has in common with a proposal, tokens it proposes
+
+
+def bucket(confidence: float) -> int:
+    """The weight for this confidence."""
+    return CONFIDENCE + 1 + sum(confidence >= edge for edge in EDGES)
+
+
+_BUCKET = tuple(bucket(i / GRID) for i in range(GRID + 1))
+
+
+class Proposal:
+    """A drafter's proposal as far as it was looked at: the weights each token is made of, and the token's chance."""
+
+    __slots__ = ("chances", "hint", "length", "others", "places")
+
+    def __init__(self, hint: Hint, length: int, others: Sequence[Other]) -> None:
+        self.hint, self.length, self.others = hint, length, others
+        self.places: list[list[int]] = []
+        self.chances: list[float] = []
+
+
+class Survival:
+    """Acceptance of hinted drafters, each called by its place in the policy's list of them."""
+
+    def __init__(self, drafters: int) -> None:
+        self.drafters = drafters
+        self.width = BESIDE + 4 * drafters
+        self.weights = [[*PRIOR, *(COMPANY * drafters)] for _ in range(drafters)]
+        self.squares = [[1.0] * self.width for _ in range(drafters)]
+        self.lasting = [0.0] * drafters  # luck: 2 for every token accepted, -2 for one that was not, faded
+        self.recent = [0.0] * drafters  # of the one text that is generated now
+
+    # --- one text ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Another text: its luck is as yet everybody's."""
+        self.recent = list(self.lasting)
+
+    def look(self, drafter: int, proposal: Proposal, least: float = HOPELESS, upto: int = 1 << 30) -> list[float]:
+        """That each token is accepted if all before it are, until too little is left to hope for."""
+        w, hint, chances = self.weights[drafter], proposal.hint, proposal.chances
+        match = MATCHES[hint.match] if hint.match < 10 else 5
+        base = w[LUCK] * self.recent[drafter] + w[match]
+        sure = hint.confidence
+        told, others = len(sure), proposal.others
+        alive = 1.0
+        for j in range(len(chances), min(proposal.length, upto)):
+            b = _BUCKET[int(sure[j] * GRID)] if j < told else CONFIDENCE
+            c = POSITION + j if j < 4 else LUCK - 1
+            z = base + w[b] + w[c]
+            own = [match, b, c]
+            for first, common, size in others:
+                k = first + (WITH if j < common else SILENT if not size else ENDED if common == size else AGAINST)
+                z += w[k]
+                own.append(k)
+            p = 1.0 / (1.0 + math.exp(-z)) if z > -STEEP else 0.0
+            if p > SURE:
+                p = SURE
+            chances.append(p)
+            proposal.places.append(own)
+            alive *= p
+            if alive < least:
+                break
+        return chances
+
+    def learn(self, drafter: int, proposal: Proposal, scored: int, agreed: int) -> None:
+        """``scored`` tokens of it are known by now, and ``agreed`` of them, all or all but the last, were right."""
+        if scored > len(proposal.chances):
+            self.look(drafter, proposal, 0.0, scored)
+        weights, squares = self.weights[drafter], self.squares[drafter]
+        recent, lasting = self.recent[drafter], self.lasting[drafter]
+        for j in range(scored):
+            hit = j < agreed
+            error = proposal.chances[j] - hit
+            square = error * error
+            for i in proposal.places[j]:
+                squares[i] = seen = FADE * squares[i] + square
+                weights[i] -= RATE * error / math.sqrt(seen)
+            squares[LUCK] = seen = FADE * squares[LUCK] + square * recent * recent
+            weights[LUCK] -= RATE * error * recent / math.sqrt(seen)
+            luck = 2.0 if hit else -2.0
+            recent += RECENT * (luck - recent)
+            lasting += LASTING * (luck - lasting)
+        self.recent[drafter], self.lasting[drafter] = recent, lasting
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Everything learned, in lists."""
+        return {
+            "weights": [list(w) for w in self.weights],
+            "squares": [list(s) for s in self.squares],
+            "lasting": list(self.lasting),
+            "recent": list(self.recent),
+        }
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        for name, value in saved.items():
+            setattr(self, name, value)

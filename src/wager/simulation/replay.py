@@ -1,0 +1,291 @@
+"""Replay: recorded texts generated again under any policy and any cost of a round, without a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wager.core import OFF, Arm, Context, Round
+from wager.core.recording import Text
+from wager.simulation.stream import VerifyCost
+
+NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """Seconds of a round's parts."""
+
+    verify: VerifyCost
+    propose: Mapping[str, float] = field(default_factory=dict)  # drafter -> one proposal, where those are cheap
+    step: Mapping[str, float] = field(default_factory=dict)  # drafter -> one drafted token, where it is a model
+    lag: Mapping[str, float] = field(default_factory=dict)  # drafter -> one token to catch up on
+
+    def __post_init__(self) -> None:
+        for seconds in (*self.propose.values(), *self.step.values(), *self.lag.values()):
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"the costs of drafting are finite and at least 0 seconds, not {seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Texts one after the other, shuffled by the seed; ``phases`` keeps them in the order given instead."""
+
+    texts: tuple[Text, ...]
+    costs: RoundCost
+    lengths: tuple[int, ...]
+    noise: float = NOISE
+    phases: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise ValueError("a replay needs at least one text")
+        if not self.lengths or min(self.lengths) < 1:
+            raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
+        if not 0 <= self.noise < 1:
+            raise ValueError(f"noise lies between 0 and 1, not {self.noise}")
+        names = {frozenset(text.tracks) for text in self.texts}
+        if len(names) > 1:
+            raise ValueError(f"the recordings have different drafters: {', '.join(sorted(map(_listed, names)))}")
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Who was recorded."""
+        return tuple(self.texts[0].tracks)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (OFF, *(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths))))
+
+    @property
+    def goal(self) -> int:
+        """Tokens of all texts that rounds bring."""
+        return sum(text.tokens - 1 for text in self.texts)
+
+    def start(self, seed: int) -> Replayed:
+        return Replayed(self, seed)
+
+
+class Replayed:
+    """A replay under way; contexts and rounds look to a policy as the engine's do."""
+
+    def __init__(self, replay: Replay, seed: int) -> None:
+        self.replay = replay
+        self.tokens = 0
+        self.seconds = 0.0
+        self.asks = False  # whether cheap drafters are asked in every round
+        self.asking: Callable[[], Collection[str]] | None = None  # which of them the policy wants asked; None: all
+        self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
+        self._arms = replay.arms
+        self._longest = max(replay.lengths)
+        rng = np.random.default_rng([seed, 0])
+        order = np.arange(len(replay.texts)) if replay.phases else rng.permutation(len(replay.texts))
+        self._queue = [replay.texts[i] for i in reversed(order.tolist())]
+        self._luck = _Luck(replay.noise, seed)
+        self._verify = [replay.costs.verify(drafted + 1) for drafted in range(self._longest + 1)]
+        self._knows = False  # whether it is the clairvoyant who plays
+        self._next()
+
+    @property
+    def done(self) -> bool:
+        return self._text is None
+
+    @property
+    def label(self) -> str:
+        """Of the text that is being generated."""
+        return self._text.label if self._text is not None else ""
+
+    def _next(self) -> None:
+        self._text = self._queue.pop() if self._queue else None
+        self._previous: Arm | None = None
+        self._plan: list[Arm] = []
+        if self._text is not None:
+            self._at = 0  # entries of the tracks that lie behind
+            self._room = _room(self._text, 0, self._longest)
+            self._sum = self.by_label.setdefault(self._text.label, [0.0, 0.0, 0.0])
+            tracks, propose = self._text.tracks, self.replay.costs.propose
+            self._cheap = {name: propose.get(name, 0.0) for name, track in tracks.items() if track.cheap}
+            self._asked: dict[str, float] = {}  # drafter -> seconds
+            self._shared = [
+                (one, other, common) for one, others in self._text.shared.items() for other, common in others.items()
+            ]
+            # tokens of the text that a model has read; those of the prompt lie before 0
+            self._read = {name: -self._text.prompt for name, track in tracks.items() if not track.cheap}
+
+    def context(self) -> Context:
+        assert self._text is not None, "the replay is over"
+        at, room, tracks = self._at, self._room, self._text.tracks
+        asked = self._asked = self._ask() if self.asks and room else {}
+        return Context(
+            self._arms,
+            tokens=at + 1,
+            previous=self._previous,
+            lag={name: at - read for name, read in self._read.items()},
+            hints={name: tracks[name].hint(at, room) for name in asked},
+            shared=self._in_common(asked),
+            asked=asked,
+        )
+
+    def _ask(self) -> dict[str, float]:
+        """The cheap drafters the policy wants asked, and the seconds that takes."""
+        if self.asking is None:
+            return self._cheap
+        names = self.asking()
+        return {name: seconds for name, seconds in self._cheap.items() if name in names}
+
+    def _in_common(self, asked: Collection[str]) -> dict[str, dict[str, int]]:
+        """For every drafter asked and every other: how many tokens, from the first, both propose."""
+        at, room = self._at, self._room
+        found: dict[str, dict[str, int]] = {name: {} for name in asked}
+        for one, other, common in self._shared:
+            if one in found and other in found:
+                n = common[at]
+                found[one][other] = found[other][one] = n if n < room else room
+        return found
+
+    def play(self, arm: Arm) -> Round:
+        text, at, room, costs = self._text, self._at, self._room, self.replay.costs
+        assert text is not None, "the replay is over"
+        drafted = accepted = lag = 0
+        lag_seconds = 0.0
+        overlap: tuple[float, ...] = ()
+        tracks, asked = text.tracks, self._asked
+        draft_seconds = sum(asked.values())
+        if arm.length and room:
+            name = arm.drafter
+            track = tracks[name]
+            drafted = min(arm.length, track.size[at], room)
+            accepted = min(drafted, track.agreed[at])
+            overlap = tuple(track.overlap[at : at + drafted])
+            if track.cheap:
+                draft_seconds += 0.0 if name in asked else self._cheap[name]
+            elif drafted:
+                lag = at - self._read[name]
+                draft_seconds += drafted * costs.step.get(name, 0.0)
+                if lag > 1 and not self._knows:  # a single token is read along with the next for nothing
+                    lag_seconds = lag * costs.lag.get(name, 0.0)
+                self._read[name] = at + 1 + min(accepted, drafted - 1)  # of its own draft, all but the last token
+        emitted = min(accepted + 1, text.tokens - 1 - at)
+        luck = self._luck.next()
+        outcome = Round(
+            arm,
+            drafted=drafted,
+            accepted=accepted,
+            emitted=emitted,
+            draft_seconds=draft_seconds * luck,
+            verify_seconds=self._verify[drafted] * luck,
+            lag=lag,
+            lag_seconds=lag_seconds * luck,
+            overlap=overlap,
+            others={name: min(tracks[name].agreed[at], emitted, room) for name in asked if name != arm.drafter},
+        )
+        self._pass(outcome)
+        return outcome
+
+    def _pass(self, outcome: Round) -> None:
+        """Go on to where the next round begins."""
+        seconds = outcome.seconds
+        self.tokens += outcome.emitted
+        self.seconds += seconds
+        sums = self._sum
+        sums[0] += outcome.emitted
+        sums[1] += 1
+        sums[2] += seconds
+        self._previous = outcome.arm
+        self._at += outcome.emitted
+        assert self._text is not None
+        if self._at >= self._text.tokens - 1:
+            self._next()
+        else:
+            self._room = _room(self._text, self._at, self._longest)
+
+    def clairvoyant(self) -> Arm:
+        """The arm of the quickest way to the end of the text, for one who knows it."""
+        assert self._text is not None
+        if not self._plan:
+            self._plan = quickest(self._text, self._arms, self.replay.costs, self._longest)[0]
+        self._knows = True
+        return self._plan[self._at]
+
+    def facts(self) -> dict[str, float]:
+        """Tokens, rounds and seconds of every label."""
+        kinds = ("tokens", "rounds", "seconds")
+        return {
+            f"{kind} {label}": x for label, sums in self.by_label.items() for kind, x in zip(kinds, sums, strict=True)
+        }
+
+
+def _room(text: Text, at: int, longest: int) -> int:
+    """Tokens a draft may have there: the target adds one itself."""
+    return min(longest, text.limit - at - 2)
+
+
+def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) -> tuple[list[Arm], float]:
+    """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text.
+
+    Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
+    which has to make them catch up, can be quicker.
+    """
+    end = text.tokens - 1
+    left = [0.0] * (end + 1)  # seconds from each position to the end
+    plan = [OFF] * end
+    verify = [costs.verify(drafted + 1) for drafted in range(longest + 1)]
+    choices = [
+        (arm, track, costs.propose.get(arm.drafter, 0.0), costs.step.get(arm.drafter, 0.0))
+        for arm in arms
+        for name, track in text.tracks.items()
+        if name == arm.drafter
+    ]
+    for at in range(end - 1, -1, -1):
+        best, seconds = OFF, verify[0] + left[at + 1]
+        room = _room(text, at, longest)
+        for arm, track, propose, step in choices if room else ():
+            drafted = min(arm.length, track.size[at], room)
+            accepted = min(drafted, track.agreed[at])
+            taken = verify[drafted] + left[min(at + accepted + 1, end)] + (propose if track.cheap else drafted * step)
+            if taken < seconds:
+                best, seconds = arm, taken
+        plan[at], left[at] = best, seconds
+    return plan, left[0]
+
+
+def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Text, ...]:
+    """Texts in phases: ``count`` of the first label, as many of the next, and so on; each text is used in its turn."""
+    if count < 1:
+        raise ValueError(f"a phase has at least 1 text, not {count}")
+    by_label = {label: [text for text in texts if text.label == label] for label in labels}
+    for label, own in by_label.items():
+        if not own:
+            raise ValueError(
+                f"no recorded text is labelled {label!r}; there are {', '.join(sorted({t.label for t in texts}))}"
+            )
+    turns = dict.fromkeys(labels, 0)
+    out = []
+    for label in labels:
+        own = by_label[label]
+        out += [own[(turns[label] + i) % len(own)] for i in range(count)]
+        turns[label] += count
+    return tuple(out)
+
+
+class _Luck:
+    """Factors on a round's seconds: the n-th round fares alike under every policy."""
+
+    def __init__(self, noise: float, seed: int) -> None:
+        self._rng = np.random.default_rng([seed, 1])
+        self._noise = noise
+        self._drawn: list[float] = []
+
+    def next(self) -> float:
+        if not self._noise:
+            return 1.0
+        if not self._drawn:
+            self._drawn = np.exp(self._rng.normal(0.0, self._noise, 512)).tolist()
+        return self._drawn.pop()
+
+
+def _listed(names: frozenset[str]) -> str:
+    return " and ".join(sorted(names)) or "none"
