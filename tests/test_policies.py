@@ -31,7 +31,7 @@ SPECS += [
     "sliding-ucb:window=3",
     "kl-ucb:c=3",
     "tetris:drafter=b",
-    "portfolio:budget=3,memory=1",
+    "auto:budget=3",
 ]
 
 Event = Context | Round

@@ -105,7 +105,7 @@ def run(batch: Batch, steps: int, *, seed: int = 0, rows: int = 4, **given: Any)
 
 
 @pytest.mark.parametrize(
-    "policy", ["random", "nightjar", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "portfolio"]
+    "policy", ["random", "nightjar", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "auto"]
 )
 def test_every_policy_drafts_and_is_right_now_and_then(policy: str) -> None:
     batch = make(policy)
@@ -140,7 +140,7 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
 
 @pytest.mark.parametrize("limits", [False, True], ids=["all verified", "some cut by the scheduler"])
 def test_every_drafter_is_scored_on_the_true_tokens(limits: bool) -> None:
-    batch = make("portfolio")
+    batch = make("auto")
     policy = batch.chooser.policy
     observe = policy.observe_rows
     seen = 0
@@ -172,20 +172,20 @@ def test_every_drafter_is_scored_on_the_true_tokens(limits: bool) -> None:
 
 
 def test_the_budget_is_kept_over_the_batch() -> None:
-    texts = run(make("portfolio", budget=5), 150)
+    texts = run(make("auto", budget=5), 150)
     assert max(texts.drafted) <= 5
-    assert max(run(make("portfolio"), 150).drafted) > 5
+    assert max(run(make("auto"), 150).drafted) > 5
 
 
 def test_uniform_drafts_are_all_of_one_length() -> None:
-    for policy in ("portfolio", "random"):
+    for policy in ("auto", "random"):
         texts = run(make(policy, uniform="always"), 100)
         assert all(len({len(draft) for draft in drafts}) <= 1 for drafts in texts.proposals)
         assert sum(texts.drafted) > 0
 
 
 def test_what_requests_left_behind_is_freed() -> None:
-    batch = make("portfolio")
+    batch = make("auto")
     texts = run(batch, 1500, rows=4)
     assert texts.made > 50
     assert len(batch.streams) <= 3 * ROWS
@@ -194,7 +194,7 @@ def test_what_requests_left_behind_is_freed() -> None:
 
 
 def test_an_empty_step_and_a_prompt_still_being_read_are_left_alone() -> None:
-    batch = make("portfolio")
+    batch = make("auto")
     tokens = np.arange(ROWS * CONTEXT, dtype=np.int32).reshape(ROWS, CONTEXT)
     ends = np.full(ROWS, 20, np.int32)
     assert batch.propose([[], []], ends, tokens) == [[], []]
@@ -204,9 +204,9 @@ def test_an_empty_step_and_a_prompt_still_being_read_are_left_alone() -> None:
 
 
 def test_another_policy_can_take_over_in_the_middle() -> None:
-    batch = make("portfolio")
+    batch = make("auto")
     texts = Texts(batch)
-    policies = [batch.settings.build_policy(spec) for spec in ("portfolio", "nightjar", "off")]
+    policies = [batch.settings.build_policy(spec) for spec in ("auto", "nightjar", "off")]
     for step in range(90):
         while len(texts.requests) < 4:
             texts.add()
@@ -319,7 +319,7 @@ class Disorder(Texts):
 @pytest.mark.parametrize("uniform", ["auto", "always"])
 @pytest.mark.parametrize(
     ("policy", "budget"),
-    [("nightjar", 0), ("random", 0), ("tetris:drafter=suffix", 0), ("portfolio", 0), ("portfolio", 20)],
+    [("nightjar", 0), ("random", 0), ("tetris:drafter=suffix", 0), ("auto", 0), ("auto", 20)],
 )
 def test_a_step_like_the_last_is_treated_as_any_other(
     policy: str, budget: int, uniform: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -335,7 +335,7 @@ def test_a_step_like_the_last_is_treated_as_any_other(
         assert quick.told == slow.told
     assert any(texts.drafted) or budget  # uniform drafts of many requests do not fit one
     played = [told[2:6] for told in quick.told if told[0] == "played"]
-    if policy != "portfolio":
+    if policy != "auto":
         assert played == texts.reckoned
     elif uniform != "always":  # one for each arm of a step; and padding that came true is not told apart
         assert np.sum(played, axis=0).tolist() == np.sum(texts.reckoned, axis=0).tolist()
@@ -348,7 +348,7 @@ def leading(draft: Sequence[int], truth: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (make("portfolio", steady=True) for _ in range(2))
+    one, other = (make("auto", steady=True) for _ in range(2))
     chooser, seen = one.chooser, 0
     assert isinstance(chooser, ByRow)
     proposed: dict[int, list[Draft]] = {}  # by slot: each drafter's

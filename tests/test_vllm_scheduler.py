@@ -171,7 +171,7 @@ def test_asynchronous_and_synchronous_are_told_apart(folder: str) -> None:
 
 
 def test_a_proposer_leaves_lengths_alone_but_keeps_limits(folder: str) -> None:
-    scheduler = make_scheduler(folder, drafters="suffix", policy="portfolio")
+    scheduler = make_scheduler(folder, drafters="suffix", policy="auto")
     assert type(scheduler).__name__ == "Limited"
     assert not hasattr(scheduler, "lengths")
 

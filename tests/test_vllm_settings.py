@@ -33,7 +33,7 @@ from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
         ({"max_length": 33}, "1 to 32 tokens, not 33"),
         ({"budget": -1}, "0 (none) or more"),
         ({"budget": 8, "drafters": ("ngram",)}, "a token budget is for"),
-        ({"budget": 8, "policy": "nightjar"}, "has no token budget; portfolio has"),
+        ({"budget": 8, "policy": "nightjar"}, "has no token budget; auto has"),
         ({"uniform": "maybe"}, "auto, always or never"),
         ({"policy": "clairvoyant"}, "unknown policy 'clairvoyant'"),
         ({"policy": "fixed:length=3"}, "needs both"),

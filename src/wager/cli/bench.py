@@ -85,7 +85,7 @@ def steps(
         check_writable(json_file)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
-    cases += [(proposer_hook, p) for p in ("nightjar", "portfolio")]
+    cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
     costs = [hook(policy, batch, count) for batch in STEP_LIMITS for hook, policy in track(cases, f"batch {batch}")]
     table = Table(title="microseconds a step", title_justify="left")
     for column in ("hook", "policy", "batch", "median", "p90", "limit"):

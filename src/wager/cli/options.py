@@ -18,7 +18,8 @@ from wager.policies import build
 from wager.policies.registry import parse
 
 # As in Decoder, which cannot be asked here: importing it imports torch, and help should not wait for that.
-MODEL, POLICY, DRAFTERS, LENGTHS, MAX_TOKENS = "smollm2-135m", "kl-ucb:reward=goodput", "suffix", "2,4,8", 256
+MODEL, POLICY, MAX_TOKENS = "smollm2-135m", "auto", 256
+DRAFTERS, LENGTHS = "suffix,prompt-lookup", "1,2,3,4,5,6,7,8"
 
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 

@@ -19,15 +19,12 @@ from wager.cli.simulate import VERIFY, parse_ints
 from wager.core import Context, Round
 from wager.core import recording as recordings
 from wager.core.recording import Text
-from wager.policies import POLICIES, build
+from wager.policies import build
 from wager.policies.base import Explains, Option
 from wager.simulation import Replay, RoundCost, VerifyCost, compare, joined
 from wager.simulation.replay import NOISE
 
-DEFAULT_POLICIES = [
-    *(["auto"] if "auto" in POLICIES else []),
-    *("kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar", "portfolio"),
-]
+DEFAULT_POLICIES = ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar"]
 LONGEST = 8  # tokens of the longest arm, unless told otherwise
 
 _SHAPE = "What is replayed"

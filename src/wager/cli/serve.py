@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from wager.vllm import versions
-from wager.vllm.settings import DRAFTERS, MAX_LENGTH, Settings
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
 
@@ -40,9 +40,8 @@ def command(
         typer.Option(
             help="NAME or NAME:parameter=value,… See wager policies.",
             rich_help_panel=_WAGER,
-            show_default="portfolio; nightjar with a drafter that vLLM runs",
         ),
-    ] = "",
+    ] = POLICY,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +62,7 @@ def command(
         str,
         typer.Option(
             help="The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto "
-            "(portfolio's choice, by measured costs), always, never.",
+            "(by measured costs), always, never.",
             rich_help_panel=_WAGER,
         ),
     ] = "auto",

@@ -132,7 +132,7 @@ def versus(
 def drafters(
     context: typer.Context,
     drafter: Annotated[str, typer.Option(help="Drafters to compare alone and together.")] = "suffix,prompt-lookup",
-    policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides in each engine.")] = "portfolio",
+    policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides in each engine.")] = "auto",
     max_length: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5,
     concurrency: Annotated[str, typer.Option(help="Requests in flight, one load each.")] = "1,4",
     requests: Annotated[str, typer.Option(help="Requests of each of those loads.")] = "12,24",

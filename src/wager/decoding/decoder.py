@@ -24,9 +24,9 @@ from wager.models.runner import Runner
 from wager.policies import build as build_policy
 from wager.policies.base import Policy
 
-DRAFTERS = ("suffix",)
-LENGTHS = (2, 4, 8)
-POLICY = "kl-ucb:reward=goodput"
+DRAFTERS = ("suffix", "prompt-lookup")
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+POLICY = "auto"
 MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
 

@@ -83,18 +83,20 @@ class Auto(ArmPolicy):
                 names.append(name)
         return names
 
-    def _appraise(self, leader: int, gain: float, asked: Mapping[str, float], rate: float) -> None:
+    def appraise(self, gains: Sequence[float], asked: Mapping[str, float], rate: float, plain: float) -> None:
         """Learn what asking has brought beyond the rest, and let the one sleep that costs most beyond that.
 
         One at a time: of two that propose the same, each alone seems to bring nothing.
         """
+        if "asking" in self.without:
+            return
         self.calm += 1
         poorest, loss = -1, 0.0
         for name, seconds in asked.items():
             i = self.place[name]
             keep = VALUE_FADE if self.doze[i] == 1 else PROBE_FADE
-            worth = self.worth[i] = keep * self.worth[i] + ((1 - keep) * gain if i == leader else 0.0)
-            short = CREDIT * rate * seconds - worth if seconds > TRIFLE * self.widths.seconds[1] else 0.0
+            worth = self.worth[i] = keep * self.worth[i] + (1 - keep) * gains[i]
+            short = CREDIT * rate * seconds - worth if seconds > TRIFLE * plain else 0.0
             if self.doze[i] > 1:
                 if short > 0:
                     self.doze[i] = min(DOZE, 2 * self.doze[i])
@@ -140,8 +142,11 @@ class Auto(ArmPolicy):
                 best, top, second, leader = found[0], value, top, i
             elif value > second:
                 second = value
-        if context.asked and "asking" not in self.without:
-            self._appraise(leader, top - second if math.isfinite(second) else 1.0, context.asked, rate)
+        if context.asked:
+            gains = [0.0] * len(self.drafters)
+            if leader >= 0:
+                gains[leader] = top - second if math.isfinite(second) else 1.0
+            self.appraise(gains, context.asked, rate, seconds[1])
         for i, name in enumerate(self.drafters):
             if i in self.hinted:
                 continue

@@ -6,6 +6,7 @@ shared with the single stream; what each request has shown of its own luck is ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,6 @@ COLUMNS = GRID + 2  # no confidence, then [0, 1/40) … [39/40, 1), 1
 DEPTHS = 4  # positions told apart
 PART = DEPTHS * COLUMNS  # of the table, for one drafter
 SAMPLE = 64  # rows of a step that are learned from, at least
-BENT = 0.1  # goodput that a trial of more or fewer tokens may cost
 
 _MATCHES = np.array(MATCHES)
 _SURE = np.array([CONFIDENCE, *(bucket(i / GRID) for i in range(GRID + 1))])  # weight of each column
@@ -79,40 +79,48 @@ class Crowd:
         # most beyond that: largest sum of S - price where it is positive, and so of max(S, price).
         price = rate * token
         gain = np.add.reduce(np.maximum(chains, price), axis=0)
-        best = gain.reshape(drafters, count).argmax(axis=0)
+        gain = gain.reshape(drafters, count)
+        best = gain.argmax(axis=0)
+        if len(rows.asked):
+            self._appraise(rows.asked, gain, best, price * longest, rate, base)
         kept = chains.take(best * count + self._upto(count), axis=1)  # (K, B)
 
         # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
-        full, most = longest * count, auto.budget
-        floor = price
-        likely: Floats | None = None
-        above = kept > price
-        n = int(np.count_nonzero(above))
+        lengths: Ints = np.add.reduce(kept > price, axis=0)
+        n, most, full = int(np.add.reduce(lengths)), auto.budget, longest * count
         if most and n > most:
-            likely = np.sort(kept, axis=None)[::-1]
-            n, floor = most, float(likely[most - 1])
-        brought = float(kept[above].sum()) if likely is None else float(likely[:n].sum())
-        all_of_it = float(kept.sum())
+            lengths, n = _likeliest(kept, most), most
         values = [count - rate * base, -np.inf, -np.inf]
         goodput = [count / base, 0.0, 0.0]
         if n:
+            tokens = count + float(kept[self._upto(longest)[:, None] < lengths].sum())
             seconds = base + ragged + token * n
-            values[RAGGED], goodput[RAGGED] = count + brought - rate * seconds, (count + brought) / seconds
+            values[RAGGED], goodput[RAGGED] = tokens - rate * seconds, tokens / seconds
         if room >= longest and (not most or full <= most):
-            seconds = base + token * full
-            values[UNIFORM], goodput[UNIFORM] = count + all_of_it - rate * seconds, (count + all_of_it) / seconds
+            tokens, seconds = count + float(kept.sum()), base + token * full
+            values[UNIFORM], goodput[UNIFORM] = tokens - rate * seconds, tokens / seconds
         kind, vary = auto.trial(size, values, goodput)
         if kind == OFF_STEP:
             return _nobody(count)
         if kind == UNIFORM:
             return best, np.full(count, longest)
-        if vary or not n:
-            floor = price * (0.5 if vary > 0 else 2.0)
-        lengths: Ints = np.add.reduce(kept > floor if likely is None else kept >= floor, axis=0)
-        if most:
-            _trim(lengths, kept, most)
+        if vary:  # to learn what tokens cost, at another number of them
+            lengths = np.add.reduce(kept > price * (0.5 if vary > 0 else 2.0), axis=0)
+            if most and int(np.add.reduce(lengths)) > most:
+                lengths = _likeliest(kept, most)
         best[lengths == 0] = -1
         return best, lengths
+
+    def _appraise(
+        self, asked: Sequence[float], gain: Floats, best: Ints, nothing: float, rate: float, base: float
+    ) -> None:
+        """Tell what each drafter's proposals are worth beyond those of the others, or beyond drafting nothing."""
+        rest = gain.copy()
+        rest[best, self._upto(gain.shape[1])] = nothing
+        margin = gain.max(axis=0) - np.maximum(rest.max(axis=0), nothing)
+        brought = np.bincount(best, margin, len(gain)).tolist()
+        named = zip(self.auto.drafters, asked, strict=True)
+        self.auto.appraise(brought, {name: seconds for name, seconds in named if seconds}, rate, base)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished step."""
@@ -298,10 +306,8 @@ def _nobody(count: int) -> tuple[Ints, Ints]:
     return np.full(count, -1), np.zeros(count, dtype=np.int64)
 
 
-def _trim(lengths: Ints, kept: Floats, most: int) -> None:
-    """Keep to so many tokens where several are as likely as the last of them: the later requests go without."""
-    over = int(lengths.sum()) - most
-    if over > 0:
-        last = kept[lengths - 1, np.arange(len(lengths))]
-        tied = ((lengths > 0) & (last <= last[lengths > 0].min())).nonzero()[0]
-        lengths[tied[-over:]] -= 1
+def _likeliest(kept: Floats, most: int) -> Ints:
+    """Lengths that take the ``most`` likeliest tokens, (B,); earlier requests and positions first where they tie."""
+    longest, count = kept.shape
+    order = np.argsort(-kept.T.ravel(), kind="stable")[:most]
+    return np.bincount(order // longest, minlength=count)

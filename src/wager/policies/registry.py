@@ -19,7 +19,6 @@ from wager.policies.metasd import DiscountedUCB, MetaEXP3, MetaUCB, SlidingUCB
 from wager.policies.nightjar import AdaBinGreedy, Nightjar
 from wager.policies.onthefly import FSM, Analytical, CachedFSM, QLearning
 from wager.policies.plain import Fixed, Off, Random, RoundRobin
-from wager.policies.portfolio import Portfolio
 from wager.policies.posterior import KLUCB, Thompson
 from wager.policies.router import PromptRouter
 
@@ -75,7 +74,6 @@ POLICIES: dict[str, Entry] = {
     "lints": Entry(LinTS, "Agrawal & Goyal 2013, in Nightjar"),
     "kl-ucb": Entry(KLUCB, "Garivier & Cappé 2011"),
     "thompson": Entry(Thompson, "Thompson 1933"),
-    "portfolio": Entry(Portfolio, "wager"),
 }
 
 

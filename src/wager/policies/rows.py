@@ -6,6 +6,7 @@ policy's ``drafters``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,6 +33,7 @@ class Rows:
     confidence: Floats  # (D, B, K) the drafter's own probability of each token given those before; nan: it has none
     limit: Ints  # (B,) most tokens the request may draft
     shared: Ints | None = None  # (D, D, B) tokens, from the first, that two drafters propose alike; None: not known
+    asked: Sequence[float] = ()  # (D,) seconds that asking each drafter took, 0 where it was not asked; (): not known
     work: Any = field(default=None, repr=False, compare=False)  # what the policy keeps between choosing and observing
 
 

@@ -228,6 +228,7 @@ class ByRow(Chooser):
         self._kinds = kinds  # by 0 for off, else 1 + drafter * longest + length - 1
         self._counted: dict[tuple[int, bool], list[_Played]] = {}  # by batch and whether timed: not metered yet
         self._steps = 0
+        self._asking: Callable[[], Sequence[str]] | None = getattr(policy, "asking", None)
         self._depth = np.arange(self.longest + 1)
         self._upto = np.tri(self.longest + 1, k=-1, dtype=np.bool_)  # in row n, the first n columns
         self._unsure = [[math.nan] * n for n in range(self.longest + 1)]
@@ -252,6 +253,7 @@ class ByRow(Chooser):
                 old.size[:, then],
                 old.confidence[:, then],
                 old.limit[then],
+                None if old.shared is None else old.shared[:, :, then],
             )
             tokens, drafter, made = tokens[:, then], drafter[then], made[then]
         # How many leading tokens of each proposal are the true ones; what lies past a text's end does not count.
@@ -267,10 +269,10 @@ class ByRow(Chooser):
         self._counted.setdefault((count, seconds > 0), []).append(_Played(drafter, made, verified, counts, seconds))
 
     def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
-        began = clock()
-        proposals = [own[which].propose(self.longest) for which in range(len(self.names)) for own in texts]
-        self.draft_seconds = clock() - began
+        proposals, asked = self._ask(texts, clock)
+        self.draft_seconds = sum(asked)
         rows, self._tokens = self._columns(step, proposals)
+        rows.asked = asked
         drafter, length = self.policy.choose_rows(rows)
         count, longest, limits = len(texts), self.longest, step.limits
         drafter = np.maximum(drafter, 0)
@@ -290,6 +292,37 @@ class ByRow(Chooser):
         self._drafter = np.where(made > 0, drafter, -1)
         self._mean = int(np.add.reduce(made)) / count
         return drafts
+
+    def _ask(self, texts: Texts, clock: Callable[[], float]) -> tuple[list[Draft], list[float]]:
+        """What every drafter proposes for every request, drafter by drafter, and the seconds each took.
+
+        A policy may leave drafters unasked that do not pay; those propose nothing.
+        """
+        names = self._asking() if self._asking is not None else self.names
+        proposals: list[Draft] = []
+        asked: list[float] = []
+        before = clock()
+        for which, name in enumerate(self.names):
+            if name in names:
+                proposals += [own[which].propose(self.longest) for own in texts]
+            else:
+                proposals += [NO_DRAFT] * len(texts)
+            after = clock()
+            asked.append(after - before if name in names else 0.0)
+            before = after
+        return proposals, asked
+
+    def _shared(self, table: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Tokens, from the first, that two drafters propose alike, (drafters, drafters, requests)."""
+        drafters, count = size.shape
+        shared = np.zeros((drafters, drafters, count), np.int64)
+        for i in range(drafters):
+            for j in range(i + 1, drafters):
+                differ = table[i] != table[j]
+                first = differ.argmax(axis=1)  # 0 also where nothing differs
+                first[~differ.any(axis=1)] = self.longest
+                shared[i, j] = shared[j, i] = np.minimum(first, np.minimum(size[i], size[j]))
+        return shared
 
     def _columns(self, step: Step, proposals: list[Draft]) -> tuple[Rows, np.ndarray]:
         """The proposals of every drafter in turn, in columns; and their tokens (drafters, requests, longest + 1)."""
@@ -320,7 +353,9 @@ class ByRow(Chooser):
             confidence.reshape(*shape, -1)[:, :, :-1],
             step.limits,
         )
-        return rows, table.reshape(*shape, -1)
+        by_drafter = table.reshape(*shape, -1)
+        rows.shared = self._shared(by_drafter, rows.size)
+        return rows, by_drafter
 
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
         self._steps += 1

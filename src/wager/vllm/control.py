@@ -19,7 +19,7 @@ class Control:
 
     def __init__(self, settings: Settings, first: ArmPolicy) -> None:
         self._settings, self._path = settings, settings.control
-        self._policies = {settings.chosen_policy: first}
+        self._policies = {settings.policy: first}
         self._now = first
         self._seen = 0  # nanoseconds: the file as it was last read
         self._next = 0.0

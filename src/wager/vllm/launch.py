@@ -13,7 +13,7 @@ from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
 from wager.vllm import state, versions
-from wager.vllm.settings import DRAFTERS, ENGINE_DRAFTERS, KEY, MAX_LENGTH, PROPOSER, Settings, parse_drafter
+from wager.vllm.settings import DRAFTERS, ENGINE_DRAFTERS, KEY, MAX_LENGTH, POLICY, PROPOSER, Settings, parse_drafter
 
 SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
@@ -25,7 +25,7 @@ def engine_args(
     model: str | Path,
     *,
     drafters: Sequence[str] | str = DRAFTERS,
-    policy: str = "",
+    policy: str = POLICY,
     max_length: int = MAX_LENGTH,
     budget: int = 0,
     uniform: str = "auto",

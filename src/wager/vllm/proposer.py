@@ -50,7 +50,7 @@ class Proposer:
         policy = settings.build_policy()
         meter = Meter(
             PROPOSER,
-            settings.chosen_policy,
+            settings.policy,
             (OFF, *(Arm(d.name, n) for d in drafters for n in range(1, settings.max_length + 1))),
             drafters=settings.names,
             log_seconds=settings.log_seconds if first else 0.0,

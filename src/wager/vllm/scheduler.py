@@ -113,7 +113,7 @@ class _Adapting(_Limits):
         self.keeper = Keeper(Path(settings.state), policy) if settings.state else None
         meter = Meter(
             SCHEDULER,
-            settings.chosen_policy,
+            settings.policy,
             settings.arms,
             drafters=settings.names,
             log_seconds=settings.log_seconds,
@@ -123,7 +123,7 @@ class _Adapting(_Limits):
         pipeline = self.vllm_config.parallel_config.pipeline_parallel_size
         self._arms: dict[str, Arm] | None = {} if pipeline > 1 else None  # request -> arm that drafts for it now
         self._flights: deque[tuple[SchedulerOutput, Step]] = deque()  # steps scheduled and not over, oldest first
-        logger.info("wager: %s decides over %s", settings.chosen_policy, ", ".join(map(str, settings.arms)))
+        logger.info("wager: %s decides over %s", settings.policy, ", ".join(map(str, settings.arms)))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         # Called at the end of vLLM's schedule(): everything is known of this step, and asynchronous scheduling has not

@@ -18,7 +18,7 @@ SCHEDULER, PROPOSER = "scheduler", "proposer"  # the two hooks
 ENGINE_DRAFTERS = {"ngram": "ngram", "draft-model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
 # Drafters that wager runs, any number of them side by side.
 OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
-DRAFTERS, MAX_LENGTH = ("suffix", "prompt-lookup"), 5  # the defaults
+DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
 
@@ -29,7 +29,7 @@ class Settings:
 
     drafters: tuple[str, ...] = DRAFTERS  # as written: suffix, retrieval=PATH, eagle=MODEL, …
     max_length: int = MAX_LENGTH  # tokens
-    policy: str = ""  # empty: the hook's own default
+    policy: str = POLICY
     budget: int = 0  # most draft tokens in a step over all requests; 0: no limit
     uniform: str = "auto"  # drafts of the maximum length or none for a whole step: auto (when it pays), always, never
     seed: int = 0  # the policy's
@@ -76,11 +76,6 @@ class Settings:
         """Plain decoding, then every drafter with the lengths worth telling apart."""
         return OFF, *(Arm(name, length) for name in self.names for length in self._lengths())
 
-    @property
-    def chosen_policy(self) -> str:
-        """The policy, the hook's default where none was named."""
-        return self.policy or ("nightjar" if self.hook == SCHEDULER else "portfolio")
-
     def _lengths(self) -> Sequence[int]:
         every = range(1, self.max_length + 1)
         if self.uniform == "always":
@@ -90,7 +85,7 @@ class Settings:
 
     def build_policy(self, spec: str | None = None) -> ArmPolicy:
         """The policy over these arms: the chosen one, or another by its specification."""
-        spec = spec or self.chosen_policy
+        spec = spec or self.policy
         name, given = parse(spec)
         if name == "fixed" and not {"drafter", "length"} <= given.keys():
             raise ValueError(f"policy 'fixed' needs both, as in fixed:drafter={self.names[0]},length={self.max_length}")
@@ -105,7 +100,7 @@ class Settings:
         """As vLLM's additional_config carries it to the engine's processes."""
         default = {f.name: f.default for f in fields(self)}
         said = {k: v for k, v in asdict(self).items() if v != default[k] or k in ("drafters", "max_length")}
-        return {KEY: {**said, "drafters": list(self.drafters), "policy": self.chosen_policy}}
+        return {KEY: {**said, "drafters": list(self.drafters), "policy": self.policy}}
 
     @classmethod
     def of(cls, additional_config: Any) -> Settings:
