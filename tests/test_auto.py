@@ -839,7 +839,7 @@ def test_columns_choose_what_is_worth_most(drafters: int, extra: float, monkeypa
         best = [
             max(
                 ((d, n) for d in range(drafters) for n in range(allowed(i, d) + 1)),
-                key=lambda play: reached[i][play[0]][play[1]] - rate * token * play[1],  # noqa: B023
+                key=lambda play: reached[i][play[0]][play[1]] - rate * token * play[1],
             )
             for i in range(count)
         ]

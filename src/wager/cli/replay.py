@@ -19,7 +19,7 @@ from wager.cli.simulate import VERIFY, parse_ints
 from wager.core import Context, Round
 from wager.core import recording as recordings
 from wager.core.recording import Text
-from wager.policies import build
+from wager.policies import POLICIES, build
 from wager.policies.base import Explains, Option
 from wager.simulation import Replay, RoundCost, VerifyCost, compare, joined
 from wager.simulation.replay import NOISE
