@@ -8,8 +8,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, PromptFeatures, Round
+from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.policies import build
+from wager.policies.rows import Outcome, RowPolicy, Rows
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -59,3 +60,71 @@ def _round(arm: Arm, rng: np.random.Generator) -> Round:
         overlap=tuple(rng.random(arm.length).tolist()),
         seen=accepted,
     )
+
+
+def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: int = 1000) -> tuple[float, float]:
+    """Median seconds of one choose, and of one observe, where every drafter tells what it proposes."""
+    rng = np.random.default_rng(0)
+    names = [f"d{i}" for i in range(drafters)]
+    arms = (OFF, *(Arm(name, length) for name in names for length in LENGTHS))
+    policy = build(spec, arms)
+    chose, observed = [], []
+    previous: Arm | None = None
+    for t in range(rounds + warmup):
+        sizes = rng.integers(0, 1 + LENGTHS[-1], drafters).tolist()
+        hints = {
+            name: Hint(int(rng.integers(1, 12)) if size else 0, tuple((rng.random(size) ** 0.5).tolist()), size)
+            for name, size in zip(names, sizes, strict=True)
+        }
+        shared = {one: {two: min(hints[one].size, hints[two].size) // 2 for two in names} for one in names}
+        agreed = {name: int(rng.integers(0, 1 + hint.size) * rng.random()) for name, hint in hints.items()}
+        context = Context(
+            arms, tokens=t, previous=previous, hints=hints, shared=shared, asked=dict.fromkeys(names, 2e-5)
+        )
+        begin = perf_counter_ns()
+        arm = policy.choose(context)
+        chose.append(perf_counter_ns() - begin)
+        drafted = min(arm.length, hints[arm.drafter].size) if arm.length else 0
+        accepted = min(drafted, agreed.get(arm.drafter, 0))
+        others = {name: min(n, accepted + 1) for name, n in agreed.items() if name != arm.drafter}
+        outcome = Round(arm, drafted, accepted, accepted + 1, verify_seconds=0.02 + 0.002 * drafted, others=others)
+        begin = perf_counter_ns()
+        policy.observe(outcome)
+        observed.append(perf_counter_ns() - begin)
+        previous = arm
+    return statistics.median(chose[warmup:]) * 1e-9, statistics.median(observed[warmup:]) * 1e-9
+
+
+def rows_seconds(
+    spec: str, batch: int, drafters: int = 3, longest: int = 5, *, steps: int = 300, warmup: int = 50
+) -> tuple[float, float]:
+    """The same for a batch decided in columns."""
+    rng = np.random.default_rng(0)
+    arms = (OFF, *(Arm(f"d{i}", n) for i in range(drafters) for n in range(1, longest + 1)))
+    policy = build(spec, arms)
+    if not isinstance(policy, RowPolicy):
+        raise ValueError(f"policy {spec!r} does not decide for batches in columns")
+    chose, observed = [], []
+    for t in range(steps + warmup):
+        shape = drafters, batch
+        size = rng.integers(0, 1 + longest, shape)
+        rows = Rows(
+            np.arange(batch),
+            np.full(batch, t == 0),
+            rng.integers(0, 12, shape),
+            size,
+            rng.random((*shape, longest)) ** 0.5,
+            np.full(batch, longest),
+            np.minimum(size[None], size[:, None]) // 2,
+        )
+        begin = perf_counter_ns()
+        drafter, length = policy.choose_rows(rows)
+        chose.append(perf_counter_ns() - begin)
+        agreed = np.minimum(size, (rng.random(shape) * 3).astype(int))
+        played = np.minimum(length, agreed[np.maximum(drafter, 0), np.arange(batch)])
+        seconds = 0.02 + 1e-4 * float(length.sum())
+        outcome = Outcome(rows, drafter, length, played + 1, np.minimum(agreed, played + 1), seconds)
+        begin = perf_counter_ns()
+        policy.observe_rows(outcome)
+        observed.append(perf_counter_ns() - begin)
+    return statistics.median(chose[warmup:]) * 1e-9, statistics.median(observed[warmup:]) * 1e-9

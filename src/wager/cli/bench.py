@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import statistics
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from wager.bench.decisions import arms_for, decision_seconds
+from wager.bench.decisions import arms_for, decision_seconds, hinted_seconds, rows_seconds
 from wager.cli import endurance, engines, load, soaks, versus
 from wager.cli.files import check_writable, write_json
 from wager.policies import POLICIES
@@ -69,8 +70,28 @@ def decisions(
         rows.append({"policy": spec, "arms": row})
         table.add_row(spec, *cells)
     Console().print(table)
+    auto = _time_auto(repeats)
+    for line in auto:
+        print(f"auto, {line['of']}: choose {line['choose_us']:.1f} µs (at most {line['limit_us']:.0f}), "
+              f"observe {line['observe_us']:.1f} µs")  # fmt: skip
     if json_file is not None:
-        write_json(json_file, {"limits_us": {str(k): v * 1e6 for k, v in LIMITS.items()}, "policies": rows})
+        limits = {str(k): v * 1e6 for k, v in LIMITS.items()}
+        write_json(json_file, {"limits_us": limits, "policies": rows, "auto": auto})
+
+
+def _time_auto(repeats: int) -> list[dict[str, Any]]:
+    """The default policy where drafters say what they propose, which the table's rounds do not tell."""
+    cases: dict[str, tuple[Callable[[], tuple[float, float]], float]] = {
+        "4 drafters x 8 lengths, one text": (lambda: hinted_seconds("auto"), 20e-6),
+        "3 drafters x 5 lengths, 256 requests": (lambda: rows_seconds("auto", 256), 300e-6),
+    }
+    told = []
+    for name, (measure, limit) in cases.items():
+        choose, observe = (
+            statistics.median(both) * 1e6 for both in zip(*(measure() for _ in range(repeats)), strict=True)
+        )
+        told.append({"of": name, "choose_us": choose, "observe_us": observe, "limit_us": limit * 1e6})
+    return told
 
 
 @app.command("steps")

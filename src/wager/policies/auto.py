@@ -44,9 +44,11 @@ class Auto(ArmPolicy):
         self.without = frozenset(filter(None, without.split("+")))
         if unknown := sorted(self.without - set(IDEAS)):
             raise ValueError(f"auto has no idea {unknown[0]!r} to do without; it has {', '.join(IDEAS)}")
+        self._by_ratio = "pace" in self.without
         self.budget = budget
         self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.place = {name: i for i, name in enumerate(self.drafters)}
+        self.beside = {name: BESIDE + 4 * i for i, name in enumerate(self.drafters)}  # where its weights begin
         self._menu_of: tuple[Arm, ...] | None = None
         self.reset()
 
@@ -157,28 +159,30 @@ class Auto(ArmPolicy):
                     best, top = found[0], value
         if best is OFF and not self._off:
             best = min(self._menu, key=_budget)
+            weighed.append((best, 1.0, seconds[best.budget + 1]))
         self._weighed, self._chosen, self._rated = weighed, best, rate
         return best
 
     def _value(self, tokens: float, seconds: float, rate: float) -> float:
         """Of a round, in tokens beyond what its seconds are worth."""
-        return tokens - rate * seconds if "pace" not in self.without else tokens / seconds
+        return tokens / seconds if self._by_ratio else tokens - rate * seconds
 
     def _best_cut(self, i: int, proposal: Proposal, seconds: list[float], rate: float) -> Weighed | None:
         """The part of a proposal that is worth most, as an arm with the tokens and seconds expected of it."""
-        reach, last = self._reach[i], proposal.length
+        reach, last, by_ratio = self._reach[i], proposal.length, self._by_ratio
         alive = tokens = 1.0
         top, best = -math.inf, None
         for n, chance in enumerate(self.survival.look(i, proposal), 1):
             alive *= chance
             tokens += alive
-            value = self._value(tokens, seconds[n + 1], rate)
+            taken = seconds[n + 1]
+            value = tokens / taken if by_ratio else tokens - rate * taken
             if value > top:
                 arm = reach[n]
                 if arm is None and n == last:
                     arm = self._over[i][n]
                 if arm is not None:
-                    top, best = value, (arm, tokens, seconds[n + 1])
+                    top, best = value, (arm, tokens, taken)
         return best
 
     def _overdue(self) -> bool:
@@ -203,11 +207,7 @@ class Auto(ArmPolicy):
         if "hints" in self.without:
             return Proposal(Hint(2, size=length), length, ())
         common = context.shared.get(name, NOBODY)
-        others = [
-            (BESIDE + 4 * self.place[other], common.get(other, 0), said.size)
-            for other, said in hints.items()
-            if other != name
-        ]
+        others = [(self.beside[other], common.get(other, 0), hints[other].size) for other in hints if other != name]
         return Proposal(hint, length, others)
 
     def _unhinted(self, i: int, name: str, context: Context, seconds: list[float]) -> list[Weighed]:
@@ -231,6 +231,8 @@ class Auto(ArmPolicy):
         self.curves.tick(blind=not drafted)
         if round.verify_seconds > 1e-9:
             self.widths.learn(drafted + 1, round.verify_seconds)
+        elif not drafted:  # without a clock there is nothing to wait for
+            self.widths.rounds[1] += 1.0
         self.pace.learn(1, round.emitted, round.seconds)
         hinted = False
         for i, asked in enumerate(self._asked):
@@ -376,6 +378,7 @@ class Auto(ArmPolicy):
             "doze": list(self.doze),
             "calm": self.calm,
             "hinted": sorted(self.hinted),
+            "asked": [proposal and proposal.saved for proposal in self._asked],
         }
 
     @saved.setter
@@ -387,6 +390,8 @@ class Auto(ArmPolicy):
                 self.calm = value
             elif name == "hinted":
                 self.hinted = set(value)
+            elif name == "asked":
+                self._asked = [None if parts is None else Proposal.load(*parts) for parts in value]
             else:
                 getattr(self, name).saved = value
 

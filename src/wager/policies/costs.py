@@ -89,6 +89,8 @@ class Widths:
         self.rounds = [0.0] * (widest + 1)
         self.ratios = [1.0 + 0.03 * max(0, w - 1) for w in range(widest + 1)]
         self._first = list(self.ratios)
+        self._learned = 0
+        self.seconds: list[float] = []
         self._settle()
 
     def learn(self, width: int, seconds: float) -> None:
@@ -96,6 +98,7 @@ class Widths:
         self.unseen = 0 if width == 1 else self.unseen + 1
         if not self.scale:
             self.scale = seconds / self._first[width]
+            self._settle()
         expected = self.seconds[width] or seconds
         error = seconds / expected - 1.0
         limit = max(0.05, self.FAR * self.usual)
@@ -113,7 +116,12 @@ class Widths:
             rate = 1.0 / (min(n, self.MEMORY) + 1.0 + self.PRIOR)
             self.ratios[width] += rate * (seconds / self.scale - self.ratios[width])
             self.rounds[width] = n + 1.0
-        self._settle()
+        self._learned += 1
+        if self._learned < 64 or self._learned % 8 == 0:  # by then one round changes little
+            self._settle()
+        else:
+            scale = self.scale
+            self.seconds = [scale * ratio for ratio in self._shape]
 
     def _settle(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
@@ -125,23 +133,25 @@ class Widths:
                 ratio = (ratio * weight + other * more) / (weight + more)
                 weight, count = weight + more, count + widths
             blocks.append((ratio, weight, count))
-        self.seconds = [0.0]
+        self._shape = [0.0]
         for ratio, _, count in blocks:
-            self.seconds += [ratio * (self.scale or 1.0)] * count
+            self._shape += [ratio] * count
+        self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
 
     @property
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
-        return {name: getattr(self, name) for name in ("scale", "usual", "odd", "unseen")} | {
+        return {name: getattr(self, name) for name in ("scale", "usual", "odd", "unseen", "_learned")} | {
             "rounds": list(self.rounds),
             "ratios": list(self.ratios),
+            "_shape": list(self._shape),
         }
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
             setattr(self, name, value)
-        self._settle()
+        self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
 
 
 class Drafting:

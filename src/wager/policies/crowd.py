@@ -138,7 +138,6 @@ class Crowd:
         cells, chances, codes = rows.work
         # A token is scored if all before it agreed and the true token is known.
         scored = np.minimum(agreed + 1, np.minimum(rows.size, outcome.emitted))
-        self._lucky(rows.slots, np.minimum(agreed, scored), scored > agreed)
         part = slice(None)
         if count >= 2 * SAMPLE:  # of a large batch some rows are enough, others in every step
             step = count // SAMPLE
@@ -153,6 +152,7 @@ class Crowd:
             rows.match[:, part],
             rows.slots[part],
         )
+        self._lucky(rows.slots, np.minimum(agreed, scored), scored > agreed)
 
     # --- the estimator, in columns -----------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Crowd:
         at = np.nonzero(depth < scored)  # positions, drafters, requests
         position, drafter, request = at
         errors = chances[at] - (position < agreed[drafter, request])
-        luck = self.luck[slots[request], drafter]  # of after the step: near enough
+        luck = self.luck[slots[request], drafter]  # of before the step: later it would know the answer
         width = self.auto.survival.width
         first = drafter * width
         kinds = [

@@ -101,8 +101,10 @@ class Curves:
         curve.latest = [RECENT * curve.latest[0] + sum(tried), RECENT * curve.latest[1] + sum(kept)]
         total, (n, hits) = sum(curve.tried), curve.latest
         if total > 4 * n > 40 and abs(hits - before * n) > SURPRISE * math.sqrt(before * (1 - before) * n):
-            fade = n / total  # what was known before no longer holds
-            self.calm = 0.0
+            # what was known before no longer holds: the latest evidence is all there is
+            curve.tried = [x * n / total for x in curve.tried]
+            curve.kept = [x * hits / n for x in curve.tried]
+            fade, self.calm = 1.0, 0.0
             for other in self.known.values():
                 other.at = 0.0
                 if other is not curve:

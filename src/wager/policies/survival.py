@@ -9,8 +9,8 @@ would bring.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import exp, sqrt
 from typing import Any
 
 import numpy as np
@@ -55,17 +55,41 @@ def bucket(confidence: float) -> int:
 
 
 _BUCKET = tuple(bucket(i / GRID) for i in range(GRID + 1))
+_DEPTH = tuple(range(POSITION, POSITION + 4))
+_DEEP = _DEPTH[-1]
 
 
 class Proposal:
-    """A drafter's proposal as far as it was looked at: the weights each token is made of, and the token's chance."""
+    """A drafter's proposal, and the chances of its tokens as far as it was looked at."""
 
-    __slots__ = ("chances", "hint", "length", "others", "places")
+    __slots__ = ("chances", "hint", "length", "match", "others")
 
     def __init__(self, hint: Hint, length: int, others: Sequence[Other]) -> None:
         self.hint, self.length, self.others = hint, length, others
-        self.places: list[list[int]] = []
+        self.match = MATCHES[hint.match] if hint.match < 10 else 5
         self.chances: list[float] = []
+
+    def places(self, j: int) -> list[int]:
+        """The weights its token at this position is made of, luck's aside."""
+        sure = self.hint.confidence
+        own = [self.match, _BUCKET[int(sure[j] * GRID)] if j < len(sure) else CONFIDENCE, _DEPTH[j] if j < 4 else _DEEP]
+        for first, common, size in self.others:
+            own.append(first + (WITH if j < common else SILENT if not size else ENDED if common == size else AGAINST))
+        return own
+
+    @property
+    def saved(self) -> tuple[Any, ...]:
+        """It and what was expected of it, in lists."""
+        hint = self.hint
+        return (hint.match, list(hint.confidence), hint.size), self.length, list(self.others), list(self.chances)
+
+    @classmethod
+    def load(cls, hint: Sequence[Any], length: int, others: Sequence[Any], chances: Sequence[float]) -> Proposal:
+        """Back from what was saved."""
+        match, sure, size = hint
+        own = cls(Hint(match, tuple(sure), size), length, [(a, b, c) for a, b, c in others])
+        own.chances = list(chances)
+        return own
 
 
 class Survival:
@@ -85,28 +109,32 @@ class Survival:
         """Another text: its luck is as yet everybody's."""
         self.recent = list(self.lasting)
 
-    def look(self, drafter: int, proposal: Proposal, least: float = HOPELESS, upto: int = 1 << 30) -> list[float]:
+    def look(self, drafter: int, proposal: Proposal, least: float = HOPELESS) -> list[float]:
         """That each token is accepted if all before it are, until too little is left to hope for."""
-        w, hint, chances = self.weights[drafter], proposal.hint, proposal.chances
-        match = MATCHES[hint.match] if hint.match < 10 else 5
-        base = w[LUCK] * self.recent[drafter] + w[match]
-        sure = hint.confidence
-        told, others = len(sure), proposal.others
+        w, sure = self.weights[drafter], proposal.hint.confidence
+        told = len(sure)
+        base = w[LUCK] * self.recent[drafter] + w[proposal.match]
+        # What another drafter says changes once along a proposal: where it parts from it, or ends.
+        turns: dict[int, float] | None = None
+        for first, common, size in proposal.others:
+            then = w[first + (SILENT if not size else ENDED if common == size else AGAINST)]
+            if common:
+                alike = w[first + WITH]
+                base += alike
+                turns = turns or {}
+                turns[common] = turns.get(common, 0.0) + then - alike
+            else:
+                base += then
+        chances = proposal.chances = []
         alive = 1.0
-        for j in range(len(chances), min(proposal.length, upto)):
-            b = _BUCKET[int(sure[j] * GRID)] if j < told else CONFIDENCE
-            c = POSITION + j if j < 4 else LUCK - 1
-            z = base + w[b] + w[c]
-            own = [match, b, c]
-            for first, common, size in others:
-                k = first + (WITH if j < common else SILENT if not size else ENDED if common == size else AGAINST)
-                z += w[k]
-                own.append(k)
-            p = 1.0 / (1.0 + math.exp(-z)) if z > -STEEP else 0.0
+        for j in range(proposal.length):
+            if turns is not None and j in turns:
+                base += turns[j]
+            z = base + w[_BUCKET[int(sure[j] * GRID)] if j < told else CONFIDENCE] + w[_DEPTH[j] if j < 4 else _DEEP]
+            p = 1.0 / (1.0 + exp(-z)) if z > -STEEP else 0.0
             if p > SURE:
                 p = SURE
             chances.append(p)
-            proposal.places.append(own)
             alive *= p
             if alive < least:
                 break
@@ -115,18 +143,18 @@ class Survival:
     def learn(self, drafter: int, proposal: Proposal, scored: int, agreed: int) -> None:
         """``scored`` tokens of it are known by now, and ``agreed`` of them, all or all but the last, were right."""
         if scored > len(proposal.chances):
-            self.look(drafter, proposal, 0.0, scored)
+            self.look(drafter, proposal, 0.0)
         weights, squares = self.weights[drafter], self.squares[drafter]
         recent, lasting = self.recent[drafter], self.lasting[drafter]
         for j in range(scored):
             hit = j < agreed
             error = proposal.chances[j] - hit
             square = error * error
-            for i in proposal.places[j]:
+            for i in proposal.places(j):
                 squares[i] = seen = FADE * squares[i] + square
-                weights[i] -= RATE * error / math.sqrt(seen)
+                weights[i] -= RATE * error / sqrt(seen)
             squares[LUCK] = seen = FADE * squares[LUCK] + square * recent * recent
-            weights[LUCK] -= RATE * error * recent / math.sqrt(seen)
+            weights[LUCK] -= RATE * error * recent / sqrt(seen)
             luck = 2.0 if hit else -2.0
             recent += RECENT * (luck - recent)
             lasting += LASTING * (luck - lasting)

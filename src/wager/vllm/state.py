@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from wager.core import kept
+from wager.core.kept import EVERY
 from wager.policies import ArmPolicy
 
 log = logging.getLogger("vllm.wager")
-
-EVERY = 10.0  # seconds between two savings
+save = kept.write
 
 
 def load(path: Path, policy: ArmPolicy) -> bool:
@@ -26,10 +24,7 @@ def load(path: Path, policy: ArmPolicy) -> bool:
     Raises ValueError with one sentence where the file is of another policy or no state at all.
     """
     try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            raise ValueError("it holds no policy state")
-        policy.load(content)
+        policy.load(kept.read(path))
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -37,20 +32,6 @@ def load(path: Path, policy: ArmPolicy) -> bool:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"policy state {path} does not fit: {error}; name another file or remove it") from None
     return True
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Write it beside the path, and onto the disk, before it takes the path's name: a reader never sees half."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 class Keeper:
