@@ -6,6 +6,7 @@ import importlib
 import inspect
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -40,8 +41,21 @@ def target(smollm2: Any) -> Any:
 
 
 @pytest.fixture
+def memories(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where policies are remembered: a folder of the test's own. The model stays where it is."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("wager.decoding.memory.cache", lambda: folder)
+    return folder / "memory"
+
+
+@pytest.fixture
 def wager(
-    smollm2: Any, target: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    smollm2: Any,
+    target: Any,
+    memories: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> Wager:
     """The command line in this process, with the model loaded once for all tests."""
     import wager.models
@@ -234,7 +248,7 @@ def test_the_trace_tells_what_was_run_and_wager_trace_reads_it(wager: Wager, tmp
     assert told["tokens"] == 5  # the first comes from the prompt's own forward
     assert told["meta"]["model"] == "smollm2-135m"
     assert told["meta"]["policy"] == options.POLICY
-    assert told["meta"]["drafters"] == ["suffix"]
+    assert told["meta"]["drafters"] == options.DRAFTERS.split(",")
     assert told["meta"]["command"].startswith("wager generate Hi")
     again = wager("generate", "Hi", "--trace", "t.jsonl", *SHORT)
     assert again.code == 2
@@ -274,8 +288,8 @@ BAD = [
     (("Hi", "--repeat", "0"), "--repeat is at least 1"),
     (("Hi", "--policy", "best"), "unknown policy 'best'"),
     (("Hi", "--policy", "ucbspec:delta=two"), "is a number, not 'two'"),
-    (("Hi", "--policy", "fixed"), "as in fixed:drafter=suffix,length=4"),
-    (("Hi", "--policy", "fixed:drafter=suffix,length=5"), "the arms are off"),
+    (("Hi", "--policy", "fixed", "--drafters", "suffix"), "as in fixed:drafter=suffix,length=4"),
+    (("Hi", "--policy", "fixed:drafter=suffix,length=9"), "the arms are off"),
     (("Hi", "--drafters", "magic"), "unknown drafter 'magic'"),
     (("Hi", "--drafters", "suffix,suffix"), "one twice"),
     (("Hi", "--drafters", "retrieval"), "is written retrieval=PATH"),
@@ -287,6 +301,7 @@ BAD = [
     (("Hi", "--trace", "nowhere/t.jsonl"), "cannot write"),
     (("Hi", "--json", "--show"), "leave out --show"),
     (("Hi", "--raw", "--system", "x"), "--raw is none"),
+    (("Hi", "--explain", "--policy", "ucbspec"), "policy 'ucbspec' does not say what it expects of its arms"),
 ]
 
 
@@ -334,6 +349,125 @@ def _one_sentence(done: Done, names: str) -> None:
     assert done.out == ""
     assert len(done.err.strip().splitlines()) == 1
     assert done.err.startswith("wager: ")
+
+
+# -- memory
+
+
+# a policy that looks at no clock: it tries every arm once, so that it shows where it begins
+LEARNING = ("Name a colour.", "--policy", "ucbspec", "--max-tokens", "9", "--json")
+
+
+def _arms(done: Done) -> list[str]:
+    return list(json.loads(done.out)["summary"]["arms"])
+
+
+def test_what_one_run_learns_the_next_begins_with_unless_told_not_to(wager: Wager, memories: Path) -> None:
+    first = wager("generate", *LEARNING)
+    (file,) = memories.iterdir()
+    saved = file.read_text()
+    forgetful = [wager("generate", *LEARNING, *words) for words in (("--no-memory",), ("--seed", "0"))]
+    assert file.read_text() == saved
+    second = wager("generate", *LEARNING)
+    assert [json.loads(done.out)["remembered"] for done in (first, second, *forgetful)] == [False, True, False, False]
+    assert [_arms(done) for done in forgetful] == [_arms(first)] * 2
+    assert not set(_arms(first)) & set(_arms(second))
+    assert json.loads(first.out)["text"] == json.loads(second.out)["text"]
+    assert json.loads(wager("generate", *LEARNING, "--seed", "0", "--memory").out)["remembered"] is True
+
+
+def test_what_a_chat_learns_generate_begins_with(wager: Wager, memories: Path) -> None:
+    assert wager("chat", "--no-memory", *SHORT, stdin="Hello\n").code == 0
+    assert not memories.exists()
+    assert wager("chat", *SHORT, stdin="Hello\n").code == 0
+    assert json.loads(wager("generate", "Hi", "--json", *SHORT).out)["remembered"] is True
+
+
+def test_a_damaged_memory_and_one_that_cannot_be_kept_are_told_in_a_line_each(wager: Wager, memories: Path) -> None:
+    wager("generate", *LEARNING)
+    (file,) = memories.iterdir()
+    file.write_text("{")
+    done = wager("generate", *LEARNING)
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"wager: memory {file} is not used and will be replaced: it is damaged")
+    assert wager("generate", *LEARNING).err == ""
+    file.unlink()
+    memories.rmdir()
+    memories.write_text("")
+    done = wager("generate", *LEARNING)
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"wager: cannot keep what was learned in {file}: ")
+
+
+def test_every_run_of_a_comparison_starts_from_the_memory_and_one_of_them_is_kept(
+    wager: Wager, memories: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulls() -> int:
+        (file,) = memories.iterdir()
+        return int(sum(json.loads(file.read_text())["state"]["learned"]["pulls"]))
+
+    first = wager("generate", *LEARNING)
+    learned = pulls()
+    runs = json.loads(wager("generate", *LEARNING, "--compare").out)["compare"]["ways"]["wager"]["runs"]
+    assert list(runs[0]["arms"]) == list(runs[1]["arms"])
+    assert not set(runs[0]["arms"]) & set(_arms(first))
+    assert pulls() == learned + runs[1]["rounds"]
+    monkeypatch.setattr("wager.decoding.memory.Memory.restore", lambda self: None)
+    runs = json.loads(wager("generate", *LEARNING, "--compare").out)["compare"]["ways"]["wager"]["runs"]
+    assert list(runs[1]["arms"]) == _arms(first), "the test sees no memory"
+
+
+# -- why
+
+
+def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wager) -> None:
+    words = ("generate", COPY, "--explain", "--max-tokens", "24")
+    done = wager(*words)
+    plain = wager("generate", COPY, "--max-tokens", "24")
+    assert done.code == 0, done.err
+    assert done.out == plain.out
+    *lines, closing = done.err.splitlines()
+    assert "tokens/s" in closing
+    expected = r"\S+: \d+\.\d\d tokens, \d+\.\d\d ms, \d+\.\d/s"
+    for number, line in enumerate(lines, 1):
+        said = re.fullmatch(
+            rf" *{number} +(\S+) \| {expected}(?: \| {expected})? \| \d+/\d+ accepted, \d+\.\d\d ms", line
+        )
+        assert said, line
+        assert f"| {said[1]}: " in line
+    assert any(line.count(" | ") == 3 for line in lines), "some round had a choice"
+
+
+def test_explain_in_json_is_what_the_policy_said_and_the_rounds_that_came(
+    wager: Wager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wager.policies.auto import Auto
+
+    said: list[Any] = []
+    honest = Auto.options
+
+    def options(self: Auto) -> Any:
+        said.append(honest(self))
+        return said[-1]
+
+    monkeypatch.setattr(Auto, "options", options)
+    done = wager("generate", COPY, "--explain", "--json", "--compare", "--repeat", "1", "--max-tokens", "24")
+    told = json.loads(done.out)
+    rounds = told["explained"]
+    assert len(rounds) == told["summary"]["rounds"] == len(said), "asked once a round, and in the run that is shown"
+    assert [each["round"] for each in rounds] == list(range(1, len(rounds) + 1))
+    assert sum(each["accepted"] for each in rounds) >= sum(source in told["drafters"] for source in told["sources"])
+    for each, options_then in zip(rounds, said, strict=True):
+        best, *others = options_then
+        assert each["arm"] == each["expected"]["arm"] == str(best.arm)
+        assert each["expected"]["tokens"] == pytest.approx(best.tokens, abs=1e-3)
+        assert each["expected"]["seconds"] == pytest.approx(best.seconds, abs=1e-6)
+        assert each["expected"]["tokens_per_second"] == pytest.approx(best.goodput, abs=1e-2)
+        assert (each["runner_up"] or {}).get("arm") == (str(others[0].arm) if others else None)
+        assert each["seconds"] > 0
+    assert json.loads(wager("generate", "Hi", "--json", *SHORT).out)["explained"] is None
 
 
 # -- chat

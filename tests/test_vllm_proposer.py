@@ -104,9 +104,7 @@ def run(batch: Batch, steps: int, *, seed: int = 0, rows: int = 4, **given: Any)
     return texts
 
 
-@pytest.mark.parametrize(
-    "policy", ["random", "nightjar", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "auto"]
-)
+@pytest.mark.parametrize("policy", ["random", "nightjar", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "auto"])
 def test_every_policy_drafts_and_is_right_now_and_then(policy: str) -> None:
     batch = make(policy)
     texts = Texts(batch)

@@ -33,6 +33,7 @@ def command(
     lengths: given.Lengths = given.LENGTHS,
     dtype: given.Dtype = "auto",
     device: given.Device = "auto",
+    memory: given.Memory = None,
     max_tokens: given.MaxTokens = given.MAX_TOKENS,
     system: given.System = None,
     stop: given.Stop = None,
@@ -57,6 +58,7 @@ def command(
         lengths=lengths,
         dtype=dtype,
         device=device,
+        memory=memory,
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
@@ -72,6 +74,7 @@ def command(
         if not session.chats:
             raise ValueError(f"{model} has no chat template; wager generate --raw goes on with a text")
         Chat(session, Console(highlight=False), told, system, show=show).run()
+        session.keep()
 
 
 class Chat:

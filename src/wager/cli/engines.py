@@ -87,7 +87,7 @@ def generation(
     tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="Tokens an answer.")] = 96,
     longest: Annotated[int, typer.Option("--longest-prompt", min=16, help="Longer prompts are cut.")] = 1024,
     policy: Annotated[
-        list[str] | None, typer.Option("--policy", "-p", help="Policy to run; repeat it.", show_default="five")
+        list[str] | None, typer.Option("--policy", "-p", help="Policy to run; repeat it.", show_default="six")
     ] = None,
     datastore: Annotated[Path | None, typer.Option(help="Also the retrieval drafter, over this datastore.")] = None,
     layers: Annotated[int, typer.Option("--draft-layers", min=0, help="Layers of the target that draft; 0: none.")] = 8,
@@ -98,7 +98,7 @@ def generation(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=task or TASKS, count=count, seed=seed)
-    policies = policy or ["ucbspec", "exp3spec", "meta-ucb", "analytical", "kl-ucb:reward=goodput"]
+    policies = policy or ["auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput"]
     for spec in policies:
         build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)  # refused now, not after loading a model
     from wager.bench import peers

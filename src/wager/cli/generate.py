@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from wager.cli import options as given
 from wager.cli.compare import WAGER, Comparison, compare, warm_up
+from wager.cli.explained import Explained, Explaining, check_explains
 from wager.cli.files import provenance
 from wager.cli.options import Options, check_new
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import SourceWriter, closing, legend, plain_writer
+
+if TYPE_CHECKING:
+    from wager.decoding.generation import Piece
 
 _OUT = "Results"
 
@@ -37,6 +42,7 @@ def command(
     lengths: given.Lengths = given.LENGTHS,
     dtype: given.Dtype = "auto",
     device: given.Device = "auto",
+    memory: given.Memory = None,
     max_tokens: given.MaxTokens = given.MAX_TOKENS,
     system: given.System = None,
     stop: given.Stop = None,
@@ -60,6 +66,14 @@ def command(
         typer.Option(
             "--show",
             help="Colour every token by where it came from; without colours, mark each change.",
+            rich_help_panel=_OUT,
+        ),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Tell for every round what the policy expected of its two best arms, and what came.",
             rich_help_panel=_OUT,
         ),
     ] = False,
@@ -91,6 +105,7 @@ def command(
         lengths=lengths,
         dtype=dtype,
         device=device,
+        memory=memory,
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
@@ -100,6 +115,8 @@ def command(
         stop=stop,
         seed=seed,
     )
+    if explain:
+        check_explains(policy)
     words = read_prompt(prompt, file)
     out, told = Console(highlight=False), Console(stderr=True, highlight=False)
     with quietly():
@@ -109,12 +126,16 @@ def command(
         if comparing:
             warm_up(session, ids)
         names = list(session.decoder.drafters)
-        watch = None
+        watch: Callable[[Piece], None] | None = None
         if not as_json:
             watch = SourceWriter(out, session.tokenizer, names) if show else plain_writer(out)
+        explained: list[Explained] | None = None
+        if explain:
+            watch = explaining = Explaining(session.decoder.policy, watch)
+            explained = explaining.rounds
         with recording(session, trace):
             made = session.play(ids, watch=watch, seed=drawn)
-        if watch is not None and not made.text.endswith("\n"):
+        if not as_json and not made.text.endswith("\n"):
             print(flush=True)
         outcome: Comparison | None = None
         if comparing:
@@ -122,21 +143,26 @@ def command(
                 told.print("comparing with plain decoding …", style="dim")
             # measuring everything for a trace takes time, so such a run does not count
             outcome = compare(session, ids, made if trace is None else None, repeats=repeat, seed=drawn)
+        session.keep()
     if as_json:
         content = {
             **provenance(),
             **options.described(),
+            "remembered": session.remembered,
             "seed": drawn,
             "text": made.text,
             "tokens": made.tokens,
             "sources": made.sources,
             "summary": made.summary(),
+            "explained": None if explained is None else [each.json() for each in explained],
             "compare": outcome.json() if outcome else None,
         }
         print(json.dumps(content, indent=1, ensure_ascii=False))
     else:
         if show:
             told.print(legend(made, names))
+        for each in explained or ():
+            told.print(each.line(), style="dim", markup=False, soft_wrap=True)
         if outcome is None:
             line = closing(made)
         else:

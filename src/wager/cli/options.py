@@ -55,6 +55,16 @@ Dtype = Annotated[
 Device = Annotated[
     str, typer.Option(help="auto, cpu, cuda; auto takes a GPU where there is one.", rich_help_panel=_ENGINE)
 ]
+Memory = Annotated[
+    bool | None,
+    typer.Option(
+        "--memory/--no-memory",
+        help="Start from what earlier runs with this model, drafters, policy and device taught, and keep what this "
+        "one does.",
+        rich_help_panel=_ENGINE,
+        show_default="memory, without --seed",
+    ),
+]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.", rich_help_panel=_TEXT)]
 System = Annotated[
     str | None,
@@ -122,6 +132,7 @@ class Options:
     lengths: str = LENGTHS
     dtype: str = "auto"
     device: str = "auto"
+    memory: bool | None = None
     max_tokens: int = MAX_TOKENS
     temperature: float = 0.0
     top_p: float | None = None
@@ -187,6 +198,11 @@ class Options:
         build(self.policy, arms, tokens=self.max_tokens)
 
     @property
+    def remembers(self) -> bool:
+        """Whether to go on from earlier runs; not where a seed asks for a run that can be repeated."""
+        return self.seed is None if self.memory is None else self.memory
+
+    @property
     def sample(self) -> bool:
         return self.temperature > 0
 
@@ -215,6 +231,7 @@ class Options:
             "policy": self.policy,
             "drafters": self.specs,
             "lengths": list(self.lengths_tried),
+            "memory": self.remembers,
             "settings": self.settings(),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from rich.console import Console
 from wager.cli.files import provenance
 from wager.cli.options import Options
 from wager.core import Round, TraceWriter
+from wager.core.kept import MemoryWarning
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -45,11 +47,21 @@ class Session:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def afresh(self) -> None:
-        """Forget what the policy and the drafters learned, as if no text had been generated yet.
+        """Forget what the policy and the drafters learned in this session; what was remembered before it stays.
 
         Otherwise the second run of a prompt would draft from its own first answer.
         """
         self.decoder.reset()
+
+    @property
+    def remembered(self) -> bool:
+        """Whether the policy began with what earlier runs taught."""
+        return self.decoder.memory is not None and self.decoder.memory.loaded is not None
+
+    def keep(self) -> None:
+        """Save what was learned, where it is to be remembered: now, while problems are told in one line."""
+        if self.decoder.memory is not None:
+            self.decoder.memory.save()
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation's tokens, up to where the answer begins."""
@@ -93,9 +105,9 @@ class Session:
                 began = perf_counter()
                 piece = next(pieces, None)
                 taken = perf_counter() - began
-                prefill, decode = (prefill, decode + taken) if tokens else (taken, 0.0)
-                if piece is None:
+                if piece is None:  # the text was over before: nothing was decoded, and a memory may have been saved
                     break
+                prefill, decode = (prefill, decode + taken) if tokens else (taken, 0.0)
                 tokens += piece.tokens
                 sources += piece.sources
                 rounds += [piece.round] if piece.round is not None else []
@@ -132,13 +144,14 @@ def open_session(options: Options, console: Console) -> Session:
             policy=options.policy,
             seed=options.seed or 0,
             tokens=options.max_tokens,
+            memory=options.remembers,
         )
     return Session(options, decoder, tokenizer)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without transformers' warnings and bars, which would land in the middle of the text."""
+    """Without transformers' warnings and bars, which would land in the middle of the text; ours are one line each."""
     if os.environ.get("WAGER_DEBUG"):
         yield
         return
@@ -146,7 +159,15 @@ def quietly() -> Iterator[None]:
 
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", MemoryWarning)
+        warnings.showwarning = _tell
         yield
+
+
+def _tell(
+    message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    print(f"wager: {message}", file=sys.stderr)
 
 
 @contextmanager

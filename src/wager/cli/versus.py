@@ -25,7 +25,7 @@ from wager.cli.simulate import parse_ints
 if TYPE_CHECKING:
     from wager.bench.versus import Contest, Point, Turn
 
-POLICIES = ("ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
+POLICIES = ("auto", "ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
 SHORT = tuple(task for task in TASKS if task != "rag")  # whose prompts fit a small model's context
 CHARACTERS = 4  # of a prompt to a token, about
 

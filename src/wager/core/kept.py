@@ -11,6 +11,10 @@ from typing import Any
 EVERY = 10.0  # seconds between two savings of what is being learned
 
 
+class MemoryWarning(UserWarning):
+    """What was learned before is not used, or what is learned now is not kept."""
+
+
 def read(path: Path) -> dict[str, Any]:
     """The object in the file; ValueError where it holds none, OSError where it cannot be read."""
     try:

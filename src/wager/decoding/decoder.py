@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +17,7 @@ from wager.decoding.arms import build_arms, build_drafters
 from wager.decoding.features import Prompts
 from wager.decoding.generation import BONUS, PLAIN, Generation, Piece
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
+from wager.decoding.memory import Memory, opened
 from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.stopping import Stopping
 from wager.decoding.text import TextStream
@@ -37,8 +40,9 @@ class Decoder:
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
     from. ``arms`` names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
-    makes it start afresh with each. ``tokens`` tells policies that plan ahead how much text is to come; ``trace``
-    records every round. One decoder answers one request at a time.
+    makes it start afresh with each, and ``memory`` keeps it from run to run: True in the user's cache, per model,
+    drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come;
+    ``trace`` records every round. One decoder answers one request at a time.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Decoder:
         lengths: Sequence[int] = LENGTHS,
         arms: Sequence[Arm | str] | None = None,
         forget: bool = False,
+        memory: bool | str | Path = False,
         seed: int = 0,
         tokens: int | None = None,
         trace: TraceWriter | None = None,
@@ -58,6 +63,8 @@ class Decoder:
         self.model, self.tokenizer, self.trace, self.forget = model, tokenizer, trace, forget
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
+        if forget and memory is not False:
+            raise ValueError("forget starts every text from nothing, and memory from what was learned; leave out one")
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer)
         self.arms = build_arms(arms, self.drafters, lengths)
@@ -66,6 +73,11 @@ class Decoder:
         self.prompts = Prompts()
         self._busy = False
         self._take(self.target)
+        self.memory: Memory | None = None
+        if memory is not False:
+            self.memory = opened(memory, self.policy, model, self.drafters.values(), self.arms)
+        if self.memory is not None:
+            weakref.finalize(self, self.memory.save)  # when nobody holds the decoder any more, or the process ends
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Copies and pickles of a model leave its decoder behind: caches and graphs cannot go along."""
@@ -87,15 +99,15 @@ class Decoder:
         seed = settings.pop("seed", None)
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
-        prefilled = began
+        prefilled = ended = began
         for step in self.run(prepared, self.target, label, seed, streamer):
+            ended = perf_counter()  # here: saving a memory after the text is no decoding
             if step.round is None:
-                prefilled = perf_counter()
+                prefilled = ended
             else:
                 rounds.append(step.round)
             tokens += step.tokens
             sources += _sources(step)
-        ended = perf_counter()
         text = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
         return Generation(
             text, tokens, sources, prepared.ids.shape[1], self.finish, prefilled - began, ended - prefilled, rounds
@@ -113,11 +125,13 @@ class Decoder:
             yield Piece(rest, (), (), None)
 
     def reset(self) -> None:
-        """Forget what policy and drafters learned, as if no text had been generated yet."""
+        """Forget what policy and drafters learned from texts; a policy with a memory goes back to what was loaded."""
         self._refuse_if_busy()
         self.prompts = Prompts()
         if hasattr(self.policy, "reset"):
             self.policy.reset()
+        if self.memory is not None:
+            self.memory.restore()
         for drafter in self.drafters.values():
             drafter.forget()
 
@@ -212,6 +226,7 @@ class Decoder:
         self.loop = Loop(target, self.drafters, self.policy, self.arms, wanted, self.prompts.features)
         self.finish = ""
         self._busy = True
+        played = False
         try:
             if streamer is not None:
                 streamer.put(prepared.ids.cpu())
@@ -221,12 +236,15 @@ class Decoder:
                 if streamer is not None:
                     for token in step.tokens:
                         streamer.put(torch.tensor([token]))
+                played = played or step.round is not None
                 yield step
             if streamer is not None:
                 streamer.end()
             self.finish = self.loop.finish
         finally:
             self._busy = False
+            if played and self.memory is not None and self.memory.policy is self.policy:
+                self.memory.text_over()
 
 
 def _sources(step: Step) -> list[str]:

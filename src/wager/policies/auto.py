@@ -15,7 +15,7 @@ from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import BESIDE, Proposal, Survival
 
 IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking")
-STAY = 4  # rounds a drafter that was woken is expected to stay awake
+STAY = 32  # rounds a drafter that was woken is expected to stay awake
 DOZE = 64  # rounds until a drafter that does not pay is asked again, at most
 VALUE_FADE, PROBE_FADE = 0.98, 0.7  # of what asking a drafter has brought, from round to round, and once it sleeps
 CREDIT = 0.6  # of its seconds' worth that a drafter must bring; the rest it earns by what it says of the others
@@ -24,6 +24,7 @@ SETTLE = 30  # rounds between two drafters' falling asleep
 NOBODY: dict[str, int] = {}
 Weighed = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 OVERDUE = 250  # rounds without plain decoding after which one is played
+PROBE = 250  # rounds of nothing but plain decoding after which something is drafted
 TRIES = 3  # steps of each kind for every size of batch, to begin with
 EXPLORE = 0.005  # of a batch's steps are trials of what steps cost
 LOSS = 0.1  # goodput a trial may cost; a dearer one is as much rarer
@@ -66,6 +67,7 @@ class Auto(ArmPolicy):
         self.asleep = [0] * count  # rounds until it is asked again
         self.doze = [1] * count  # rounds it sleeps when it does not pay
         self.calm = 0  # rounds since a drafter fell asleep or woke
+        self.blind = 0  # rounds since something was drafted
         self.hinted: set[int] = set()  # drafters that tell beforehand
         self._asked: list[Proposal | None] = [None] * count
         self._weighed: list[Weighed] = []
@@ -122,11 +124,12 @@ class Auto(ArmPolicy):
             self._begin()
         if self._off and self._overdue():
             return self._just_off()
+        probing = self.blind >= PROBE
         rate, seconds = self._rate(), self.widths.seconds
         if "costs" in self.without:
             seconds = [1.0] * len(seconds)
         best, top = OFF, self._value(1.0, seconds[1], rate)
-        if not self._off or ("off" in self.without and self.drafters):
+        if not self._off or probing or ("off" in self.without and self.drafters):
             top = -math.inf
         second, leader = top, -1  # second: the best without the drafter of the best
         weighed = [(OFF, 1.0, seconds[1])]
@@ -149,6 +152,7 @@ class Auto(ArmPolicy):
             if leader >= 0:
                 gains[leader] = top - second if math.isfinite(second) else 1.0
             self.appraise(gains, context.asked, rate, seconds[1])
+        known = top
         for i, name in enumerate(self.drafters):
             if i in self.hinted:
                 continue
@@ -157,6 +161,8 @@ class Auto(ArmPolicy):
                 value = self._value(found[1], found[2], rate)
                 if value > top:
                     best, top = found[0], value
+        if probing and top == known and best is not OFF:  # one token tells what drafting costs now
+            best = next((arm for arm in self._reach[leader] if arm is not None), best)
         if best is OFF and not self._off:
             best = min(self._menu, key=_budget)
             weighed.append((best, 1.0, seconds[best.budget + 1]))
@@ -187,7 +193,7 @@ class Auto(ArmPolicy):
 
     def _overdue(self) -> bool:
         """Whether plain decoding has to be timed: everything is measured by it, and a change must be noticed."""
-        return self.widths.rounds[1] < TRIES or self.widths.unseen > OVERDUE
+        return self.widths.rounds[1] < TRIES or self.widths.overdue(OVERDUE)
 
     def _just_off(self) -> Arm:
         self._asked = [None] * len(self.drafters)
@@ -207,7 +213,11 @@ class Auto(ArmPolicy):
         if "hints" in self.without:
             return Proposal(Hint(2, size=length), length, ())
         common = context.shared.get(name, NOBODY)
-        others = [(self.beside[other], common.get(other, 0), hints[other].size) for other in hints if other != name]
+        others = [
+            (self.beside[other], common.get(other, 0), hints[other].size)
+            for other in hints
+            if other in self.place and other != name
+        ]
         return Proposal(hint, length, others)
 
     def _unhinted(self, i: int, name: str, context: Context, seconds: list[float]) -> list[Weighed]:
@@ -228,12 +238,12 @@ class Auto(ArmPolicy):
             self._observe_all(round)
             return
         arm, drafted = round.arm, round.drafted
-        self.curves.tick(blind=not drafted)
         if round.verify_seconds > 1e-9:
             self.widths.learn(drafted + 1, round.verify_seconds)
         elif not drafted:  # without a clock there is nothing to wait for
             self.widths.rounds[1] += 1.0
         self.pace.learn(1, round.emitted, round.seconds)
+        self._notice(drafted > 0, round.accepted >= max(1, drafted))
         hinted = False
         for i, asked in enumerate(self._asked):
             if asked is None:
@@ -252,6 +262,13 @@ class Auto(ArmPolicy):
             self.drafting.learn(arm.drafter, arm.length if arm.tree else drafted, round.draft_seconds)
         if round.lag_seconds:
             self.drafting.caught_up(arm.drafter, round.lag, round.lag_seconds)
+
+    def _notice(self, drafted: bool, lucky: bool) -> None:
+        """Count rounds in which nothing was drafted; a try that went well is followed by another."""
+        if not drafted:
+            self.blind += 1
+        elif self.blind < PROBE or not lucky:
+            self.blind = 0
 
     def options(self) -> list[Option]:
         """What was expected of the best arm of every drafter in the round chosen last."""
@@ -305,7 +322,7 @@ class Auto(ArmPolicy):
                 for arm in arms:
                     if 0 < self.budget < arm.budget * count:
                         continue
-                    kind = kind_of(arm.length, self.longest)
+                    kind = kind_of(arm.budget, self.longest)
                     tokens = count * expected[arm.length]
                     seconds = base + token * arm.budget * count + (ragged if kind == RAGGED else 0.0) + lag
                     if tokens - rate * seconds > values[kind]:
@@ -314,6 +331,10 @@ class Auto(ArmPolicy):
         if self._off:
             values[OFF_STEP], leaders[OFF_STEP] = count - rate * base, OFF
             tokens_of[OFF_STEP], seconds_of[OFF_STEP] = float(count), base
+        if self._off and self.blind >= PROBE and any(values[kind] > -math.inf for kind in (RAGGED, UNIFORM)):
+            drafter = max((arm for arm in leaders[1:] if arm is not None), key=_length).drafter
+            self._chosen = min((arm for arm in self._menu if arm.drafter == drafter), key=_budget)
+            return self._chosen
         goodput = [t / s for t, s in zip(tokens_of, seconds_of, strict=True)]
         kind = self.trial(size, values, goodput)[0]
         self._weighed = [
@@ -325,12 +346,14 @@ class Auto(ArmPolicy):
 
     def _observe_all(self, round: Round) -> None:
         seconds = round.draft_seconds + round.verify_seconds
-        self.curves.tick(blind=not round.drafted)
         if seconds > 1e-9:
             self.costs.learn(round.batch, round.drafted, self.longest * round.batch, seconds)
             self.pace.learn(round.batch, round.emitted, round.seconds)
         if round.lag_seconds:
             self.drafting.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
+        arm = round.arm
+        rate = self.curves.tokens(_key(arm), 1, mean=True)[1] - 1.0 if round.drafted else 0.0
+        self._notice(round.drafted > 0, round.accepted > rate * (round.accepted + round.rejected))
         if round.drafted:
             self.curves.learn_all(_key(round.arm), round.accepted, round.rejected, round.arm.length)
 
@@ -377,6 +400,7 @@ class Auto(ArmPolicy):
             "asleep": list(self.asleep),
             "doze": list(self.doze),
             "calm": self.calm,
+            "blind": self.blind,
             "hinted": sorted(self.hinted),
             "asked": [proposal and proposal.saved for proposal in self._asked],
         }
@@ -386,8 +410,8 @@ class Auto(ArmPolicy):
         for name, value in saved.items():
             if name in ("worth", "asleep", "doze"):
                 setattr(self, name, list(value))
-            elif name == "calm":
-                self.calm = value
+            elif name in ("calm", "blind"):
+                setattr(self, name, value)
             elif name == "hinted":
                 self.hinted = set(value)
             elif name == "asked":

@@ -80,12 +80,15 @@ class Widths:
     MEMORY = 50.0  # rounds of one width
     DRIFT = 0.1  # share of the scale that the last round makes up
     FAR = 4.0  # usual errors; what lies beyond is an accident, and news when it goes on
+    STALE = 2000.0  # rounds in which half of what is known of a width that is not seen is forgotten
+    CHECKS = 3  # rounds of plain decoding to time when another width has changed
 
     def __init__(self, widest: int) -> None:
         self.scale = 0.0
         self.usual = 0.1  # mean error of a round's seconds, as a share
-        self.odd = 0  # accidents in a row
-        self.unseen = 0  # rounds since the last of width 1
+        self.odd = [0] * (widest + 1)  # accidents in a row, by width
+        self.checks = 0  # rounds of width 1 that are wanted
+        self.seen = [0] * (widest + 1)  # round of each width's last
         self.rounds = [0.0] * (widest + 1)
         self.ratios = [1.0 + 0.03 * max(0, w - 1) for w in range(widest + 1)]
         self._first = list(self.ratios)
@@ -95,7 +98,9 @@ class Widths:
 
     def learn(self, width: int, seconds: float) -> None:
         """One verification more."""
-        self.unseen = 0 if width == 1 else self.unseen + 1
+        self.seen[width] = self._learned
+        if width == 1 and self.checks:
+            self.checks -= 1
         if not self.scale:
             self.scale = seconds / self._first[width]
             self._settle()
@@ -105,17 +110,21 @@ class Widths:
         self.usual += 0.05 * (min(abs(error), limit) - self.usual)
         n = self.rounds[width]
         if n and abs(error) > limit:
-            self.odd += 1
-            if self.odd < 3:
+            self._learned += 1
+            self.odd[width] += 1
+            if self.odd[width] < 3:
                 return
-            self.scale *= 1.0 + error  # the machine has become slower, or quicker
-            self.odd = 0
-        else:
-            self.odd = 0
-            self.scale += self.DRIFT * self.scale * (error if n else 0.0)
-            rate = 1.0 / (min(n, self.MEMORY) + 1.0 + self.PRIOR)
-            self.ratios[width] += rate * (seconds / self.scale - self.ratios[width])
-            self.rounds[width] = n + 1.0
+            self.odd[width] = 0  # it has become slower, or quicker; the others are doubted, and width 1 is timed
+            if width > 1:
+                self.rounds = [n if w == 1 else min(n, 0.25) for w, n in enumerate(self.rounds)]
+                self.checks = self.CHECKS
+            self.ratios[width], self.rounds[width] = seconds / self.scale, 3.0
+            self._settle()
+            return
+        self.odd[width] = 0
+        self.scale += self.DRIFT * self.scale * (error if n else 0.0)
+        self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(n, self.MEMORY) + 1.0)
+        self.rounds[width] = n + 1.0
         self._learned += 1
         if self._learned < 64 or self._learned % 8 == 0:  # by then one round changes little
             self._settle()
@@ -126,8 +135,10 @@ class Widths:
     def _settle(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
         blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
-        for ratio, n in zip(self.ratios[1:], self.rounds[1:], strict=True):
-            weight, count = min(n, self.MEMORY) + self.PRIOR, 1
+        for width in range(1, len(self.ratios)):
+            known = min(self.rounds[width], self.MEMORY) * 0.5 ** ((self._learned - self.seen[width]) / self.STALE)
+            weight, count = known + self.PRIOR, 1
+            ratio = (known * self.ratios[width] + self.PRIOR * self._first[width]) / weight
             while blocks and blocks[-1][0] > ratio:
                 other, more, widths = blocks.pop()
                 ratio = (ratio * weight + other * more) / (weight + more)
@@ -138,10 +149,16 @@ class Widths:
             self._shape += [ratio] * count
         self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
 
+    def overdue(self, after: int) -> bool:
+        """Whether plain decoding has to be timed: everything is measured by it."""
+        return self.checks > 0 or self._learned - self.seen[1] > after
+
     @property
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
-        return {name: getattr(self, name) for name in ("scale", "usual", "odd", "unseen", "_learned")} | {
+        return {name: getattr(self, name) for name in ("scale", "usual", "checks", "_learned")} | {
+            "odd": list(self.odd),
+            "seen": list(self.seen),
             "rounds": list(self.rounds),
             "ratios": list(self.ratios),
             "_shape": list(self._shape),

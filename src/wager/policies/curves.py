@@ -1,8 +1,8 @@
-"""How far drafts of a drafter that says nothing beforehand are accepted: counts, a draw of luck, and forgetting.
+"""How far drafts of a drafter that says nothing beforehand are accepted: counts, and a draw of luck.
 
 Such a drafter has to be played to be known, so what is expected of it is drawn from what is possible (Thompson's
-rule): one that is little known is tried now and then, one that is well known and worse is not. Evidence that is not
-renewed fades, the slower the longer nothing has changed, so that tries become rare but never cease.
+rule): one that is little known is tried now and then, one that is well known and worse is not. When the latest drafts
+contradict all before them, those are forgotten, and what is known of other drafters is doubted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 WINDOW = 1000.0  # tokens a curve remembers
+STEP = 20.0  # tokens that a step of a batch counts for at most: its requests are of one moment
 SHRINK = 8.0  # tokens of evidence its mean is worth at every position
 RECENT = 0.9  # of the latest evidence, from round to round
 SURPRISE = 4.0  # standard deviations between the latest evidence and all of it that are taken for a change
-CALM, AGEING = 50.0, 0.7  # evidence ages by the ratio of calm rounds, to this power
-SEEING = 0.002  # of a calm round that one counts for in which something was drafted: a change would have shown
 DOUBT = 10.0  # tokens of evidence that other drafters keep when one is found to have changed
 SURE = 0.99
 DRAWS = 256
@@ -31,7 +30,6 @@ class Curve:
     tried: list[float] = field(default_factory=list)  # tokens verified by position, all before them accepted
     kept: list[float] = field(default_factory=list)  # of those, accepted
     latest: list[float] = field(default_factory=lambda: [0.0, 0.0])  # the same over all positions, of late
-    at: float = 0.0  # calm rounds when its evidence was last aged
 
     def fade(self, keep: float) -> None:
         """Leave so much of the evidence."""
@@ -45,17 +43,21 @@ class Curves:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self.known: dict[str, Curve] = {}
-        self.calm = 0.0  # rounds since something changed
         self._luck: list[float] = []
 
-    def tokens(self, key: str, length: int) -> list[float]:
-        """Tokens a round emits with drafts of 0, 1, … ``length`` tokens, by one draw of what is possible."""
-        curve = self._aged(key)
+    def tokens(self, key: str, length: int, *, mean: bool = False) -> list[float]:
+        """Tokens a round emits with drafts of 0, 1, … ``length`` tokens, by one draw of what is possible.
+
+        mean: what is to be expected instead, without luck.
+        """
+        curve = self._of(key)
         tried, kept = sum(curve.tried), sum(curve.kept)
         rate = (kept + 1.0) / (tried + 2.0)
-        if not self._luck:
-            self._luck = self.rng.standard_normal(DRAWS).tolist()
-        shift = self._luck.pop() / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
+        shift = 0.0
+        if not mean:
+            if not self._luck:
+                self._luck = self.rng.standard_normal(DRAWS).tolist()
+            shift = self._luck.pop() / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
         alive = total = 1.0
         out = [1.0]
         for j in range(length):
@@ -70,10 +72,6 @@ class Curves:
             out.append(total)
         return out
 
-    def tick(self, blind: bool) -> None:
-        """A round has passed; a blind one drafted nothing."""
-        self.calm += 1.0 if blind else SEEING
-
     def learn(self, key: str, accepted: int, drafted: int) -> None:
         """A draft of so many tokens was accepted so far."""
         scored = min(accepted + 1, drafted)
@@ -85,11 +83,11 @@ class Curves:
         if trials:
             rate = accepted / trials
             shares = [rate**j for j in range(length)]
-            tried = [trials * share / sum(shares) for share in shares]
+            tried = [min(trials, STEP) * share / sum(shares) for share in shares]
             self._add(key, tried, [n * rate for n in tried])
 
     def _add(self, key: str, tried: list[float], kept: list[float]) -> None:
-        curve = self._aged(key)
+        curve = self._of(key)
         while len(curve.tried) < len(tried):
             curve.tried.append(0.0)
             curve.kept.append(0.0)
@@ -100,13 +98,12 @@ class Curves:
             curve.kept[j] += n
         curve.latest = [RECENT * curve.latest[0] + sum(tried), RECENT * curve.latest[1] + sum(kept)]
         total, (n, hits) = sum(curve.tried), curve.latest
-        if total > 4 * n > 40 and abs(hits - before * n) > SURPRISE * math.sqrt(before * (1 - before) * n):
+        if total > 2 * n > 8 and abs(hits - before * n) > SURPRISE * math.sqrt(before * (1 - before) * n):
             # what was known before no longer holds: the latest evidence is all there is
             curve.tried = [x * n / total for x in curve.tried]
             curve.kept = [x * hits / n for x in curve.tried]
-            fade, self.calm = 1.0, 0.0
+            fade = 1.0
             for other in self.known.values():
-                other.at = 0.0
                 if other is not curve:
                     other.fade(min(1.0, DOUBT / max(1.0, sum(other.tried))))
         else:
@@ -114,23 +111,16 @@ class Curves:
         if fade < 1.0:
             curve.fade(fade)
 
-    def _aged(self, key: str) -> Curve:
-        curve = self.known.get(key)
-        if curve is None:
-            curve = self.known[key] = Curve(at=self.calm)
-        elif curve.at < self.calm:
-            keep = ((CALM + curve.at) / (CALM + self.calm)) ** AGEING
-            curve.fade(keep)
-            curve.at = self.calm
-        return curve
+    def _of(self, key: str) -> Curve:
+        return self.known.setdefault(key, Curve())
 
     @property
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
         known = {key: list(astuple(curve)) for key, curve in self.known.items()}
-        return {"known": known, "calm": self.calm, "luck": list(self._luck)}
+        return {"known": known, "luck": list(self._luck)}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
         self.known = {key: Curve(*parts) for key, parts in saved["known"].items()}
-        self.calm, self._luck = saved["calm"], list(saved["luck"])
+        self._luck = list(saved["luck"])
