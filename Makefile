@@ -7,7 +7,7 @@ SERVING := $(VENV)/.serving
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-policies bench-engine bench-serving clean
+.PHONY: help setup demo test lint bench bench-policies bench-engine bench-auto bench-serving clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,7 +46,7 @@ EVERY := $(foreach p,random round-robin ucbspec exp3spec meta-ucb meta-exp3 disc
 SERVERS := -p off -p nightjar -p ada-bingreedy -p ucbspec -p ucbspec:reward=goodput -p dsd -p analytical -p tetris \
 	-p linucb -p lints
 
-bench: bench-policies bench-engine bench-serving  ## measure, and write results/
+bench: bench-policies bench-engine bench-auto bench-serving  ## measure, and write results/
 
 STORE := build/corpora.store
 SMALL := --max-model-len 2048 --max-num-seqs 16
@@ -59,6 +59,33 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 		--json results/generate-cpu.json
 	$(BIN)/wager bench identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
 	$(BIN)/wager bench memory --json results/memory-cpu.json
+
+# Policies are judged on recorded texts of prompts that none of them was made on; the recording is kept, being numbers.
+RECORDING := results/recordings/test.jsonl.gz
+REPLAY := $(BIN)/wager replay $(RECORDING)
+IDEAS := costs sharing hints others off memory pace asking
+REPLAYED := $(foreach p,auto random round-robin ucbspec ucbspec:reward=goodput exp3spec meta-ucb meta-exp3 discounted-ucb \
+	sliding-ucb halving petc analytical fsm cached-fsm qlearning nightjar ada-bingreedy dsd linucb lints kl-ucb \
+	kl-ucb:reward=goodput thompson thompson:reward=goodput,-p $(p))
+ABLATED := -p auto $(foreach idea,$(IDEAS),-p auto:without=$(idea))
+
+$(RECORDING): | $(READY)
+	mkdir -p results/recordings build
+	$(BIN)/wager datastore build $(wildcard $(WAGER_DATA)/corpora/*.jsonl) --out $(STORE)
+	$(BIN)/wager record --out $@ --drafters suffix,prompt-lookup,retrieval=$(STORE) --part test --prompts 8 \
+		--longest-prompt 640 --seed 1
+
+bench-auto: $(READY) $(RECORDING)  ## the part of it that replays recorded texts; a few minutes, no model
+	$(REPLAY) --cost results/engine-cpu.json $(REPLAYED) --json results/replay-cpu.json
+	$(REPLAY) --cost flat $(REPLAYED) --json results/replay-flat.json
+	$(REPLAY) --cost results/engine-h200.json $(REPLAYED) --json results/replay-h200.json
+	$(REPLAY) --cost results/engine-cpu.json $(ABLATED) --json results/ablations-cpu.json
+	$(REPLAY) --cost cpu $(ABLATED) --json results/ablations-steep.json
+	$(REPLAY) --cost results/engine-h200.json $(ABLATED) --json results/ablations-h200.json
+	$(REPLAY) --cost cpu --phases debug_bench,mt_bench,debug_bench --each 8 $(REPLAYED) --json results/phases.json
+	$(SIMULATE) --env serving --load 1,16,1,16 --tokens 120000 --runs 4 -p auto $(SERVERS) --json results/load-switches.json
+	$(SIMULATE) --env tgd --arms 0.4,0.8,0.6 --length 4 --tokens 1000000 --runs 4 -p auto -p kl-ucb -p thompson -p ucbspec \
+		--json results/regret-auto.json
 
 bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs, and an hour and a half
 	mkdir -p results

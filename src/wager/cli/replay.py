@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from wager.cli.files import check_writable, write_json
-from wager.cli.replayed import Report
+from wager.cli.replayed import Report, adapted, changes_table
 from wager.cli.simulate import VERIFY, parse_ints
 from wager.core import Context, Round
 from wager.core import recording as recordings
@@ -22,6 +23,7 @@ from wager.core.recording import Text
 from wager.policies import POLICIES, build
 from wager.policies.base import Explains, Option
 from wager.simulation import Replay, RoundCost, VerifyCost, compare, joined
+from wager.simulation.experiment import even_marks
 from wager.simulation.replay import NOISE
 
 DEFAULT_POLICIES = ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar"]
@@ -138,6 +140,7 @@ def command(
             runs=runs,
             seed=seed,
             jobs=jobs or os.cpu_count() or 1,
+            marks=even_marks(scenario.goal) if phases is not None else None,
             progress=lambda done, of: bar.update(progress, completed=done, total=of),
         )
     report = Report(comparison, sorted({text.label for text in texts}))
@@ -147,6 +150,9 @@ def command(
     title = f"{len(texts):,} texts, {scenario.goal:,} tokens, {runs} runs, cost {cost}"
     console.print(report.policies(title))
     console.print(report.tasks())
+    changes = adapted(comparison, _starts(texts, each or 4)) if phases is not None else []
+    if changes:
+        console.print(changes_table(changes))
     if json_file is not None:
         said: dict[str, Any] = {
             "recordings": [str(path) for path in files],
@@ -159,7 +165,13 @@ def command(
             "costs": dataclasses.asdict(scenario.costs),
             **{"noise": noise, "runs": runs, "seed": seed, "phases": phases, "each": each},
         }
-        write_json(json_file, {**said, **report.json()})
+        write_json(json_file, {**said, **report.json(), "changes": changes})
+
+
+def _starts(texts: Sequence[Text], each: int) -> list[int]:
+    """Tokens at which each phase begins, and those of all at the end."""
+    ends = list(accumulate(text.tokens - 1 for text in texts))
+    return [0, *ends[each - 1 :: each]]
 
 
 def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, Any]], tuple[Text, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rich import box
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text as Words
 
 from wager.simulation import Comparison, Run
-from wager.simulation.experiment import Estimate, Result
+from wager.simulation.experiment import Estimate, Result, adaptation
 
 NEAR = 0.97  # of the task's best fixed arm: as good as it
 
@@ -130,6 +131,44 @@ class Report:
             "fixed_to_off": fixed,
             "tasks": [_plain(self.task(label)) for label in self.labels],
         }
+
+
+def adapted(comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
+    """For every change of phase: the arm that is best from there on, and how soon each policy is as good."""
+    changes = []
+    for start, end in pairwise(starts[1:]):
+        best, rows = adaptation(comparison, start, end)
+        own = {row.policy: row for row in rows}
+        told = {
+            result.policy: {
+                "rounds": own[result.policy].rounds.json(),
+                "reached": own[result.policy].reached,
+                "to_best_fixed": own[result.policy].speed.json(),
+            }
+            for result in comparison.results
+        }
+        changes.append({"at": start, "best_fixed_arm": best, "policies": told})
+    return changes
+
+
+def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
+    """Rounds after every change until a policy is within 5 % of the arm that is best from there on."""
+    note = (
+        "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
+        "speed over the whole phase beside that arm; >: not reached in every run"
+    )
+    table = _table("after every change", note)
+    table.add_column("policy", style="bold", no_wrap=True)
+    for change in changes:
+        table.add_column(f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}", justify="right", no_wrap=True)
+    for policy in changes[0]["policies"]:
+        cells = []
+        for change in changes:
+            told = change["policies"][policy]
+            sign = "> " if told["reached"] < 1 else ""
+            cells.append(f"{sign}{told['rounds']['mean']:,.0f} ({told['to_best_fixed']['mean']:.2f})")
+        table.add_row(policy, *cells)
+    return table
 
 
 def _table(title: str, note: str) -> Table:

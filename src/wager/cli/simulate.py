@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wager.cli.files import check_writable, data_file, write_json
+from wager.cli.replayed import adapted, changes_table
 from wager.core import Request, TraceWriter
 from wager.report.regret import draw, require_matplotlib
 from wager.simulation import (
@@ -32,7 +33,7 @@ from wager.simulation import (
     theory,
 )
 from wager.simulation.adversarial import PATTERNS
-from wager.simulation.experiment import Result
+from wager.simulation.experiment import Result, even_marks
 
 ENVIRONMENTS = {
     "tgd": "truncated-geometric drafters, one length (BanditSpec eq. 4)",
@@ -189,6 +190,7 @@ def command(
             phase_tokens=(every or max(1, tokens // (1 + acceptances.count("/")))) if env == "piecewise" else 0,
             lag_seconds=lag_ms / 1000,
         )
+    loads = parse_ints(load, "--load") if env == "serving" and not (rate or trace) and "," in load else ()
     for path in filter(None, (json_file, plot, record)):
         check_writable(path)
     if warmup >= tokens:
@@ -218,6 +220,7 @@ def command(
             seed=seed,
             jobs=jobs or os.cpu_count() or 1,
             warmup=warmup,
+            marks=even_marks(tokens) if loads else None,
             progress=lambda done, of: bar.update(task, completed=done, total=of),
         )
     title = f"{env} {acceptances}: {tokens:,} tokens, {runs} runs"
@@ -225,10 +228,16 @@ def command(
     if not out.is_terminal:  # a pipe has no width of its own
         out.width = 120
     out.print(_table(comparison, title, seconds=env in ("costs", "serving") or "@" in acceptances or lag_ms > 0))
+    changes = adapted(comparison, [tokens * i // len(loads) for i in range(len(loads) + 1)]) if loads else []
+    if changes:
+        out.print(changes_table(changes))
     bounds = _bounds(scenario, comparison)
     if json_file is not None:
         described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
-        write_json(json_file, {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds})
+        write_json(
+            json_file,
+            {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes},
+        )
     if plot is not None:
         draw(comparison, plot, title=title, bounds=bounds)
     if record is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -124,6 +125,52 @@ def token_marks(goal: int, count: int = 60) -> tuple[int, ...]:
     return tuple(sorted({round(float(10**x)) for x in np.linspace(start, math.log10(goal), count)}))
 
 
+def even_marks(goal: int, count: int = 400) -> tuple[int, ...]:
+    """Token counts evenly spaced, for what happens anywhere in a run."""
+    return tuple(sorted({round(goal * i / count) for i in range(1, count + 1)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """How a policy took a change."""
+
+    policy: str
+    rounds: Estimate  # until it is within 5 % of the new best fixed arm and stays there; all of the phase if never
+    reached: float  # share of runs that got there
+    speed: Estimate  # goodput over the whole phase, as a share of that arm's
+
+
+NEAR = 0.95
+
+
+def adaptation(comparison: Comparison, start: int, end: int) -> tuple[str, list[Adapted]]:
+    """The arm that was best between two token counts in hindsight, and how soon each policy was as good.
+
+    As good: from some mark on, the seconds since the start are never again more than that arm's / 0.95.
+    """
+    marks = comparison.marks
+    first = max(0, bisect_left(marks, start))
+    last = bisect_right(marks, end) - 1
+    if last <= first:
+        raise ValueError(f"there are no marks between {start} and {end} tokens")
+
+    def taken(run: Run, at: int) -> float:
+        return run.curve[at][1] - run.curve[first][1]
+
+    best = min(comparison.fixed, key=lambda result: sum(taken(run, last) for run in result.runs))
+    out = []
+    for result in (*comparison.fixed, *comparison.results):
+        rounds, reached, speed = [], 0, []
+        for run, other in zip(result.runs, best.runs, strict=True):
+            late = [at for at in range(first + 1, last + 1) if NEAR * taken(run, at) > taken(other, at)]
+            until = late[-1] if late else first
+            reached += until < last
+            rounds.append(float(run.curve[until][0] - run.curve[first][0]))
+            speed.append(taken(other, last) / taken(run, last))
+        out.append(Adapted(result.policy, Estimate.of(rounds), reached / len(result.runs), Estimate.of(speed)))
+    return best.policy, out
+
+
 def compare(
     scenario: Scenario,
     policies: Sequence[str],
@@ -132,17 +179,19 @@ def compare(
     seed: int = 0,
     jobs: int = 1,
     warmup: int = 0,
+    marks: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Run every policy, every fixed arm and the clairvoyant on the same seeds.
 
-    The first ``warmup`` tokens of a run do not count. ``progress`` is told how many of how many runs are done.
+    The first ``warmup`` tokens of a run do not count. ``marks`` are token counts at which curves are read. ``progress``
+    is told how many of how many runs are done.
     """
     if runs < 1:
         raise ValueError(f"an experiment needs at least 1 run, not {runs}")
     for spec in policies:
         build(spec, scenario.arms, tokens=scenario.goal)  # a bad specification is refused before anything runs
-    marks = token_marks(scenario.goal)
+    marks = tuple(marks or token_marks(scenario.goal))
     fixed = {_fixed(arm): arm for arm in scenario.arms}
     specs = [CLAIRVOYANT, *fixed, *dict.fromkeys(policies)]
     tasks = [(scenario, spec, seed + run, marks, warmup) for spec in specs for run in range(runs)]
