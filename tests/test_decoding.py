@@ -842,7 +842,7 @@ def test_memory_is_kept_unless_told_to_forget() -> None:
     model = tiny()
     for forget in (False, True):
         policy = round_robin()
-        decoder = wager.Decoder(model, policy=policy, forget=forget)
+        decoder = wager.Decoder(model, drafters="suffix", policy=policy, forget=forget)
         decoder.generate(PROMPT, max_new_tokens=3)
         first = decoder.generate(PROMPT, max_new_tokens=3).rounds[0].arm
         assert first == decoder.arms[0 if forget else 2]

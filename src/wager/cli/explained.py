@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,8 @@ class Explained:
     other: Option | None  # the best of the others it weighed
 
     def line(self) -> str:
-        """In one line, as wager replay --explain words it."""
-        options = [_words(option) for option in (self.expected, self.other) if option is not None]
-        came = f"{self.round.accepted}/{self.round.drafted} accepted, {self.round.seconds * 1e3:.2f} ms"
-        return " | ".join((f"{self.number:5} {self.round.arm!s:>18}", *options, came))
+        """In one line."""
+        return explained(self.number, self.round, [each for each in (self.expected, self.other) if each is not None])
 
     def json(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -69,6 +67,12 @@ class Explaining:
             self.rounds.append(Explained(len(self.rounds) + 1, piece.round, ours, other))
         if self.then is not None:
             self.then(piece)
+
+
+def explained(number: int, played: Round, options: Sequence[Option]) -> str:
+    """A round in one line: its arm, what was expected of that and of another, and what came."""
+    came = f"{played.accepted}/{played.drafted} accepted, {played.seconds * 1e3:.2f} ms"
+    return " | ".join((f"{number:5} {played.arm!s:>18}", *map(_words, options), came))
 
 
 def _words(option: Option) -> str:

@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from wager.cli.explained import check_explains, explained
 from wager.cli.files import check_writable, write_json
 from wager.cli.replayed import Report, adapted, changes_table
 from wager.cli.simulate import VERIFY, parse_ints
-from wager.core import Context, Round
 from wager.core import recording as recordings
 from wager.core.recording import Text
-from wager.policies import POLICIES, build
-from wager.policies.base import Explains, Option
+from wager.policies import build
+from wager.policies.base import Explains
 from wager.simulation import Replay, RoundCost, VerifyCost, compare, joined
 from wager.simulation.experiment import even_marks
 from wager.simulation.replay import NOISE
@@ -248,13 +248,9 @@ def _cost(body: Mapping[str, Any], where: str) -> RoundCost:
 
 def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[str]:
     """One line for each of the first rounds: what the policy expected of its two best arms, and what came."""
+    check_explains(spec)
     policy = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
-    if not isinstance(policy, Explains):
-        able = [name for name, entry in POLICIES.items() if hasattr(entry.make, "options")]
-        raise ValueError(
-            f"policy {spec.partition(':')[0]!r} does not say what it expects of its arms, so --explain cannot; "
-            + (f"{', '.join(able)} can" if able else "none can yet")
-        )
+    assert isinstance(policy, Explains)
     environment = scenario.start(seed)
     environment.asks = bool(policy.uses & {"hints", "others"})
     environment.asking = getattr(policy, "asking", None)
@@ -264,15 +260,5 @@ def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[s
             return
         label, context = environment.label, environment.context()
         outcome = environment.play(policy.choose(context))
-        yield f"{label:{wide}} {_round(context, outcome, policy.options())}"
+        yield f"{label:{wide}} {explained(context.tokens, outcome, policy.options()[:2])}"
         policy.observe(outcome)
-
-
-def _round(context: Context, outcome: Round, options: Sequence[Option]) -> str:
-    expected = [_option(option) for option in options[:2]]
-    came = f"{outcome.accepted}/{outcome.drafted} accepted, {outcome.seconds * 1e3:.2f} ms"
-    return " | ".join((f"{context.tokens:5} {outcome.arm!s:>18}", *expected, came))
-
-
-def _option(option: Option) -> str:
-    return f"{option.arm}: {option.tokens:.2f} tokens, {option.seconds * 1e3:.2f} ms, {option.goodput:.1f}/s"
