@@ -173,11 +173,12 @@ def standard(
     lengths: Mapping[str, Sequence[int]],
     policies: Sequence[str],
     draft: Any | None,
+    free: Sequence[int] = (),
 ) -> list[Method]:
-    """transformers' three ways, wager with every fixed arm, and wager with each policy over all of them.
+    """transformers' three ways, wager with every fixed arm, and wager with each policy.
 
-    ``drafters`` makes a drafter by name, ``lengths`` says how many tokens each may draft; ``draft`` is the draft model
-    that transformers gets.
+    ``drafters`` makes a drafter by name, ``lengths`` says how many tokens the fixed arms of each draft; policies choose
+    from the same arms, or from drafts of all ``free`` lengths. ``draft`` is the draft model that transformers gets.
     """
     methods = [
         transformers_method(PLAIN, model),
@@ -190,7 +191,7 @@ def standard(
         for length in lengths[name]:
             policy = f"fixed:drafter={name},length={length}"
             methods.append(wager_method(f"wager {name}:{length}", model, policy, [make()], [f"{name}:{length}"]))
-    arms = [f"{name}:{length}" for name in drafters for length in lengths[name]]
+    arms = [f"{name}:{length}" for name in drafters for length in free or lengths[name]]
     return methods + [
         wager_method(f"wager {policy}", model, policy, [make() for make in drafters.values()], arms)
         for policy in policies

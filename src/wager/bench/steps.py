@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wager.core import Hint
-from wager.drafters import Draft, Drafter
+from wager.drafters import Draft, Drafter, registry
 from wager.vllm.metrics import Meter
 from wager.vllm.proposer import Batch
 from wager.vllm.settings import PROPOSER, SCHEDULER, Settings
@@ -105,6 +106,43 @@ def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Step
             sampled = [[int(texts[row, end - 1])] for row, end in enumerate(ends)]
             engine.streams.reset()
     return _cost(PROPOSER, policy, batch, meter.decisions)
+
+
+def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tuple[float, float]:
+    """Most bytes this process has held after the first third of so many requests, and after all of them.
+
+    Real drafters follow texts of phrases that come again; tokens are accepted by chance.
+    """
+    settings = Settings(("suffix", "prompt-lookup"), 5, log_seconds=0.0)
+    drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
+    meter = Meter(PROPOSER, settings.policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
+    engine = Batch(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
+    rng = random.Random(seed)
+    phrases = [[rng.randrange(50_000) for _ in range(6)] for _ in range(3000)]
+    texts, ends = np.zeros((batch, CONTEXT), np.int32), np.zeros(batch, np.int64)
+    left = [0] * batch  # tokens each is still to get
+    drafts: list[list[int]] = [[] for _ in range(batch)]
+    done, held = 0, 0.0
+    while done < requests:
+        sampled = []
+        for row in range(batch):
+            if left[row] <= 0:
+                prompt = [token for _ in range(rng.randrange(7, 34)) for token in rng.choice(phrases)]
+                texts[row, : len(prompt)], ends[row] = prompt, len(prompt)
+                left[row], drafts[row] = rng.randrange(20, 80), []
+                done += 1
+                held = held or (_peak() if done >= requests // 3 else 0.0)
+            new = [*drafts[row][: rng.randint(0, len(drafts[row]))], rng.choice(phrases)[0]]
+            texts[row, ends[row] : ends[row] + len(new)] = new
+            ends[row] += len(new)
+            left[row] -= len(new)
+            sampled.append(new)
+        drafts = engine.propose(sampled, ends, texts)
+    return held, _peak()
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 class _Listening(Meter):

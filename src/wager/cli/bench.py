@@ -99,14 +99,15 @@ def steps(
     count: Annotated[int, typer.Option("--steps", min=50, help="Steps to time of each kind.")] = 2000,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
 ) -> None:
-    """Time what deciding and bookkeeping add to a server's step: both hooks, batches of 16 and 256, no model."""
-    from wager.bench.steps import proposer_hook, scheduler_hook
+    """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
+    from wager.bench.steps import proposer_hook, proposer_memory, scheduler_hook
 
     if json_file is not None:
         check_writable(json_file)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
     cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
+    early, late = proposer_memory()  # first: the most a process ever held does not fall again
     costs = [hook(policy, batch, count) for batch in STEP_LIMITS for hook, policy in track(cases, f"batch {batch}")]
     table = Table(title="microseconds a step", title_justify="left")
     for column in ("hook", "policy", "batch", "median", "p90", "limit"):
@@ -116,6 +117,9 @@ def steps(
         figures = (f"{1e6 * x:.0f}" for x in (cost.median, cost.p90, limit))
         table.add_row(cost.hook, cost.policy, str(cost.batch), *figures, style="red" if cost.median > limit else None)
     Console().print(table)
+    print(f"proposer hook: {early / 1e6:.1f} MB at most after 1,000 requests, {late / 1e6:.1f} MB after 3,000")
     if json_file is not None:
         limits = {str(batch): seconds for batch, seconds in STEP_LIMITS.items()}
-        write_json(json_file, {"steps": count, "limits_seconds": limits, "costs": [cost.json() for cost in costs]})
+        held = {"after_1000_requests": early, "after_3000_requests": late}
+        found = {"costs": [cost.json() for cost in costs], "proposer_bytes": held}
+        write_json(json_file, {"steps": count, "limits_seconds": limits, **found})

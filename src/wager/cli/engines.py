@@ -15,6 +15,7 @@ from rich.table import Table
 from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Device, Dtype, Model
+from wager.cli.simulate import parse_ints
 from wager.core import OFF, Arm
 from wager.policies import build
 
@@ -89,6 +90,9 @@ def generation(
     policy: Annotated[
         list[str] | None, typer.Option("--policy", "-p", help="Policy to run; repeat it.", show_default="six")
     ] = None,
+    lengths: Annotated[
+        str, typer.Option(help="Lengths that policies choose from.", show_default="those of the fixed arms")
+    ] = "",
     datastore: Annotated[Path | None, typer.Option(help="Also the retrieval drafter, over this datastore.")] = None,
     layers: Annotated[int, typer.Option("--draft-layers", min=0, help="Layers of the target that draft; 0: none.")] = 8,
     seed: Annotated[int, typer.Option(help="For the choice and order of prompts and methods.")] = 0,
@@ -98,6 +102,7 @@ def generation(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=task or TASKS, count=count, seed=seed)
+    free = parse_ints(lengths, "--lengths") if lengths else ()
     policies = policy or ["auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput"]
     for spec in policies:
         build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)  # refused now, not after loading a model
@@ -111,13 +116,13 @@ def generation(
 
     target, tokenizer = load(model, dtype=dtype, device=device)
     drafters: dict[str, Callable[[], Drafter]] = {"suffix": Suffix, "prompt-lookup": PromptLookup}
-    lengths = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8)}
+    fixed = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8)}
     if datastore is not None:
-        drafters["retrieval"], lengths["retrieval"] = lambda: Retrieval(datastore), (4,)
+        drafters["retrieval"], fixed["retrieval"] = lambda: Retrieval(datastore), (4,)
     draft = peers.truncated(target, layers) if layers else None
     if draft is not None:
-        drafters["draft-model"], lengths["draft-model"] = lambda: DraftModel(draft), (3,)
-    methods = peers.standard(target, drafters, lengths, policies, draft)
+        drafters["draft-model"], fixed["draft-model"] = lambda: DraftModel(draft), (3,)
+    methods = peers.standard(target, drafters, fixed, policies, draft, free)
     asked = [(prompt, prompt.ids(tokenizer, longest, target.device)) for prompt in chosen]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -136,6 +141,7 @@ def generation(
             "prompts": len(asked),
             "max_tokens": tokens,
             "draft_layers": layers,
+            "lengths": list(free),
         }
         write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
 

@@ -46,6 +46,7 @@ class Auto(ArmPolicy):
         if unknown := sorted(self.without - set(IDEAS)):
             raise ValueError(f"auto has no idea {unknown[0]!r} to do without; it has {', '.join(IDEAS)}")
         self._by_ratio = "pace" in self.without
+        self._unshared, self._unhinting = "sharing" in self.without, "hints" in self.without
         self.budget = budget
         self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.place = {name: i for i, name in enumerate(self.drafters)}
@@ -204,13 +205,14 @@ class Auto(ArmPolicy):
         """What a drafter proposes, if it was asked and proposes anything."""
         hints = context.hints
         hint = hints.get(name)
-        if hint is None or "sharing" in self.without:
+        if hint is None or self._unshared:
             return None
-        self.hinted.add(i)
+        if i not in self.hinted:
+            self.hinted.add(i)
         length = min(hint.size or (self.longest if hint.match else 0), self.longest)
         if not length:
             return None
-        if "hints" in self.without:
+        if self._unhinting:
             return Proposal(Hint(2, size=length), length, ())
         common = context.shared.get(name, NOBODY)
         others = [

@@ -126,15 +126,17 @@ class Survival:
             else:
                 base += then
         chances = proposal.chances = []
+        note, bucket, deep = chances.append, _BUCKET, w[_DEEP]
+        none = w[CONFIDENCE]
         alive = 1.0
         for j in range(proposal.length):
             if turns is not None and j in turns:
                 base += turns[j]
-            z = base + w[_BUCKET[int(sure[j] * GRID)] if j < told else CONFIDENCE] + w[_DEPTH[j] if j < 4 else _DEEP]
+            z = base + (w[bucket[int(sure[j] * GRID)]] if j < told else none) + (w[POSITION + j] if j < 4 else deep)
             p = 1.0 / (1.0 + exp(-z)) if z > -STEEP else 0.0
             if p > SURE:
                 p = SURE
-            chances.append(p)
+            note(p)
             alive *= p
             if alive < least:
                 break
