@@ -1181,3 +1181,18 @@ def test_it_drafts_again_when_acceptance_recovers() -> None:
 
 def test_it_drafts_again_when_the_load_falls() -> None:
     assert share_off_at_the_end(Serving(goal=60_000, load=(64, 2)), 0) < 0.2
+
+
+def test_a_batch_whose_drafter_never_fills_its_drafts_is_not_tried_for_ever() -> None:
+    policy = build("auto", (OFF, *(Arm("ngram", n) for n in (1, 2, 3))))
+    played = []
+    for _ in range(300):
+        arm = policy.choose(Context(policy.arms, batch=8))
+        drafted = 4 * arm.length  # half of the requests find nothing to propose
+        accepted = drafted // 4
+        seconds = 0.02 + 0.002 * drafted  # no draft is worth that
+        policy.observe(
+            Round(arm, drafted, accepted, 8 + accepted, 8, rejected=4 * (arm.length > 0), verify_seconds=seconds)
+        )
+        played.append(arm)
+    assert played[-100:].count(OFF) > 80

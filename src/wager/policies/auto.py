@@ -69,6 +69,7 @@ class Auto(ArmPolicy):
         self.doze = [1] * count  # rounds it sleeps when it does not pay
         self.calm = 0  # rounds since a drafter fell asleep or woke
         self.blind = 0  # rounds since something was drafted
+        self.tried: dict[int, list[int]] = {}  # size of batch -> steps of each kind that were learned from
         self.hinted: set[int] = set()  # drafters that tell beforehand
         self._asked: list[Proposal | None] = [None] * count
         self._weighed: list[Weighed] = []
@@ -351,6 +352,8 @@ class Auto(ArmPolicy):
         if seconds > 1e-9:
             self.costs.learn(round.batch, round.drafted, self.longest * round.batch, seconds)
             self.pace.learn(round.batch, round.emitted, round.seconds)
+            # by what was played: a drafter may have had less to propose than it was allowed
+            self.note(round.batch, kind_of(round.arm.budget, self.longest))
         if round.lag_seconds:
             self.drafting.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
         arm = round.arm
@@ -359,6 +362,10 @@ class Auto(ArmPolicy):
         if round.drafted:
             self.curves.learn_all(_key(round.arm), round.accepted, round.rejected, round.arm.length)
 
+    def note(self, count: int, kind: int) -> None:
+        """A step of this kind was learned from."""
+        self.tried.setdefault(1 << count.bit_length(), [0, 0, 0])[kind] += 1
+
     def trial(self, size: int, values: Sequence[float], goodput: Sequence[float]) -> tuple[int, int]:
         """The kind of step to play, and whether with more (1) or fewer (-1) tokens than seems best.
 
@@ -366,7 +373,8 @@ class Auto(ArmPolicy):
         """
         leader = max(range(3), key=values.__getitem__)
         best = max(goodput)
-        tries, steps = self.costs.tried(size)
+        tries = self.tried.get(size, [0, 0, 0])
+        steps = sum(tries)
         for kind in (OFF_STEP, RAGGED, UNIFORM):  # off costs at most the tokens of a step: it is tried in any case
             if tries[kind] < TRIES and goodput[kind] > (best / 2 if kind else 0.0):
                 return kind, 0
@@ -403,6 +411,7 @@ class Auto(ArmPolicy):
             "doze": list(self.doze),
             "calm": self.calm,
             "blind": self.blind,
+            "tried": {size: list(tries) for size, tries in self.tried.items()},
             "hinted": sorted(self.hinted),
             "asked": [proposal and proposal.saved for proposal in self._asked],
         }
@@ -412,7 +421,7 @@ class Auto(ArmPolicy):
         for name, value in saved.items():
             if name in ("worth", "asleep", "doze"):
                 setattr(self, name, list(value))
-            elif name in ("calm", "blind"):
+            elif name in ("calm", "blind", "tried"):
                 setattr(self, name, value)
             elif name == "hinted":
                 self.hinted = set(value)

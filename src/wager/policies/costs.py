@@ -265,11 +265,6 @@ class Costs:
         a, b, c, r = theta
         return max(a + b * count, 1e-9), c, r
 
-    def tried(self, size: int) -> tuple[list[int], int]:
-        """Steps of each kind that were learned from, and steps of all kinds, in batches of this size."""
-        fit = self.sizes.get(size)
-        return (fit.tries, fit.steps) if fit is not None else ([0, 0, 0], 0)
-
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> None:
         """One step more: so many draft tokens of at most ``full`` for so many requests."""
         size, kind = 1 << count.bit_length(), kind_of(drafted, full)

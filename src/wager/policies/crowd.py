@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wager.policies.base import require
-from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM
+from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, kind_of
 from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import (
     AGAINST,
@@ -131,7 +131,9 @@ class Crowd:
         auto = self.auto
         if outcome.seconds > 0.0:
             seconds = outcome.seconds + outcome.draft_seconds
-            auto.costs.learn(count, int(np.add.reduce(outcome.drafted)), longest * count, seconds)
+            drafted = int(np.add.reduce(outcome.drafted))
+            auto.costs.learn(count, drafted, longest * count, seconds)
+            auto.note(count, kind_of(drafted, longest * count))
             auto.pace.learn(count, int(np.add.reduce(outcome.emitted)), seconds)
         if rows.work is None:
             self._survival(rows, rows.size)
