@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wager.policies.base import require
-from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, kind_of
+from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM
 from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import (
     AGAINST,
@@ -56,6 +56,7 @@ class Crowd:
         self.auto = auto
         self.drafters = len(auto.drafters)
         self.turn = 0  # which rows of a large batch are learned from
+        self.kind = OFF_STEP  # of the step chosen last
         self.luck: Floats = np.zeros((16, max(1, self.drafters)))  # by slot and drafter
         self._numbers = np.arange(1024)
         self._parts: dict[int, Floats] = {}
@@ -100,6 +101,7 @@ class Crowd:
             tokens, seconds = count + float(kept.sum()), base + token * full
             values[UNIFORM], goodput[UNIFORM] = tokens - rate * seconds, tokens / seconds
         kind, vary = auto.trial(size, values, goodput)
+        self.kind = kind
         if kind == OFF_STEP:
             return _nobody(count)
         if kind == UNIFORM:
@@ -131,9 +133,8 @@ class Crowd:
         auto = self.auto
         if outcome.seconds > 0.0:
             seconds = outcome.seconds + outcome.draft_seconds
-            drafted = int(np.add.reduce(outcome.drafted))
-            auto.costs.learn(count, drafted, longest * count, seconds)
-            auto.note(count, kind_of(drafted, longest * count))
+            auto.costs.learn(count, int(np.add.reduce(outcome.drafted)), longest * count, seconds)
+            auto.note(count, self.kind)
             auto.pace.learn(count, int(np.add.reduce(outcome.emitted)), seconds)
         if rows.work is None:
             self._survival(rows, rows.size)
@@ -297,11 +298,11 @@ class Crowd:
     @property
     def saved(self) -> dict[str, Any]:
         """What is known of requests under way."""
-        return {"turn": self.turn, "luck": self.luck.tolist()}
+        return {"turn": self.turn, "kind": self.kind, "luck": self.luck.tolist()}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
-        self.turn, self.luck = saved["turn"], np.array(saved["luck"])
+        self.turn, self.kind, self.luck = saved["turn"], saved["kind"], np.array(saved["luck"])
 
 
 def _nobody(count: int) -> tuple[Ints, Ints]:
