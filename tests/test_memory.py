@@ -251,7 +251,7 @@ def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
     assert len({default_path(key) for key in keys}) == len(keys)
     monkeypatch.undo()
     assert default_path(described(policy, tiny(), [Suffix()], arms)) == default_path(keys[0]), "found again"
-    at = "/root/.cache/huggingface/hub/models--org--name/snapshots/0123abcd"
+    at = "/home/someone/.cache/huggingface/hub/models--org--name/snapshots/0123abcd"
     named.name_or_path = at
     assert described(policy, named, [suffix], arms)["model"] == "org/name", "online or not, the same model"
 
