@@ -20,7 +20,7 @@ from typer.testing import CliRunner  # noqa: E402
 from wager.bench.reference import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
-from wager.vllm.settings import DRAFTERS, MAX_LENGTH, Settings  # noqa: E402
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings  # noqa: E402
 
 ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
@@ -203,5 +203,5 @@ def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) 
     content = json.loads(state.read_text())
     said = dict(zip(HOOKS[server.log.stem][::2], HOOKS[server.log.stem][1::2], strict=True))
     drafters = tuple(said.get("--drafter", ",".join(DRAFTERS)).split(","))
-    settings = Settings(drafters, int(said.get("--max-length", MAX_LENGTH)), said.get("--policy", ""))
+    settings = Settings(drafters, int(said.get("--max-length", MAX_LENGTH)), said.get("--policy", POLICY))
     settings.build_policy().load(content)
