@@ -84,7 +84,7 @@ class Texts:
 
 
 def make(
-    policy: str = "", drafters: tuple[str, ...] = ("suffix", "prompt-lookup"), *, steady: bool = False, **given: Any
+    policy: str = "auto", drafters: tuple[str, ...] = ("suffix", "prompt-lookup"), *, steady: bool = False, **given: Any
 ) -> Batch:
     """A batch; a steady one's clock shows a millisecond more whenever it is read."""
     settings = Settings(drafters, policy=policy, log_seconds=0.0, **given)

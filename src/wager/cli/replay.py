@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from wager.cli.bars import compared
 from wager.cli.explained import check_explains, explained
 from wager.cli.files import check_writable, write_json
 from wager.cli.replayed import Report, adapted, changes_table
@@ -22,7 +21,7 @@ from wager.core import recording as recordings
 from wager.core.recording import Text
 from wager.policies import build
 from wager.policies.base import Explains
-from wager.simulation import Replay, RoundCost, VerifyCost, compare, joined
+from wager.simulation import Replay, RoundCost, VerifyCost, joined
 from wager.simulation.experiment import even_marks
 from wager.simulation.replay import NOISE
 
@@ -122,27 +121,8 @@ def command(
         for line in _explained(scenario, chosen[0], seed, explain):
             print(line)
         return
-    bar = Progress(
-        TextColumn("replaying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("runs,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        progress = bar.add_task("", total=None)
-        comparison = compare(
-            scenario,
-            chosen,
-            runs=runs,
-            seed=seed,
-            jobs=jobs or os.cpu_count() or 1,
-            marks=even_marks(scenario.goal) if phases is not None else None,
-            progress=lambda done, of: bar.update(progress, completed=done, total=of),
-        )
+    marks = even_marks(scenario.goal) if phases is not None else None
+    comparison = compared("replaying", scenario, chosen, jobs, runs=runs, seed=seed, marks=marks)
     report = Report(comparison, sorted({text.label for text in texts}))
     console = Console()
     if not console.is_terminal:  # a pipe has no width of its own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -11,9 +10,9 @@ from typing import Annotated, Any, cast
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from wager.cli.bars import compared
 from wager.cli.files import check_writable, data_file, write_json
 from wager.cli.replayed import adapted, changes_table
 from wager.core import Request, TraceWriter
@@ -27,7 +26,6 @@ from wager.simulation import (
     Serving,
     Stream,
     VerifyCost,
-    compare,
     load_trace,
     play,
     theory,
@@ -201,28 +199,8 @@ def command(
         raise ValueError(f"{record} exists; a trace is never overwritten")
     chosen = policy or DEFAULT_POLICIES[env]
 
-    bar = Progress(
-        TextColumn("simulating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("runs,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("", total=None)
-        comparison = compare(
-            scenario,
-            chosen,
-            runs=runs,
-            seed=seed,
-            jobs=jobs or os.cpu_count() or 1,
-            warmup=warmup,
-            marks=even_marks(tokens) if loads else None,
-            progress=lambda done, of: bar.update(task, completed=done, total=of),
-        )
+    marks = even_marks(tokens) if loads else None
+    comparison = compared("simulating", scenario, chosen, jobs, runs=runs, seed=seed, warmup=warmup, marks=marks)
     title = f"{env} {acceptances}: {tokens:,} tokens, {runs} runs"
     out = Console()
     if not out.is_terminal:  # a pipe has no width of its own
