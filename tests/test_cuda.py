@@ -1,7 +1,9 @@
-"""The CUDA path: kernels against torch, graphs against the model's own forward, a cache that grows and moves."""
+"""The CUDA path: kernels against torch, graphs against the model's own forward, trees, a cache that grows and moves."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +26,19 @@ def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any
     return getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype).eval()
 
 
+def tree_of(rng: random.Random, width: int) -> list[int]:
+    """Random parents: now a bush, now nearly a chain."""
+    deep = rng.random()
+    return [-1, *(at if rng.random() < deep else rng.randrange(-1, at + 1) for at in range(width - 1))]
+
+
+def path_to(parents: Sequence[int], at: int) -> list[int]:
+    path = [at]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_norm_and_gate_round_as_the_model_does(dtype: torch.dtype) -> None:
     from wager.models import kernels
@@ -40,10 +55,15 @@ def test_norm_and_gate_round_as_the_model_does(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("width", "start"), [(1, 0), (1, 700), (5, 100), (9, 63), (24, 300)])
-def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int) -> None:
+@pytest.mark.parametrize(("width", "start"), [(1, 0), (1, 700), (5, 100), (9, 63), (24, 300), (64, 0), (64, 250)])
+@pytest.mark.parametrize("tree", [False, True])
+def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int, tree: bool) -> None:
     from wager.models import kernels
+    from wager.models.runner import ancestry, seen
 
+    parents = tree_of(random.Random(width), width) if tree else range(-1, width - 1)
+    depths, words = ancestry(parents)
+    at = torch.tensor(depths, device="cuda") + start
     heads, groups, head, capacity = 8, 2, 64, 1024
     cache = torch.randn(2, 2, groups, capacity, head, device="cuda", dtype=dtype)
     wanted_cache = cache.clone()
@@ -56,18 +76,20 @@ def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int)
 
     def rotated(x: torch.Tensor) -> torch.Tensor:
         turned = torch.cat((-x[..., head // 2 :], x[..., : head // 2]), -1)
-        return x * cos[start : start + width, None] + turned * sin[start : start + width, None]
+        return x * cos[at, None] + turned * sin[at, None]
 
     wanted_q, wanted_k = rotated(q), rotated(k)
     wanted_cache[1, 0, :, start : start + width] = wanted_k.transpose(0, 1)
     wanted_cache[1, 1, :, start : start + width] = v.transpose(0, 1)
     addresses = (cache.data_ptr(), cos.data_ptr(), negated.data_ptr())
-    where = torch.tensor([*addresses, capacity, start], device="cuda")
+    given = [*addresses, capacity, start, int(tree), *[0] * width]
+    where = torch.tensor([*given, *depths, *words] if tree else given, device="cuda")
     scratch = torch.empty(groups, kernels.SPLITS, kernels.rows_for(heads // groups * width), head + 2, device="cuda")
     got = kernels.attention(q, k, v, where, 1, scratch)
     assert torch.allclose(cache.float(), wanted_cache.float(), atol=ERROR[dtype])
     keys, values = (wanted_cache[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
-    mask = torch.ones(width, start + width, device="cuda").tril(start).bool()
+    before = torch.ones(width, start, dtype=torch.bool, device="cuda")
+    mask = torch.cat((before, seen(words, torch.device("cuda"))), 1)
     mixed = scaled_dot_product_attention(wanted_q.transpose(0, 1).float(), keys.float(), values.float(), attn_mask=mask)
     assert torch.allclose(got.float(), mixed.transpose(0, 1).reshape(width, -1), atol=ERROR[dtype])
 
@@ -89,6 +111,96 @@ def test_graphs_give_the_models_own_logits(kind: str, head: int) -> None:
         assert torch.allclose(ours, theirs, atol=1e-4)
         for each in (graphs, eager):
             each.crop(each.length - width // 2)
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+def test_graphs_give_a_tree_the_logits_of_the_model_and_of_each_path_alone(kind: str) -> None:
+    from wager.models.eager import Eager
+    from wager.models.graphs import WIDTHS, Graphs
+
+    model = tiny(kind)
+    graphs, eager, alone = Graphs(model), Eager(model), Graphs(model)
+    assert graphs.trees
+    assert eager.trees
+    rng = random.Random(1)
+    prefix = [rng.randrange(512) for _ in range(100)]
+    for each in (graphs, eager, alone):
+        each.begin()
+        each.prefill(prefix)
+    for width in (*WIDTHS, 10, 17, 33, 40, 61):
+        parents, tokens = tree_of(rng, width), [rng.randrange(512) for _ in range(width)]
+        ours = graphs.forward(tokens, width, parents).clone()
+        assert torch.allclose(ours, eager.forward(tokens, width, parents), atol=1e-4)
+        at = rng.randrange(width)
+        path = path_to(parents, at)
+        assert torch.allclose(ours[at], alone.forward([tokens[i] for i in path], 1)[0], atol=1e-4)
+        graphs.keep([])
+        eager.keep([])
+        alone.crop(100)
+        # chains after trees: what a tree left in the graphs' input must not be taken for tokens
+        for chain in (3, 10, 40):
+            more = [rng.randrange(512) for _ in range(chain)]
+            assert torch.allclose(graphs.forward(more, chain), eager.forward(more, chain), atol=1e-4)
+            graphs.crop(100)
+            eager.crop(100)
+
+
+def test_a_path_kept_on_the_device_goes_on_like_a_text_read_afresh_and_so_do_its_features() -> None:
+    from wager.models.graphs import Graphs
+
+    model = tiny()
+    for seed in range(4):
+        rng = random.Random(seed)
+        graphs, fresh = Graphs(model), Graphs(model)
+        graphs.begin()
+        fresh.begin()
+        graphs.watch()
+        text = [rng.randrange(512) for _ in range(rng.choice([1, 70, 200]))]  # past 256 tokens the cache moves
+        graphs.prefill(text)
+        for _ in range(10):
+            width = rng.randrange(2, 65)
+            parents, tokens = tree_of(rng, width), [rng.randrange(512) for _ in range(width)]
+            logits = graphs.forward(tokens, width, parents)
+            new = graphs.features[graphs.before : graphs.length]
+            assert torch.allclose(graphs.project(new), logits, atol=1e-4)
+            path = path_to(parents, rng.randrange(width))
+            graphs.keep(path)
+            text += [tokens[at] for at in path]
+            assert graphs.length == len(text)
+        assert torch.allclose(graphs.forward([7, 8], 2), fresh.forward([*text, 7, 8], 2), atol=1e-4)
+        with torch.no_grad():
+            ids = torch.tensor([[*text, 7, 8]], device="cuda")
+            theirs = model(ids, output_hidden_states=True).hidden_states[-1][0]
+        assert torch.allclose(graphs.features[: graphs.length], theirs, atol=1e-4)
+
+
+def test_greedy_text_with_trees_is_the_same() -> None:
+    import wager
+
+    model = tiny()
+    decoder = wager.Decoder(model, drafters="suffix", policy="random", lengths=(1, 3, 8), trees=("2x8", "4x30"))
+    kept = 0
+    for seed in range(4):
+        prompt = torch.randint(0, 512, (1, 20), generator=torch.Generator().manual_seed(seed)).cuda().repeat(1, 2)
+        theirs = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=120, do_sample=False)
+        answer = decoder.generate(prompt, max_new_tokens=120, do_sample=False)
+        assert answer.tokens == theirs[0, 40:].tolist()
+        kept += sum(r.accepted for r in answer.rounds if r.arm.tree is not None)
+    assert kept > 20
+
+
+def test_sampling_with_trees_runs_on_the_device() -> None:
+    from wager.decoding.acceptance import accept_tree_sampled
+
+    p = torch.softmax(torch.randn(8, 512, device="cuda"), -1)
+    q = torch.softmax(torch.randn(7, 512, device="cuda"), -1)
+    parents = [-1, -1, 0, 0, 1, 3, -1]
+    for given in (q, None):
+        twice = [
+            [accept_tree_sampled(p, [1, 2, 3, 4, 5, 6, 7], parents, given, generator) for _ in range(20)]
+            for generator in (torch.Generator("cuda").manual_seed(3), torch.Generator("cuda").manual_seed(3))
+        ]
+        assert twice[0] == twice[1]
 
 
 def test_a_growing_cache_needs_no_new_capture() -> None:

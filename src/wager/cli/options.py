@@ -12,7 +12,7 @@ import typer
 
 from wager.cli.simulate import parse_ints
 from wager.core import OFF, Arm
-from wager.drafters import registry
+from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
 from wager.policies import build
 from wager.policies.registry import parse
@@ -36,9 +36,7 @@ PolicySpec = Annotated[
 Drafters = Annotated[
     str,
     typer.Option(
-        help="Who drafts, separated by commas: "
-        + ", ".join(entry.written(name) for name, entry in registry.DRAFTERS.items())
-        + ".",
+        help="Who drafts, separated by commas: " + ", ".join(registry.written()) + ".",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -178,6 +176,8 @@ class Options:
     def _check_drafters(self) -> list[str]:
         """The drafters' names; what can be found out without a model is found out."""
         specs = [spec.strip() for spec in self.drafters.split(",")]
+        if shipped.available(self.model):  # else the model's weights tell what there is for it
+            specs = shipped.expand(specs, self.model)
         parsed = [registry.parse(spec) for spec in specs]
         self.specs = [spec for spec, (name, _) in zip(specs, parsed, strict=True) if name != "off"]
         names = [name for name, _ in parsed if name != "off"]
@@ -186,6 +186,7 @@ class Options:
         for name, value in parsed:
             if name == "retrieval":
                 Datastore.open(value).close()
+            shipped.known(f"{name}={value}" if value else name, self.model)
         return names
 
     def _check_policy(self, arms: tuple[Arm, ...]) -> None:

@@ -7,6 +7,13 @@ Greedy: a drafted token stands while it is the target's own choice. Sampling (Le
     if all are kept, draw one more from p.
 
 A drafter that proposes x for certain has q(x) = 1: x is kept with probability p(x), and the residual is p without x.
+
+In a tree every token may be followed by several (Miao et al. 2023, Jeon et al. 2024: recursive rejection sampling
+without replacement). They are tried in order, each by the rule above, and what one leaves is the p of the next:
+
+    keep child x_i, drawn from q_i, with probability min(1, p_i(x_i) / q_i(x_i)), and go on below it;
+    otherwise p_{i+1} = max(0, p_i - q_i), normalised, and q_{i+1} = q_i without x_i, normalised;
+    after the last child, draw from what is left of p.
 """
 
 from __future__ import annotations
@@ -51,6 +58,107 @@ def accept_sampled(
     following = torch.multinomial(residual, 1, generator=generator)
     both = torch.stack((accepted, following[0])).tolist()
     return both[0], both[1]
+
+
+def accept_tree_greedy(choices: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """The path of the target's own choices through a tree, as indices of ``tokens``.
+
+    ``choices`` holds the one after the text's last token, then the one after each of the tree's.
+    """
+    path: list[int] = []
+    last = -1
+    for at, parent in enumerate(parents):  # parents come first, so one pass follows the path down
+        if parent == last and tokens[at] == choices[last + 1]:
+            path.append(at)
+            last = at
+    return path
+
+
+def accept_tree_sampled(
+    p: torch.Tensor,  # (tokens + 1, vocabulary), the target's after the text's last token, and after each of the tree's
+    tokens: Sequence[int],
+    parents: Sequence[int],  # the index of the token before each, -1: the text's last; siblings differ
+    q: torch.Tensor | None,  # (tokens, vocabulary), what each was drawn from; None: each was proposed for certain
+    generator: torch.Generator | None = None,
+) -> tuple[list[int], int]:
+    """The path that is kept, as indices of ``tokens``, and the token that follows it.
+
+    Siblings were drawn one after the other without replacement; their rows of ``q`` are what that began with.
+    """
+    below: list[list[int]] = [[] for _ in range(len(tokens) + 1)]  # by row of p: what comes next in the tree
+    for at, parent in enumerate(parents):
+        below[parent + 1].append(at)
+    path: list[int] = []
+    if q is None:
+        return _accept_certain(p, tokens, parents, below, generator)
+    while True:
+        row = path[-1] + 1 if path else 0
+        kept, following = _try(p[row], q, below[row], tokens, generator)
+        if kept is None:
+            return path, following
+        path.append(kept)
+
+
+def _accept_certain(
+    p: torch.Tensor,
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    below: Sequence[Sequence[int]],
+    generator: torch.Generator | None,
+) -> tuple[list[int], int]:
+    """As above, where q is one at each token: p only loses those refused, so one number a token decides.
+
+    Two transfers, however deep the tree.
+    """
+    path: list[int] = []
+    if tokens:
+        rows, drafted = torch.tensor((parents, tokens), device=p.device)
+        luck = torch.rand(len(tokens), device=p.device, generator=generator)
+        chances, luck_of = torch.stack((p[rows + 1, drafted], luck.to(p.dtype))).tolist()
+    row = 0
+    while True:
+        left = 1.0  # of p, not refused
+        for at in below[row]:
+            if luck_of[at] * left < chances[at]:
+                path.append(at)
+                break
+            left -= chances[at]
+        else:
+            break
+        row = path[-1] + 1
+    rest = p[row]
+    if below[row]:
+        rest = rest.index_fill(0, torch.tensor([tokens[at] for at in below[row]], device=p.device), 0)
+        rest = torch.where(rest.sum() > 0, rest, p[row])  # rounding may have left nothing
+    return path, int(torch.multinomial(rest, 1, generator=generator))
+
+
+def _try(
+    p: torch.Tensor,  # (vocabulary,)
+    q: torch.Tensor,
+    children: Sequence[int],
+    tokens: Sequence[int],
+    generator: torch.Generator | None,
+) -> tuple[int | None, int]:
+    """Of a token's children the one that is kept, if one is, and the token that follows if none is; one transfer."""
+    if not children:
+        return None, int(torch.multinomial(p, 1, generator=generator))
+    drafted = torch.tensor([tokens[at] for at in children], device=p.device)
+    kept_with = []
+    for tried, at in enumerate(children):
+        token = drafted[tried : tried + 1]
+        own = q[at].index_fill(0, drafted[:tried], 0)
+        # A token that could not have been drawn was proposed for certain.
+        certain = torch.zeros_like(own).index_fill_(0, token, 1)
+        own = torch.where(own[token] > 0, own / own.sum(), certain)
+        kept_with.append(p[token] / own[token])
+        left = (p - own).clamp_(min=0)
+        total = left.sum()
+        p = torch.where(total > 0, left / total, p)  # where rounding left nothing, it was as good as kept
+    following = torch.multinomial(p, 1, generator=generator)
+    kept = torch.rand(len(children), device=p.device, generator=generator) < torch.cat(kept_with)
+    *keeps, last = torch.cat((kept, following)).tolist()
+    return next((at for at, keep in zip(children, keeps, strict=True) if keep), None), last
 
 
 def overlap(p: torch.Tensor, draft: Sequence[int], q: torch.Tensor | None) -> tuple[float, ...]:

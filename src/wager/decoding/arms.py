@@ -1,20 +1,26 @@
-"""The arms a decoder plays: its drafters, and the lengths they draft."""
+"""The arms a decoder plays: its drafters, the lengths they draft and the trees."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from wager.core import OFF, Arm
-from wager.drafters import Drafter, registry
-from wager.models import load
+from wager.core import OFF, Arm, Tree
+from wager.drafters import Drafter, registry, shipped
+from wager.models import load, load_model
+from wager.models.fingerprint import fingerprint
+from wager.models.runner import WIDEST_TREE, Runner
 
 
 def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer: Any) -> dict[str, Drafter]:
     """The drafters by name."""
 
     def load_draft_model(name: str) -> Any:
-        draft, theirs = load(name, dtype=str(model.dtype).removeprefix("torch."), device=str(model.device))
+        like: dict[str, Any] = {"dtype": str(model.dtype).removeprefix("torch."), "device": str(model.device)}
+        if (Path(name) / "config.json").is_file() and not any(Path(name).glob("tokenizer*")):
+            return load_model(name, **like)  # it has the target's tokenizer, or says otherwise by its vocabulary's size
+        draft, theirs = load(name, **like)
         if tokenizer is not None and theirs.get_vocab() != tokenizer.get_vocab():
             raise ValueError(
                 f"draft model {name!r} has another vocabulary than the target; choose one of the same family"
@@ -22,10 +28,13 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
         return draft
 
     names = wanted.split(",") if isinstance(wanted, str) else wanted
+    known: dict[str, Any] = {"target": getattr(model, "name_or_path", ""), "mark": lambda: fingerprint(model)}
     built: dict[str, Drafter] = {}
-    for item in names:
+    for item in shipped.expand(names, **known):
         drafter = (
-            registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer) if isinstance(item, str) else item
+            registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer, **known)
+            if isinstance(item, str)
+            else item
         )
         if drafter is None:
             continue
@@ -36,17 +45,66 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
 
 
 def build_arms(
-    arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter], lengths: Sequence[int]
+    arms: Sequence[Arm | str] | None,
+    drafters: Mapping[str, Drafter],
+    lengths: Sequence[int],
+    trees: str | Sequence[Tree | str] = (),
 ) -> tuple[Arm, ...]:
-    """Plain decoding first, then every drafter with every length, or the arms asked for."""
+    """Plain decoding first, then every drafter with every length, as a chain and in every tree; or the arms asked for.
+
+    ``trees`` are shapes such as ``4x16``, for the drafters that can draft trees, as deep as the lengths that fit in.
+    """
+    trees = [tree for tree in trees.split(",") if tree] if isinstance(trees, str) else trees
     if arms is None:
         if not lengths or min(lengths) < 1:
             raise ValueError(f"draft lengths are 1 or more, not {list(lengths)}")
-        return OFF, *(Arm(name, length) for name in drafters for length in sorted(set(lengths)))
+        lengths = sorted(set(lengths))
+        return OFF, *(Arm(name, length) for name in drafters for length in lengths), *_trees(drafters, lengths, trees)
+    if trees:
+        raise ValueError("arms are named one by one; write a tree's among them, as 'drafter:length@4x16'")
     given = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
     for arm in given:
-        if arm != OFF and (arm.drafter not in drafters or arm.tree is not None):
-            raise ValueError(
-                f"no drafter here for arm {arm}; there are {', '.join(drafters) or 'none'}, drafting chains"
-            )
+        if arm != OFF and arm.drafter not in drafters:
+            raise ValueError(f"no drafter here for arm {arm}; there are {', '.join(drafters) or 'none'}")
+        if arm.tree is not None:
+            _check(arm.tree)
+            if not drafters[arm.drafter].trees:
+                raise ValueError(f"no tree can be had for arm {arm}: drafter {arm.drafter!r} drafts chains only")
     return OFF, *dict.fromkeys(arm for arm in given if arm != OFF)
+
+
+def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
+    """Refuse arms with trees where the target verifies chains only."""
+    tree = next((arm for arm in arms if arm.tree is not None), None)
+    if tree is not None and not target.trees:
+        raise ValueError(f"this target verifies chains only, so arm {tree} cannot be played; leave out the trees")
+
+
+def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Sequence[Tree | str]) -> list[Arm]:
+    shapes = dict.fromkeys(_shape(tree) for tree in trees)
+    able = [name for name, drafter in drafters.items() if drafter.trees]
+    if shapes and not able:
+        raise ValueError(f"no drafter here drafts trees; there are {', '.join(drafters) or 'none'}, drafting chains")
+    for shape in shapes:
+        _check(shape)
+        if lengths[0] > shape.nodes:
+            raise ValueError(f"a tree {shape} is at most {shape.nodes} deep; give a length of at most that")
+    return [
+        Arm(name, length, shape) for name in able for shape in shapes for length in lengths if length <= shape.nodes
+    ]
+
+
+def _shape(tree: Tree | str) -> Tree:
+    """A shape, or how one is written, BREADTHxNODES."""
+    if isinstance(tree, Tree):
+        return tree
+    breadth, _, nodes = tree.strip().partition("x")
+    if not (breadth.isdecimal() and nodes.isdecimal()):
+        raise ValueError(f"{tree!r} is not the shape of a tree; write BREADTHxNODES, such as 4x16")
+    return Tree(int(breadth), int(nodes))
+
+
+def _check(tree: Tree) -> None:
+    most = WIDEST_TREE - 1  # the text's last token goes along
+    if tree.nodes > most:
+        raise ValueError(f"a tree has at most {most} nodes, not {tree.nodes}")

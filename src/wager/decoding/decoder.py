@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from wager.core import Arm, TraceWriter
+from wager.core import Arm, TraceWriter, Tree
 from wager.core import Request as RequestRecord
-from wager.decoding.arms import build_arms, build_drafters
+from wager.decoding.arms import build_arms, build_drafters, fit_arms
 from wager.decoding.features import Prompts
 from wager.decoding.generation import BONUS, PLAIN, Generation, Piece
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
@@ -39,7 +39,8 @@ class Decoder:
 
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
-    from. ``arms`` names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
+    from. ``trees`` adds drafts in trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all). ``arms``
+    names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
     makes it start afresh with each, and ``memory`` keeps it from run to run: True in the user's cache, per model,
     drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come;
     ``trace`` records every round. One decoder answers one request at a time.
@@ -53,6 +54,7 @@ class Decoder:
         drafters: str | Sequence[str | Drafter] = DRAFTERS,
         policy: str | Policy = POLICY,
         lengths: Sequence[int] = LENGTHS,
+        trees: str | Sequence[Tree | str] = (),
         arms: Sequence[Arm | str] | None = None,
         forget: bool = False,
         memory: bool | str | Path = False,
@@ -67,7 +69,7 @@ class Decoder:
             raise ValueError("forget starts every text from nothing, and memory from what was learned; leave out one")
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer)
-        self.arms = build_arms(arms, self.drafters, lengths)
+        self.arms = build_arms(arms, self.drafters, lengths, trees)
         known = {} if tokens is None else {"tokens": tokens}
         self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         self.prompts = Prompts()
@@ -139,10 +141,12 @@ class Decoder:
 
     def _take(self, target: Runner) -> None:
         """Go on with this target, prepared for every width a round can have."""
+        fit_arms(self.arms, target)
         self.target, self._vocabulary = target, target.vocabulary
         for drafter in self.drafters.values():
             drafter.fit(target.vocabulary)
-        target.warm(range(1, 2 + max(arm.length for arm in self.arms)))
+            drafter.follow(target)
+        target.warm(range(1, 2 + max(arm.budget for arm in self.arms)))
 
     def current_target(self) -> Runner:
         """The runner that fits the model as it is now."""
@@ -218,6 +222,8 @@ class Decoder:
         request = Request(
             prompt, prepared.processors, Stopping(prepared.criteria, target.limit), prepared.sample, generator
         )
+        for drafter in self.drafters.values():
+            drafter.follow(target)
         if target is self.target:
             target.begin()
         if self.forget and hasattr(self.policy, "reset"):

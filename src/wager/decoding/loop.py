@@ -10,7 +10,14 @@ from typing import NamedTuple
 import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round
-from wager.decoding.acceptance import accept_greedy, accept_sampled, overlap
+from wager.decoding.acceptance import (
+    accept_greedy,
+    accept_sampled,
+    accept_tree_greedy,
+    accept_tree_sampled,
+    overlap,
+)
+from wager.decoding.arms import fit_arms
 from wager.decoding.processors import Processors
 from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, in_common
@@ -64,6 +71,7 @@ class Loop:
         self.asking = getattr(policy, "asking", None) if wanted < EVERYTHING else None
         self.dear = [d for d in drafters.values() if not d.cheap]
         self.longest = max(arm.length for arm in arms)
+        fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
         self.finish = ""
 
@@ -112,14 +120,17 @@ class Loop:
         chose = perf_counter()
         draft = self._draft(arm, room, proposals)
         drafted = perf_counter()
-        # Verify.
-        width = len(draft.tokens) + 1
-        logits = self.target.forward([self.text[-1], *draft.tokens], width)
-        # Accept.
-        accepted, following, scores = self._accept(logits, draft)
-        self.target.crop(len(self.text) + accepted)
+        # Verify, accept.
+        if draft.parents is None:
+            logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
+            accepted, following, scores = self._accept(logits, draft)
+            self.target.crop(len(self.text) + accepted)
+            kept = draft.tokens[:accepted]
+        else:
+            path, following, scores = self._verify_tree(draft, draft.parents)
+            accepted, kept = len(path), [draft.tokens[at] for at in path]
         verified = perf_counter()
-        tokens, seen = self._commit([*draft.tokens[:accepted], following])
+        tokens, seen = self._commit([*kept, following])
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
@@ -162,7 +173,12 @@ class Loop:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
-        if arm.drafter in proposals:
+        if arm.tree is not None:
+            sample = self._draw if self.request.sample else None
+            draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
+            if draft.parents is not None:
+                return _within(draft, draft.parents, self.target.vocabulary)
+        elif arm.drafter in proposals:
             draft = proposals[arm.drafter].cut(length)
         else:
             draft = self.drafters[arm.drafter].propose(length, self._draw if self._drawn else None)
@@ -182,9 +198,34 @@ class Loop:
         accepted = accept_greedy(choices, draft.tokens)
         return accepted, choices[accepted], scores
 
+    def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
+        """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
+        tokens = draft.tokens
+        logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
+        scores = self._tree_scores(logits, tokens, parents)
+        if self.request.sample:
+            p = torch.softmax(scores, -1, dtype=torch.float32)
+            path, following = accept_tree_sampled(p, tokens, parents, draft.probs, self.request.generator)
+        else:
+            choices = scores.argmax(-1).tolist()
+            path = accept_tree_greedy(choices, tokens, parents)
+            following = choices[path[-1] + 1 if path else 0]
+        self.target.keep([0, *(at + 1 for at in path)])
+        return path, following, scores
+
+    def _tree_scores(self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+        """What each position's token is chosen by; whatever looks at the text is shown the position's own path."""
+        processors = self.request.processors
+        if self.ids is None or not processors.needs_text:
+            return processors(NO_IDS, logits)
+        paths: list[list[int]] = [[]]
+        for token, parent in zip(tokens, parents, strict=True):
+            paths.append([*paths[parent + 1], token])
+        return torch.cat([processors(self.ids.with_draft(path), logits[at : at + 1]) for at, path in enumerate(paths)])
+
     def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
-        """1 - TV at each drafted position, if someone wants it."""
-        if "overlap" not in self.wanted or not draft.tokens:
+        """1 - TV at each drafted position, if someone wants it; a tree has no one position of each kind."""
+        if "overlap" not in self.wanted or not draft.tokens or draft.parents is not None:
             return ()
         return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, draft.probs)
 
@@ -232,6 +273,25 @@ class Loop:
 
     def _needs_ids(self) -> bool:
         return self.request.processors.needs_text or self.request.stopping.needs_text
+
+
+def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
+    """The tree without tokens the target does not have, or has among their siblings already, and all after them."""
+    siblings: set[tuple[int, int]] = set()
+    now: dict[int, int] = {-1: -1}  # old index -> new
+    for at, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
+        if token < vocabulary and parent in now and (parent, token) not in siblings:
+            siblings.add((parent, token))
+            now[at] = len(now) - 1
+    if not siblings:
+        return Draft(hint=draft.hint, lag=draft.lag, lag_seconds=draft.lag_seconds)
+    if len(siblings) == len(draft.tokens):
+        return draft
+    del now[-1]
+    probs = None if draft.probs is None else draft.probs[list(now)]
+    kept = [draft.tokens[at] for at in now]
+    above = [now.get(parents[at], -1) for at in now]
+    return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above)
 
 
 class _Ids:

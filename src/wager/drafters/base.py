@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from wager.core import Hint
+from wager.core import Hint, Tree
 
 if TYPE_CHECKING:
     import torch
+
+    from wager.models.runner import Runner
 
 NO_HINT = Hint()
 
@@ -20,16 +22,24 @@ Sampler = Callable[[Sequence[int], "torch.Tensor"], "tuple[int, torch.Tensor]"]
 
 @dataclass(slots=True)
 class Draft:
-    """A proposal: the tokens expected next, and how sure the drafter is of them."""
+    """A proposal: the tokens expected next, and how sure the drafter is of them; a chain, or a tree with ``parents``.
+
+    In a tree with ``probs`` the tokens after one were drawn from that row one after the other, none twice: a row holds
+    the distribution before its siblings were drawn (or without them, which comes to the same). Whether a token is there
+    may depend on those before it, never on what it is itself: a drafter that drops what it drew because it looks
+    unlikely, or takes the likeliest, gives no ``probs``, and stays exact.
+    """
 
     tokens: list[int] = field(default_factory=list)
     hint: Hint = NO_HINT
     probs: torch.Tensor | None = None  # (tokens, vocabulary), q at each position; None: each token for certain
     lag: int = 0  # tokens the drafter had to catch up on first
     lag_seconds: float = 0.0  # what that took
+    # The index among ``tokens`` of the one before each, -1: the text's last; parents come first. None: a chain.
+    parents: list[int] | None = None
 
     def cut(self, length: int) -> Draft:
-        """The same proposal, no longer than this."""
+        """The same proposal, no longer than this; for chains."""
         if len(self.tokens) <= length:
             return self
         probs = None if self.probs is None else self.probs[:length]
@@ -41,6 +51,7 @@ class Drafter(ABC):
 
     name: str  # as in an arm
     cheap: ClassVar[bool] = True  # microseconds: asked in every round, for its hint and for what it would have got
+    trees: ClassVar[bool] = False  # whether it can propose trees
 
     @abstractmethod
     def begin(self, prompt: Sequence[int]) -> None:
@@ -54,6 +65,10 @@ class Drafter(ABC):
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         """At most ``length`` tokens expected next, none where it has no idea; ``sample`` is for drafters that draw."""
 
+    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+        """A tree of what may come next: at most ``length`` deep, with at most the shape's nodes and children a node."""
+        raise ValueError(f"drafter {self.name!r} drafts chains only; leave out its trees")
+
     def end(self) -> None:  # noqa: B027 - most drafters keep nothing
         """The text is over, and none follows yet; to say so twice is harmless."""
 
@@ -66,6 +81,9 @@ class Drafter(ABC):
 
     def fit(self, vocabulary: int) -> None:  # noqa: B027 - most drafters fit any target
         """Refuse a target of so many tokens with a ValueError if it cannot draft for it."""
+
+    def follow(self, target: Runner) -> None:  # noqa: B027 - most drafters read tokens alone
+        """The texts to come are this target's: a drafter that reads its features asks it to keep them."""
 
     @property
     def lag(self) -> int:

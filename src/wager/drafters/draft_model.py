@@ -13,25 +13,30 @@ if TYPE_CHECKING:
     import torch
 
 
+SINKS = 4  # first tokens that a bounded view keeps: attention rests on them (StreamingLLM)
 PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no more than this
 
 
 class DraftModel(Drafter):
     """Drafts with a smaller causal language model, its cache kept from round to round.
 
-    It reads the text only when it is asked to draft: what it has to read first is its lag.
+    It reads the text only when it is asked to draft: what it has to read first is its lag. With a ``window`` it sees
+    the first few and at least the last so many tokens, so that neither its cache nor its lag grows with the text.
     """
 
     cheap: ClassVar[bool] = False
 
-    def __init__(self, model: Any, name: str = "draft-model") -> None:
+    def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
         from wager.models.choose import runner
 
-        self.name = name
+        if window < 0:
+            raise ValueError(f"a window has 1 token or more, or is 0 for all of them, not {window}")
+        self.name, self.window = name, window
         self.runner = runner(model)
         self.runner.warm((1, 2))
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
         self.text: list[int] = []
+        self.view: list[int] = []  # what it sees of the text
         self.fed: list[int] = []  # tokens in the cache
         self._step_seconds = 0.0  # of one token, the last time it was timed
 
@@ -47,16 +52,17 @@ class DraftModel(Drafter):
         self.vocabulary = vocabulary
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self.text = list(prompt)
+        self.text, self.view = list(prompt), list(prompt)
         self.fed = []
         self.runner.begin()
 
     def extend(self, tokens: Sequence[int]) -> None:
-        start = len(self.text)
+        start = len(self.view)
         self.text += tokens
+        self.view += tokens
         # What it drafted and fed stays in the cache as far as it came true; the last token is always left to be read.
         kept = start
-        while kept < min(len(self.fed), len(self.text) - 1) and self.fed[kept] == self.text[kept]:
+        while kept < min(len(self.fed), len(self.view) - 1) and self.fed[kept] == self.view[kept]:
             kept += 1
         if kept < len(self.fed):
             del self.fed[kept:]
@@ -64,11 +70,31 @@ class DraftModel(Drafter):
 
     @property
     def lag(self) -> int:
-        return max(0, len(self.text) - len(self.fed) - 1)
+        self._let_go()
+        return max(0, len(self.view) - len(self.fed) - 1)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache."""
+        cache = getattr(self.runner, "cache", None)
+        layers = getattr(cache, "layers", None) or ()
+        held = [t for layer in layers for t in (layer.keys, layer.values) if t is not None] if layers else [cache]
+        weights = getattr(getattr(self.runner, "model", None), "parameters", tuple)
+        return sum(getattr(t, "nbytes", 0) for t in (*weights(), *held))
+
+    def _let_go(self) -> None:
+        """Leave out what lies between the first few tokens and the window, once it is as long as the window."""
+        unread = len(self.view) - len(self.fed)
+        if self.window and (len(self.view) >= SINKS + 2 * self.window or unread > SINKS + self.window):
+            self.view = self.view[:SINKS] + self.view[-self.window :]
+            kept = min(len(self.fed), SINKS)
+            del self.fed[kept:]
+            self.runner.crop(kept)
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
-        length = min(length, self.runner.limit - len(self.text))
-        feed = self.text[len(self.fed) :]
+        self._let_go()
+        length = min(length, self.runner.limit - len(self.view))
+        feed = self.view[len(self.fed) :]
         if length < 1 or max(feed) >= self.runner.vocabulary:  # no room, or a token its smaller table does not hold
             return Draft()
         lag = self.lag

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from wager.drafters import shipped
 from wager.drafters.base import Drafter
 from wager.drafters.datastore import Datastore, fingerprint
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
+
+NAME = re.compile(r"[A-Za-z0-9_.-]+")  # of a head or a model, as an arm can hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +40,30 @@ DRAFTERS: dict[str, Entry] = {
     "suffix": Entry(_summary(Suffix)),
     "retrieval": Entry(_summary(Retrieval), needs="PATH"),
     "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", needs="MODEL"),
+    "eagle": Entry("Goes on from the target's own features with an EAGLE head.", needs="PATH"),
+}
+SHIPPED: dict[str, str] = {
+    "eagle:NAME": "An EAGLE head that lies ready for the target; eagle:* is all of them.",
+    "draft:NAME": "A small model that lies ready for the target; draft:* is all of them.",
 }
 
 
-def build(spec: str, *, load: Callable[[str], Any] | None = None, tokenizer: Any = None) -> Drafter | None:
+def build(
+    spec: str,
+    *,
+    load: Callable[[str], Any] | None = None,
+    tokenizer: Any = None,
+    target: str = "",
+    mark: Callable[[], str] | None = None,
+) -> Drafter | None:
     """The drafter a specification such as ``suffix`` or ``retrieval=PATH`` describes; None for ``off``.
 
     ``load`` turns the name after ``draft-model=`` into a loaded model. With a ``tokenizer``, a datastore made with
-    another one is refused.
+    another one is refused. ``target`` is the name of the model that is drafted for, and ``mark`` tells its fingerprint:
+    by one of them ``eagle:NAME`` and ``draft:NAME`` are found. A drafter is called what stands before the equals sign.
     """
     name, value = parse(spec)
+    kind = name.partition(":")[0]
     if name == "off":
         return None
     if name == "prompt-lookup":
@@ -57,21 +75,43 @@ def build(spec: str, *, load: Callable[[str], Any] | None = None, tokenizer: Any
         if tokenizer is not None:
             store.check(fingerprint(tokenizer))
         return Retrieval(store)
+    if not value:
+        value = str(shipped.find(spec, target, mark).folder)
+    if kind == "eagle":
+        from wager.drafters.eagle import Eagle  # imports torch
+
+        head: Drafter = Eagle(value, name)
+        return head
     if load is None:
         raise ValueError(f"drafter {spec!r} needs a way to load models; pass load=")
     from wager.drafters.draft_model import DraftModel  # imports torch
 
-    drafter: Drafter = DraftModel(load(value))
+    drafter: Drafter = DraftModel(load(value)) if name == "draft-model" else DraftModel(load(value), name)
     return drafter
 
 
 def parse(spec: str) -> tuple[str, str]:
-    """The name and the value of a specification, both checked."""
+    """The name and the value of a specification, both checked; whether a shipped drafter is there is not.
+
+    A head or a model may be given a name of its own, to have several: ``eagle:mine=PATH``, ``draft:mine=MODEL``.
+    """
     name, equals, value = spec.partition("=")
+    kind, colon, own = name.partition(":")
+    if colon and kind in shipped.KINDS:
+        if not NAME.fullmatch(own) and not (own == shipped.EVERY and not equals):
+            raise ValueError(f"drafter {spec!r} is written {kind}:NAME, {kind}:* or {kind}:NAME=PATH")
+        if equals and not value:
+            raise ValueError(f"drafter {spec!r} is written {kind}:NAME=PATH, or {kind}:NAME for one that is shipped")
+        return name, value
     if name not in DRAFTERS:
-        known = ", ".join(entry.written(key) for key, entry in DRAFTERS.items())
+        known = ", ".join(written())
         raise ValueError(f"unknown drafter {spec!r}; choose from {known}")
     entry = DRAFTERS[name]
     if bool(entry.needs) != bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {entry.written(name)}")
     return name, value
+
+
+def written() -> list[str]:
+    """How every drafter is written."""
+    return [*(entry.written(name) for name, entry in DRAFTERS.items()), *SHIPPED]

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from wager.core import Hint
+from wager.core import Hint, Tree
 from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.branches import grow
 from wager.drafters.datastore import DEPTH, Datastore
+
+# Continuations with how often each occurs, the nearest token last, and where in them the next token stands.
+_Place = tuple[dict[bytes, int], int]
 
 
 class Retrieval(Drafter):
     """Follows the most frequent continuation of the text's last tokens in a datastore."""
 
     # REST (He et al. 2023): the longest match of the text's end, its continuations counted along their tree. Where the
-    # longest match goes on nowhere, as at the end of a document, the next shorter one is taken.
+    # longest match goes on nowhere, as at the end of a document, the next shorter one is taken. A drafted tree holds
+    # the continuations merged: as many of their most frequent tokens as it has nodes.
+
+    trees: ClassVar[bool] = True
 
     def __init__(
         self, datastore: Datastore | Path | str, *, shortest: int = 2, look: int = 32, name: str = "retrieval"
@@ -54,25 +62,53 @@ class Retrieval(Drafter):
         self._tail = tail
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        for match, places in self._matches(length):
+            tokens, confidence = self._count(places, length)
+            if tokens:
+                return Draft(tokens, Hint(match, confidence))
+        return Draft()
+
+    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+        width = self.datastore.header.width
+        for match, places in self._matches(length):
+            going: dict[bytes, int] = Counter(self.datastore.after(places, length))
+            found = grow((going, (length - 1) * width), self._next, length, shape, 0.0, match)
+            if found.tokens:
+                return found.draft()
+        return Draft()
+
+    def _matches(self, length: int) -> Iterator[tuple[int, Sequence[int]]]:
+        """Matches of the text's end, the longest first, and where each occurs."""
         store = self.datastore
         if length < 1 or len(self._tail) < self.shortest:
-            return Draft()
+            return
         key = store.key(self._tail)
         at, match = store.find(key)
         while match >= self.shortest:
             low, high = store.span(key[: match * store.header.width], at)
-            tokens, confidence = self._count(low, high, length)
-            if tokens:
-                return Draft(tokens, Hint(match, confidence))
+            found, look = high - low, self.look
+            yield match, range(low, high) if found <= look else [low + found * i // look for i in range(look)]
             match -= 1
-        return Draft()
 
-    def _count(self, low: int, high: int, length: int) -> tuple[list[int], tuple[float, ...]]:
+    def _next(self, place: _Place, most: int) -> list[tuple[int, float, _Place]]:
+        """The most frequent tokens of continuations at a place, the share of each, and the continuations with it."""
+        going, start = place
+        width = self.datastore.header.width
+        by: dict[bytes, dict[bytes, int]] = {}
+        for text, times in going.items():
+            by.setdefault(text[start : start + width], {})[text] = times
+        total = sum(going.values())
+        by.pop(b"\xff" * width, None)
+        counts = sorted((-sum(texts.values()), token) for token, texts in by.items())
+        return [
+            (int.from_bytes(token, "big"), -against / total, (by[token], start - width))
+            for against, token in counts[:most]
+        ]
+
+    def _count(self, places: Sequence[int], length: int) -> tuple[list[int], tuple[float, ...]]:
         """The most frequent continuation of these occurrences, and each token's share among those that came so far."""
         store, width = self.datastore, self.datastore.header.width
         end = b"\xff" * width
-        found = high - low
-        places = range(low, high) if found <= self.look else [low + found * i // self.look for i in range(self.look)]
         # whole continuations, the nearest token last, and how often each occurs: often there are few different ones
         going: dict[bytes, int] = Counter(store.after(places, length))
         total = len(places)

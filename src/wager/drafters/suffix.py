@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from weakref import finalize
 
 import numpy as np
 
-from wager.core import Hint
+from wager.core import Hint, Tree
 from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.branches import Branches
 from wager.drafters.trie import Document, Path, Plan, Trie
 
 ENGINES = ("auto", "arctic", "own")
@@ -27,6 +28,7 @@ class _Engine(Protocol):
     def end(self, text: Any) -> None: ...
     def forget(self, text: Any) -> None: ...
     def best(self, text: Any, context: list[int], length: int) -> Path: ...
+    def tree(self, text: Any, context: list[int], length: int, shape: Tree) -> Branches: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +92,10 @@ class Suffix(Drafter):
     """Follows the most frequent continuation of the match that promises most tokens, in this text and past outputs."""
 
     # SuffixDecoding (Oliaro et al. 2025). Every match length is tried, in a tree of the request's own text and in one
-    # of all outputs remembered; a draft's score is the sum of its tokens' empirical survival probabilities.
+    # of all outputs remembered; a draft's score is the sum of its tokens' empirical survival probabilities. A drafted
+    # tree holds the likeliest tokens wherever they branch.
+
+    trees: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -180,6 +185,11 @@ class Suffix(Drafter):
             before = alive
         return Draft(tokens, Hint(match, tuple(confidence)))
 
+    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+        if length < 1 or len(self._tail) < 2 or self._running is None:
+            return Draft()
+        return self._engine.tree(self._running.text, self._tail, length, shape).draft()
+
 
 def _arctic_cache() -> Any:
     """arctic-inference's tree cache, or None where that package is not installed."""
@@ -223,6 +233,21 @@ class _Arctic:
         )
         return Path(draft.token_ids, draft.probs, draft.score, draft.match_len)
 
+    def tree(self, text: int, context: list[int], length: int, shape: Tree) -> Branches:
+        # It knows no limit of depth or breadth, and chooses the match without: what lies beyond is left out afterwards,
+        # so that a tree may be smaller here than the engine in Python makes it, and come from a shorter match.
+        draft = self._cache.speculate(
+            text,
+            context,
+            max_spec_tokens=shape.nodes,
+            max_spec_factor=self._factor * shape.breadth,
+            min_token_prob=self._least,
+            use_tree_spec=True,
+        )
+        deepest = min(length, int(self._factor * draft.match_len + 1e-6))
+        whole = Branches(draft.token_ids, draft.parents, draft.probs, draft.score, draft.match_len)
+        return whole.within(deepest, shape.breadth)
+
 
 class _Own:
     """The same counts and choices in Python."""
@@ -255,15 +280,27 @@ class _Own:
         if self._outputs is not None and text.output is not None:
             self._outputs.forget(text.output)
 
-    def best(self, text: _Text, context: list[int], length: int) -> Path:
+    def _plan(self, length: int) -> Plan:
         plan = self._plans.get(length)
         if plan is None:
             plan = self._plans[length] = Plan.of([min(length, most) for most in self._by_match], self._depth)
+        return plan
+
+    def best(self, text: _Text, context: list[int], length: int) -> Path:
+        plan = self._plan(length)
         path = text.own.best(text.whole, context, plan, self._least)
         if self._outputs is None or text.output is None:
             return path
         other = self._outputs.best(text.output, context, plan, self._least, beat=path.score)
         return other if other.tokens else path
+
+    def tree(self, text: _Text, context: list[int], length: int, shape: Tree) -> Branches:
+        plan = self._plan(length)
+        own = text.own.tree(text.whole, context, plan, self._least, shape)
+        if self._outputs is None or text.output is None:
+            return own
+        other = self._outputs.tree(text.output, context, plan, self._least, shape)
+        return other if other.score > own.score else own
 
 
 @dataclass(slots=True, eq=False)

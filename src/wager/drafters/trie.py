@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from wager.core import Tree
+from wager.drafters.branches import NO_BRANCHES, Branches, better, grow, hopeless
 from wager.drafters.trie_node import Node
 
 END = -1  # stands for what follows the last token of a text; no token is negative
@@ -193,6 +195,38 @@ class Trie:
             if score > best or (score == best and match > (chosen or found.match) > 0):
                 best, chosen = score, match
         return self._follow(active[chosen - 1], chosen, limits[chosen], least) if chosen else found
+
+    def tree(self, document: Document, context: Sequence[int], plan: Plan, least: float, shape: Tree) -> Branches:
+        """The tree of continuations that promises most tokens, of equal ones that of the longest match.
+
+        A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
+        """
+        self._catch_up(document)
+        active, live = document.active, len(document.tokens)
+        found = NO_BRANCHES
+        for match in plan.order:
+            most = plan.limits[match]
+            if match >= len(context) or hopeless(most, match, found):
+                continue
+            place: Node | int | None = None
+            if match <= len(active):
+                place = active[match - 1]
+            elif len(active) == live < match:  # it reaches back before the text
+                place = self._find(list(context[-match:]))
+            if place is not None:
+                found = better(found, grow(place, self._children, most, shape, least / SLACK, match))
+        return found
+
+    def _children(self, place: Node | int, most: int) -> list[tuple[int, float, Node | int]]:
+        """The likeliest tokens after a piece, the share of each, and the piece with it."""
+        if isinstance(place, int):
+            token = self._after(place)
+            return [] if token == END else [(token, 1.0, place + 1)]
+        whole = place.count
+        return [
+            (token, (1 if isinstance(child, int) else child.count) / whole, child)
+            for token, child in place.likeliest(most)
+        ]
 
     def _counts(self, node: Node, most: int, least: float) -> list[int]:
         """How often the node's piece occurs, and how often with each further token of the likeliest path."""

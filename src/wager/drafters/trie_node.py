@@ -24,6 +24,18 @@ class Node:
         """The piece with this token added."""
         return self.child if self.token == token else self.others.get(token) if self.others else None
 
+    def likeliest(self, most: int) -> list[tuple[int, Node | int]]:
+        """The tokens that follow most often, at most so many, and the piece with each."""
+        if self.others is None or self.order is None:
+            return [] if self.child is None else [(self.token, self.child)]
+        found: list[tuple[int, Node | int]] = []
+        for count in sorted(self.order, reverse=True):
+            for token in self.order[count]:
+                if len(found) == most:
+                    return found
+                found.append((token, self.others[token]))
+        return found
+
     def put(self, token: int, child: Node) -> None:
         """The piece with this token added occurred again and has a node now."""
         if self.token == token:

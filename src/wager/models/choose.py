@@ -5,19 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch
-
 from wager.models.eager import Eager
 from wager.models.lean import Lean
-from wager.models.runner import Runner, vocabulary
+from wager.models.runner import TOLERANCE, Runner, apart, vocabulary
 from wager.models.shaped import shaped, why_not
 
 log = logging.getLogger("wager")
-
-# How far the lean forward's logits may be from the model's own and still be the same up to float order, as a root mean
-# square in standard deviations of the logits: some times what the model's own differ by between two widths, and far
-# below what any other arithmetic gives.
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 def runner(model: Any) -> Runner:
@@ -68,9 +61,8 @@ def _disagreement(model: Any, lean: Runner) -> str:
     plain.begin()
     lean.begin()
     for chunk in (tokens[:8], tokens[8:9], tokens[9:12], tokens[12:]):  # few, one, some, and many as in a prompt
-        ours, theirs = (r.forward(chunk, len(chunk)).float() for r in (lean, plain))
-        apart = float((ours - theirs).square().mean().sqrt() / theirs.std())
-        if not apart <= TOLERANCE.get(model.dtype, 1e-4):
-            return f"the lean forward's logits are {apart:.2g} standard deviations from its own"
+        off = apart(*(r.forward(chunk, len(chunk)) for r in (lean, plain)))
+        if not off <= TOLERANCE.get(model.dtype, 1e-4):
+            return f"the lean forward's logits are {off:.2g} standard deviations from its own"
     lean.begin()
     return ""

@@ -1,7 +1,8 @@
 """The lean forward on CUDA: captured once per width, replayed ever after.
 
 Launching a layer's kernels from Python takes far longer than running them. A captured graph launches all layers at
-once. The cache may grow and move without a new capture, because the kernels read its address from the device.
+once. The cache may grow and move without a new capture, because the kernels read its address from the device; so they
+do what the tokens see of each other, and the same graph serves chains and trees.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from torch.nn.functional import embedding, linear
 
 from wager.models import kernels
 from wager.models.lean import Lean
+from wager.models.runner import ancestry
 
 # Widths that are captured; a draft in between is padded to the next, and what the padding wrote is cropped.
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
 
-TOKENS_AT = 5  # in the graphs' input, after what the kernels call ``where``
+TOKENS_AT = 6  # in the graphs' input, which the kernels call ``where``
 
 
 @dataclass(slots=True)
@@ -28,7 +30,8 @@ class Captured:
     """One width's graph, with the tensors it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
-    logits: torch.Tensor  # (width, vocabulary), overwritten by every replay
+    final: torch.Tensor  # (width, hidden), what the head is applied to; overwritten by every replay
+    logits: torch.Tensor  # (width, vocabulary), likewise
     seconds: float  # what capturing took
 
 
@@ -39,8 +42,8 @@ class Graphs(Lean):
         super().__init__(model)
         self.captured: dict[int, Captured] = {}
         self.pool = torch.cuda.graph_pool_handle()
-        # Read by the graphs: where cache and tables are (see kernels), then the tokens. One copy a round brings all.
-        self.inputs = torch.zeros(TOKENS_AT + WIDTHS[-1], dtype=torch.long, device=self.device)
+        # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
+        self.inputs = torch.zeros(TOKENS_AT + 3 * WIDTHS[-1], dtype=torch.long, device=self.device)
         self.scratch: dict[int, torch.Tensor] = {}
 
     def begin(self) -> None:
@@ -56,18 +59,24 @@ class Graphs(Lean):
             self.crop(0)
 
     @torch.inference_mode()
-    def forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
-        width = len(tokens)
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        width, start = len(tokens), self.length
         with torch.cuda.device(self.device):  # kernels and captures go to the current device
             if width > WIDTHS[-1]:
-                return super().forward(tokens, keep)
+                return super().forward(tokens, keep, parents)
             padded = next(w for w in WIDTHS if w >= width)
-            self._reserve(self.length + padded)
+            self._reserve(start + padded)
             addresses = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
-            self.inputs[: TOKENS_AT + width] = torch.tensor([*addresses, self.capacity, self.length, *tokens])
+            # Padding is token 0: what stood there before may have been no token.
+            given = [*addresses, self.capacity, start, int(parents is not None), *tokens, *[0] * (padded - width)]
+            if parents is not None:
+                given += _shape(parents, padded)
+            self.inputs[: len(given)] = torch.tensor(given)
             captured = self.captured.get(padded) or self._capture(padded)
             captured.graph.replay()
-        self.length += width
+            if self.watched:
+                self.features[start : start + width] = captured.final[:width]
+        self.before, self.length = start, start + width
         return captured.logits[width - keep : width]
 
     def _capture(self, width: int) -> Captured:
@@ -81,11 +90,11 @@ class Graphs(Lean):
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            logits = self._body(width)
-        self.captured[width] = Captured(graph, logits, perf_counter() - began)
+            final, logits = self._body(width)
+        self.captured[width] = Captured(graph, final, logits, perf_counter() - began)
         return self.captured[width]
 
-    def _body(self, width: int) -> torch.Tensor:
+    def _body(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
         where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
         scratch = self._scratch(width)
@@ -106,7 +115,8 @@ class Graphs(Lean):
             )
             delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
         head = self.model.lm_head
-        return linear(kernels.norm(x, self.weights.final, self.eps, delta), head.weight, head.bias)
+        final = kernels.norm(x, self.weights.final, self.eps, delta)
+        return final, linear(final, head.weight, head.bias)
 
     def _scratch(self, width: int) -> torch.Tensor:
         rows = kernels.rows_for(self.heads // self.groups * width)
@@ -114,3 +124,9 @@ class Graphs(Lean):
             shape = (self.groups, kernels.SPLITS, rows, self.head + 2)
             self.scratch[rows] = torch.empty(shape, dtype=torch.float32, device=self.device)
         return self.scratch[rows]
+
+
+def _shape(parents: Sequence[int], padded: int) -> list[int]:
+    """A tree's depths and words; padding sees the cache and itself, and nothing sees it."""
+    depths, words = ancestry([*parents, *[-1] * (padded - len(parents))])
+    return depths + words

@@ -3,10 +3,14 @@
 Where the cache lies and how much it holds is read from a tensor on the device, ``where``: a cache that grows and moves
 needs no new capture of graphs that run these kernels.
 
-    where: (5,) int64: addresses of the cache and of the rotary tables cos and sin, capacity of all three in tokens, and
-           the number of tokens in the cache before this forward
+    where: int64: addresses of the cache and of the rotary tables cos and sin, capacity of all three in tokens, the
+           number of tokens in the cache before this forward, 1 if its tokens are a tree and 0 if they are a chain;
+           then the tokens themselves (width) and, of a tree only, the depth of each (width) and a word whose bits say
+           which of them it sees: its ancestors and itself (width)
     cache: (layers, 2, groups, capacity, head), keys then values
     cos, sin: (capacity, head), the first half of the sine negated
+
+Whatever their shape, tokens go into the cache in the order they come; a tree's are rotated by their depth.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
+from wager.models.runner import WIDEST_TREE
 
 TILE = 64  # queries one program holds at most
 SPLITS = 16  # parts the cache is cut into, each read by its own program; their results are then combined
@@ -48,7 +54,11 @@ def _rotate_store(  # type: ignore[no-untyped-def]
     cos = tl.load(where + 1).to(tl.pointer_type(DTYPE))
     sin = tl.load(where + 2).to(tl.pointer_type(DTYPE))
     capacity = tl.load(where + 3)
-    position = tl.load(where + 4) + row
+    start = tl.load(where + 4)
+    is_tree = tl.load(where + 5) != 0
+    place = start + row
+    depth = tl.load(where + 6 + tl.num_programs(0) + row, mask=is_tree, other=0)
+    position = start + tl.where(is_tree, depth, row.to(tl.int64))
     at = tl.arange(0, HALF)
     if slot < heads + groups:
         is_query = slot < heads
@@ -67,13 +77,13 @@ def _rotate_store(  # type: ignore[no-untyped-def]
             tl.store(source + at, low)
             tl.store(source + HALF + at, high)
         else:
-            to = cache + ((layer * 2 * groups + slot - heads) * capacity + position) * HEAD
+            to = cache + ((layer * 2 * groups + slot - heads) * capacity + place) * HEAD
             tl.store(to + at, low)
             tl.store(to + HALF + at, high)
     else:
         group = slot - heads - groups
         source = v + (row * groups + group) * HEAD
-        to = cache + (((layer * 2 + 1) * groups + group) * capacity + position) * HEAD
+        to = cache + (((layer * 2 + 1) * groups + group) * capacity + place) * HEAD
         tl.store(to + at, tl.load(source + at))
         tl.store(to + HALF + at, tl.load(source + HALF + at))
 
@@ -111,6 +121,10 @@ def _attend(  # type: ignore[no-untyped-def]
     at = tl.arange(0, HEAD)
     source = q + ((token * groups + group) * share + row // width)[:, None] * HEAD + at[None, :]
     query = tl.load(source, mask=real[:, None], other=0.0)
+    # Which of this forward's tokens each query sees, as bits: in a chain all up to its own.
+    is_tree = tl.load(where + 5) != 0
+    word = tl.load(where + 6 + 2 * width + token, mask=real & is_tree, other=0)
+    word = tl.where(is_tree, word, (tl.full((ROWS,), 2, tl.int64) << token.to(tl.int64)) - 1)
     keys = cache + ((layer * 2) * groups + group) * capacity * HEAD
     values = cache + ((layer * 2 + 1) * groups + group) * capacity * HEAD
     best = tl.full((ROWS,), -1e30, tl.float32)
@@ -121,7 +135,9 @@ def _attend(  # type: ignore[no-untyped-def]
         there = n < last
         key = tl.load(keys + n[:, None] * HEAD + at[None, :], mask=there[:, None], other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale
-        score = tl.where(there[None, :] & (n[None, :] <= start + token[:, None]), score, -1e30)
+        new = n - start
+        bit = (word[:, None] >> tl.minimum(tl.maximum(new, 0), 63)[None, :]) & 1
+        score = tl.where(there[None, :] & ((new < 0)[None, :] | (bit != 0)), score, -1e30)
         better = tl.maximum(best, tl.max(score, 1))
         weight = tl.exp(score - better[:, None])
         weight = tl.where(score > -1e29, weight, 0.0)
@@ -200,6 +216,7 @@ def attention(
 ) -> torch.Tensor:
     """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
     width, heads, head = q.shape
+    assert width <= WIDEST_TREE, "what a query sees of this forward's tokens is one word"
     groups, rows = k.shape[1], scratch.shape[2]
     dtype: Any = TRITON_DTYPE[q.dtype]
     share = heads // groups

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
 
 from wager.models import packed
-from wager.models.runner import Runner
+from wager.models.runner import Runner, ancestry, seen
 from wager.models.shaped import Layer, shaped
 
 NARROW = 32  # up to this width attention is two small products; above it, the fused kernel made for prompts
@@ -23,6 +23,8 @@ NARROW = 32  # up to this width attention is two small products; above it, the f
 
 class Lean(Runner):
     """Runs a Llama-shaped model on the CPU over a preallocated cache."""
+
+    trees = True
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -36,7 +38,6 @@ class Lean(Runner):
         scale = self.head**-0.5
         self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0
         self.after = scale / self.ahead
-        self.hidden = config.hidden_size
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2 groups, capacity, head), keys then values
         self.weights = shaped(model)
@@ -64,47 +65,96 @@ class Lean(Runner):
             grown[:, :, : self.length] = self.cache[:, :, : self.length]
         self.cache, self.capacity = grown, capacity
         self.cos, self.sin = rotary(self.model, capacity)
+        if self.watched:
+            self._widen()
+
+    def _move(self, places: list[int], to: int) -> None:
+        end, at = to + len(places), torch.tensor(places, device=self.device)
+        self.cache[:, :, to:end] = self.cache.index_select(2, at)
+        if self.watched:
+            self.features[to:end] = self.features.index_select(0, at)
+
+    # -- features
+
+    @torch.inference_mode()
+    def watch(self) -> None:
+        if not self.watched:
+            self.watched = True
+            self._widen()
+
+    def _widen(self) -> None:
+        """Room for the features of as many tokens as the cache holds."""
+        known = min(len(self.features), self.length)
+        grown = torch.zeros((self.capacity, self.hidden), dtype=self.dtype, device=self.device)
+        if known:
+            grown[:known] = self.features[:known]
+        self.features = grown
+
+    @property
+    def embed(self) -> torch.Tensor:
+        weight: torch.Tensor = self.weights.embed
+        return weight
+
+    @torch.inference_mode()
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        return self._logits(x)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        weights = self.weights
+        if weights.packed_head is not None and weights.use_packed_head[min(len(x), packed.WIDTHS[-1])]:
+            return weights.packed_head(x)
+        return weights.plain_head(x)
 
     # -- forward
 
     @torch.inference_mode()
-    def forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         width, start = len(tokens), self.length
         end = start + width
         self._reserve(end)
         weights = self.weights
         use_packed = weights.use_packed[min(width, packed.WIDTHS[-1])]
-        cos, sin = self._turns(start, end)
-        mask = self._mask(width, start)
+        if parents is None:
+            cos, sin = self._turns(self.cos[start:end], self.sin[start:end])
+            mask = self._mask(width, start)
+        else:
+            depths, words = ancestry(parents)
+            at = torch.tensor(depths, device=self.device) + start
+            cos, sin = self._turns(self.cos[at], self.sin[at])
+            mask = self._mask(width, start, seen(words, self.device))
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
         for layer, cache in zip(weights.layers, self.cache, strict=True):
             by = layer.packed if use_packed and layer.packed else layer.plain
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
             x = by.out(self._attend(qkv, layer, cache, cos, sin, mask), x)
             x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
-        self.length = end
-        x = rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps)
-        if weights.packed_head is not None and weights.use_packed_head[min(keep, packed.WIDTHS[-1])]:
-            return weights.packed_head(x)
-        return weights.plain_head(x)
+        self.before, self.length = start, end
+        if self.watched:
+            x = rms_norm(x, (self.hidden,), weights.final, self.eps)
+            self.features[start:end] = x
+            return self._logits(x[-keep:])
+        return self._logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
 
-    def _turns(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _turns(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rotation of every head, (width, heads + 2 groups, head), so that one step serves a whole layer.
 
         Queries are scaled by it too, and values stand still.
         """
-        cos, sin = self.cos[start:end], self.sin[start:end]
         queries, keys = (-1, self.heads, -1), (-1, self.groups, -1)
         still = torch.ones_like(cos).expand(keys)
         turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
         return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
 
-    def _mask(self, width: int, start: int) -> torch.Tensor | None:
-        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
+    def _mask(self, width: int, start: int, tree: torch.Tensor | None = None) -> torch.Tensor | None:
+        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything.
+
+        ``tree`` tells which of each other they see, (width, width), where they are no chain.
+        """
         if width == 1:
             return None
         end = start + width
-        mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device).triu_(1)
+        mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device)
+        mask = mask.triu_(1) if tree is None else mask.masked_fill_(tree, 0)
         mask = torch.cat((mask.new_zeros(width, start), mask), dim=1)
         if width > NARROW:
             return mask

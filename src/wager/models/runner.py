@@ -10,31 +10,76 @@ from typing import Any
 import torch
 
 CHUNK = 512  # tokens of a prompt that go through the model at once: bounds the memory of a long prefill
+WIDEST_TREE = 64  # tokens a tree's forward has at most: their ancestors are the bits of one word
+
+# How far two ways to the same logits may be apart and still be the same up to float order, as a root mean square in
+# standard deviations of the logits: some times what a model's own differ by between two widths, and far below what any
+# other arithmetic gives.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 class Runner(ABC):
     """Feeds tokens to a model and keeps its cache; what was fed too much is cropped, never recomputed."""
 
     vocabulary: int
+    hidden: int  # numbers a token's features have
     limit: int  # most tokens the model can hold
     device: torch.device
+    before: int = 0  # tokens that were in the cache before the last forward
+    watched: bool = False  # whether features are kept
+    # (capacity, hidden): for each token in the cache what the model's head is applied to; empty if nobody watches
+    features: torch.Tensor = torch.empty(0)
 
     def __init__(self, model: Any) -> None:
         self.vocabulary = vocabulary(model)
+        self.hidden = hidden_size(model)
         self.limit = context_limit(model)
         self.device = model.device
         self.length = 0  # tokens in the cache
 
+    @property
+    def trees(self) -> bool:
+        """Whether drafts in trees can be verified: a forward then takes ``parents``."""
+        return False
+
     @abstractmethod
-    def forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         """Logits after each of the last ``keep`` tokens, (keep, vocabulary); the tokens join the cache.
 
-        The tensor may be overwritten by the next call.
+        ``parents`` make a tree of them: the index of the token before each, -1 for the cache's last. A token sees the
+        cache, its ancestors and itself. The tensor may be overwritten by the next call.
         """
 
     @abstractmethod
     def crop(self, length: int) -> None:
         """Forget every token after the first ``length``."""
+
+    @torch.inference_mode()
+    def keep(self, path: Sequence[int]) -> None:
+        """Of the last forward's tokens keep those at these indices, in order, and forget the others."""
+        before, stay = self.before, 0
+        while stay < len(path) and path[stay] == stay:
+            stay += 1
+        if stay < len(path):
+            self._move([before + at for at in path[stay:]], before + stay)
+        self.crop(before + len(path))
+
+    def _move(self, places: list[int], to: int) -> None:
+        """Put what the cache holds at these places behind one another, the first at ``to``."""
+        raise ValueError(f"{type(self).__name__} keeps chains only")
+
+    def watch(self) -> None:
+        """Keep the features of every token from now on; those already in the cache have zeros."""
+        raise ValueError(f"{type(self).__name__} shows no features; leave out drafters that need them")
+
+    @property
+    def embed(self) -> torch.Tensor:
+        """The table of input embeddings, (vocabulary, hidden)."""
+        raise ValueError(f"{type(self).__name__} shows no embeddings; leave out drafters that need them")
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        """The model's head on features (n, hidden): logits (n, vocabulary)."""
+        raise ValueError(f"{type(self).__name__} shows no head; leave out drafters that need it")
 
     def begin(self) -> None:
         """Empty the cache for a new text."""
@@ -65,9 +110,42 @@ class Runner(ABC):
         return last, math.exp(min(total / max(1, counted), 700.0))
 
 
+def ancestry(parents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Each token's depth, and the bits of its ancestors and itself in a word of 64, which may be negative."""
+    if len(parents) > WIDEST_TREE:
+        raise ValueError(f"a tree's forward has at most {WIDEST_TREE} tokens, not {len(parents)}")
+    depths: list[int] = []
+    words: list[int] = []
+    for at, parent in enumerate(parents):
+        if not -1 <= parent < at:
+            raise ValueError(f"token {at} of a tree comes after one of those before it or -1, not {parent}")
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        # bit 63 is the sign
+        words.append((words[parent] if parent >= 0 else 0) | (1 << at if at < 63 else -1 << 63))
+    return depths, words
+
+
+def seen(words: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Which of a tree's tokens each of them sees, (width, width), from the words of ``ancestry``."""
+    width = len(words)
+    bits = torch.tensor(words)[:, None] >> torch.arange(width)
+    return (bits & 1).bool().to(device)
+
+
+def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """How far two ways to the same logits are apart, as ``TOLERANCE`` has it."""
+    return float((ours.float() - theirs.float()).square().mean().sqrt() / theirs.float().std())
+
+
 def vocabulary(model: Any) -> int:
     """Tokens the model knows."""
     return int(model.get_input_embeddings().weight.shape[0])
+
+
+def hidden_size(model: Any) -> int:
+    """Numbers a token's features have."""
+    named = getattr(model.config.get_text_config(), "hidden_size", None)
+    return int(named or model.get_input_embeddings().weight.shape[1])
 
 
 def context_limit(model: Any) -> int:

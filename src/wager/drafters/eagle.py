@@ -1,0 +1,165 @@
+"""An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
+
+from wager.core import Hint, Tree
+from wager.drafters.base import Draft, Drafter, Sampler
+
+if TYPE_CHECKING:
+    import torch
+
+    from wager.models.runner import Runner
+
+
+class Eagle(Drafter):
+    """Drafts with an EAGLE head, which goes on from the target's own features.
+
+    It reads the text's entries only when it is asked to draft. What it drafts never stays in its cache: once the target
+    has read the text, its true features are at hand. With a ``window`` it looks at the first few and the last so many
+    entries only.
+    """
+
+    cheap: ClassVar[bool] = False
+    trees: ClassVar[bool] = True
+
+    def __init__(self, folder: str | Path, name: str = "eagle", *, window: int = 0) -> None:
+        from wager.models.head import Head
+
+        self.name = name
+        self.head = Head(folder, window=window)
+        self.window = window
+        self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
+        self._text: list[int] = []
+        self._newest = 0  # tokens the last round added
+        self._target: Runner | None = None
+        self._out: torch.Tensor | None = None  # the head's output at the last entry it read
+
+    def share(self) -> Drafter:
+        raise ValueError(f"{self.name} follows one text at a time; vLLM runs EAGLE heads itself")
+
+    def fit(self, vocabulary: int) -> None:
+        if vocabulary != self.head.vocabulary:
+            raise ValueError(
+                f"{self.name} has a vocabulary of {self.head.vocabulary:,} tokens and the target one of "
+                f"{vocabulary:,}; take a head made for the target"
+            )
+
+    def follow(self, target: Runner) -> None:
+        if target.device.type == "cuda":
+            from wager.models.head_graphs import HeadGraphs
+
+            if not isinstance(self.head, HeadGraphs):
+                self.head = HeadGraphs(self.head.file.folder, window=self.window)
+        self.head.follow(target)
+        self._target = target
+        self._text, self._newest, self._out = [], 0, None
+
+    # -- the text
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._text, self._newest, self._out = list(prompt), 0, None
+        self.head.begin()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._text += tokens
+        self._newest = len(tokens)
+
+    def end(self) -> None:
+        self._out = None
+
+    @property
+    def lag(self) -> int:
+        """Entries it has not read, beyond those that the last round added."""
+        return max(0, len(self._text) - 1 - self.head.length - self._newest)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache."""
+        return self.head.memory
+
+    # -- drafts
+
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        if not self._readable or length < 1:
+            return Draft()
+        began, lag = perf_counter(), self.lag
+        out = self._catch_up()
+        caught = self._clock(lag)
+        sure: list[float] = []
+        probs: torch.Tensor | None = None
+        if sample is None:
+            tokens: list[int] = self.head.chain(out, length).tolist()
+        else:
+            tokens, probs = self._draw(out, length, sample)
+            sure = [min(1.0, p) for p in probs[list(range(length)), tokens].tolist()]
+        self.head.crop(len(self._text) - 1)
+        paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
+        return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid)
+
+    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+        """Its likeliest tokens, whether the target is sampled or not: none of them is drawn."""
+        if not self._readable or length < 1:
+            return Draft()
+        began, lag = perf_counter(), self.lag
+        out = self._catch_up()
+        caught = self._clock(lag)
+        grown = self.head.tree(out, length, shape.breadth, shape.nodes)
+        tokens, parents = grown.tokens.tolist(), grown.parents.tolist()
+        sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence.tolist()))
+        self.head.crop(len(self._text) - 1)
+        paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
+        return Draft(tokens, sure, None, lag, paid, parents)
+
+    @property
+    def _readable(self) -> bool:
+        """Whether the target has features for all of the text but its last token."""
+        entries = len(self._text) - 1
+        return entries > 0 and self._target is not None and self._target.length >= entries
+
+    def _catch_up(self) -> torch.Tensor:
+        """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
+        assert self._target is not None
+        for start, end in self.head.spans(len(self._text) - 1):
+            tokens = self._text[start + 1 : end + 1]
+            self._out = self.head.read(tokens, self._target.features[start:end], start)
+        assert self._out is not None
+        return self._out
+
+    def _clock(self, lag: int) -> float:
+        """Now; where there was lag to be paid, once the device has done what it was told."""
+        if lag > 1 and self.head.embed.is_cuda:
+            import torch
+
+            torch.cuda.synchronize(self.head.embed.device)
+        return perf_counter()
+
+    def _draw(self, out: torch.Tensor, length: int, sample: Sampler) -> tuple[list[int], torch.Tensor]:
+        """A chain of drawn tokens, and the distributions they were drawn from."""
+        import torch
+
+        head = self.head
+        tokens: list[int] = []
+        rows: list[torch.Tensor] = []
+        for at in range(length):
+            token, q = sample(self._text + tokens, head.spread(head.logits(out)[0]))
+            tokens.append(token)
+            rows.append(q)
+            if at + 1 < length:
+                out = head.forward(torch.tensor([token], device=out.device), out)
+        return tokens, torch.stack(rows)
+
+
+def _paid(lag: int, reading: float, step: float) -> float:
+    """Seconds of reading that are lag: one entry always has to be read, and a few go along with it for nothing."""
+    return max(0.0, reading - step) if lag > 1 else 0.0
+
+
+def _mark(weight: torch.Tensor) -> str:
+    numbers = weight.flatten()[:: max(1, weight.numel() // 512)].float().tolist()
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()[:12]

@@ -1,0 +1,125 @@
+"""Drafters that lie ready for a target: where they are looked for, and what ``eagle:NAME`` and ``draft:*`` stand for.
+
+A place holds a folder per target, and in it ``eagle-NAME`` and ``draft-NAME``, one folder each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wager.models import embedded
+from wager.models.fingerprint import agree
+
+VARIABLE = "WAGER_DRAFTERS"  # names a place of one's own
+KINDS = {"eagle": "eagle-", "draft": "draft-"}  # how a specification begins, and how the folder's name does
+EVERY = "*"
+Mark = Callable[[], str]  # the target's fingerprint, worked out only where a name does not tell
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """One drafter that was found."""
+
+    spec: str  # as it is asked for: eagle:ofa
+    folder: Path
+    target: str  # the folder's name it lies in
+    mark: str  # of the target it was made for; empty where its config.json does not say
+
+
+def places() -> list[Path]:
+    """Where drafters are looked for, the first first: WAGER_DRAFTERS, the checkout, the user's cache."""
+    own = os.environ.get(VARIABLE)
+    checkout = Path(__file__).resolve().parents[3]
+    found = [Path(own).expanduser()] if own else []
+    if (checkout / "pyproject.toml").is_file():  # not where wager is installed among other packages
+        found.append(checkout / "drafters")
+    return [*found, embedded.cache() / "drafters"]
+
+
+def split(spec: str) -> tuple[str, str] | None:
+    """Kind and name of a shipped drafter's specification; None for any other."""
+    kind, colon, name = spec.partition(":")
+    return (kind, name) if colon and kind in KINDS and "=" not in spec else None
+
+
+def available(target: str = "", mark: Mark | None = None) -> dict[str, Shipped]:
+    """The drafters for a target, by specification: those in the folder of its name, else those made for its weights."""
+    every = _every()
+    names = {Path(target).name, target} if target else set()
+    if f"{embedded.NAME}-r{embedded.REVISION}" in names:  # as the embedded model's own folder is called
+        names.add(embedded.NAME)
+    ours = [one for one in every if one.target in names]
+    if not ours and mark is not None and every:
+        known = mark()
+        ours = [one for one in every if one.mark and agree(one.mark, known)]
+    found: dict[str, Shipped] = {}
+    for one in ours:
+        found.setdefault(one.spec, one)
+    return found
+
+
+def known(spec: str, target: str) -> None:
+    """Refuse what is not there, as far as a target's name tells; whoever knows its weights decides the rest."""
+    _, equals, value = spec.partition("=")
+    if split(spec) is not None:
+        found = available(target)
+        if found and spec not in found and not spec.endswith(f":{EVERY}"):
+            raise ValueError(_missing(spec, target, found))
+    elif equals and spec.startswith("eagle") and not (Path(value).expanduser() / "config.json").is_file():
+        raise ValueError(f"no folder {value} with an EAGLE head; give one with config.json and model.safetensors")
+
+
+def find(spec: str, target: str = "", mark: Mark | None = None) -> Shipped:
+    """The drafter that ``eagle:NAME`` or ``draft:NAME`` stands for."""
+    found = available(target, mark)
+    if spec not in found:
+        raise ValueError(_missing(spec, target, found))
+    return found[spec]
+
+
+def expand(specs: Sequence[Any], target: str = "", mark: Mark | None = None) -> list[Any]:
+    """The same specifications, with ``eagle:*`` and ``draft:*`` replaced by all there are; what is no text stays."""
+    expanded: list[Any] = []
+    for spec in specs:
+        named = split(spec.strip()) if isinstance(spec, str) else None
+        if named is None or named[1] != EVERY:
+            expanded.append(spec)
+            continue
+        found = available(target, mark)
+        ours = [one for one in found if one.startswith(f"{named[0]}:")]
+        if not ours:
+            raise ValueError(_missing(spec.strip(), target, found))
+        expanded += ours
+    return expanded
+
+
+def _every() -> list[Shipped]:
+    """All drafters of all places, those of earlier places first."""
+    found = []
+    for place in places():
+        for kind, begins in KINDS.items():
+            for folder in sorted(place.glob(f"*/{begins}*")):
+                if (folder / "config.json").is_file():
+                    spec = f"{kind}:{folder.name.removeprefix(begins)}"
+                    found.append(Shipped(spec, folder, folder.parent.name, _mark(folder)))
+    return found
+
+
+def _mark(folder: Path) -> str:
+    try:
+        notes = json.loads((folder / "config.json").read_text(encoding="utf-8"))["wager"]
+        return str(notes.get("target_fingerprint") or "")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""  # whoever loads it says what is wrong with it
+
+
+def _missing(spec: str, target: str, found: dict[str, Shipped]) -> str:
+    name = Path(target).name
+    there = f"there are {', '.join(found)}" if found else "there are none"
+    looked = ", ".join(map(str, places()))
+    return f"no drafter {spec!r} for {name or 'this model'}; {there} in {looked}"

@@ -1,0 +1,296 @@
+"""An EAGLE head: one decoder layer that goes on from the target's own features.
+
+Entry p joins the target's feature at token p with token p + 1, and gives what the head takes for the feature at p + 1:
+
+    x = fc(embed(token), feature);  r = x + attention(x);  out = r + mlp(rmsnorm(r))
+
+The target's output head makes logits of token p + 2 from it, and with the token chosen it is the next entry's feature.
+The arithmetic is vLLM's, so a head is the same drafter there and here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+
+from wager.models.cut import Cut, cut
+from wager.models.dynamic_tree import Branches, branches
+from wager.models.fingerprint import agree, fingerprint
+from wager.models.head_file import HeadFile, read
+from wager.models.lean import NARROW
+from wager.models.runner import CHUNK, Runner
+
+__all__ = ["Head", "fingerprint"]
+
+SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
+
+
+class Head:
+    """One head over a cache of its own entries.
+
+    ``length`` counts the entries of the text; what is drafted is put after them, and ``crop`` takes it out again. With
+    a ``window`` the cache holds the first few and at least the last so many entries: older ones are let go, or not
+    read.
+    """
+
+    def __init__(self, folder: str | Path, *, window: int = 0) -> None:
+        if window < 0:
+            raise ValueError(f"a window has 1 entry or more, or is 0 for all of them, not {window}")
+        self.file: HeadFile = read(folder)
+        self.window = window
+        config = self.file.config
+        self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
+        self.heads, self.groups, self.size = config.num_attention_heads, config.num_key_value_heads, self.file.head_size
+        self.scale = self.size**-0.5
+        self.cut: Cut | None = None  # the target's output head for frequent tokens
+        self.embed = torch.empty(0)  # the target's
+        self.cache = torch.empty(0)  # (2 groups, capacity, head size), keys then values
+        self.cos = self.sin = torch.empty(0)  # (positions, 1, head size)
+        self.target: Runner | None = None
+        self.begin()
+
+    # -- the target
+
+    def follow(self, target: Runner) -> None:
+        """Draft for this target from now on; ValueError where the head was made for another."""
+        embed = target.embed.detach()
+        if target is self.target and embed.data_ptr() == self.embed.data_ptr():
+            return
+        self.check(target)
+        target.watch()
+        if self.target is None or (self.embed.dtype, self.embed.device) != (embed.dtype, embed.device):
+            self._place(embed.device, embed.dtype)
+        self.target, self.embed = target, embed
+        self.cut = None if self.file.frequent is None else cut(target, self.file.frequent)
+        self.begin()
+
+    def check(self, target: Runner) -> None:
+        """Refuse a target that the head was not made for."""
+        where = f"the head in {self.file.folder}"
+        if self.hidden != target.hidden:
+            raise ValueError(
+                f"{where} has hidden size {self.hidden} and the target {target.hidden}; take one made for it"
+            )
+        if self.hidden != target.embed.shape[1]:
+            raise ValueError(
+                f"{where} needs embeddings of size {self.hidden}, and the target's have {target.embed.shape[1]}"
+            )
+        if self.vocabulary != target.vocabulary:
+            raise ValueError(
+                f"{where} has a vocabulary of {self.vocabulary:,} tokens and the target one of {target.vocabulary:,}; "
+                "take one made for it"
+            )
+        mark, model = self.file.notes.get("target_fingerprint"), getattr(target, "model", None)
+        if mark and model is not None and not agree(mark, fingerprint(model)):
+            name = self.file.notes.get("target") or "another model"
+            raise ValueError(f"{where} was trained for {name}, and the target has other weights; take one made for it")
+
+    def _place(self, device: torch.device, dtype: torch.dtype) -> None:
+        """The weights as the forward takes them."""
+
+        def of(*names: str) -> torch.Tensor:
+            parts = [self.file.tensors[f"{name}.weight"].to(device, dtype) for name in names]
+            return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+
+        self.fc = of("fc")
+        self.qkv = of(*(f"layers.0.self_attn.{name}_proj" for name in "qkv"))
+        self.out = of("layers.0.self_attn.o_proj")
+        self.gate_up = of("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj")
+        self.down = of("layers.0.mlp.down_proj")
+        self.norm = of("layers.0.post_attention_layernorm")
+        self.nothing = torch.zeros((1, 1, 1), device=device, dtype=dtype)
+        self.capacity = self.positions = 0
+
+    # -- cache
+
+    def begin(self) -> None:
+        """A new text: no entries."""
+        self.length = 0  # entries of the text, or of the text and a chain
+        self.gone = 0  # entries after the first few that the cache does not hold
+        self.slots = 0  # entries in the cache
+
+    def crop(self, length: int) -> None:
+        """Take out every entry after the first ``length``, all of a tree's among them."""
+        assert not self.gone or length >= self.gone + SINKS, "what was let go does not come back"
+        self.length, self.slots = length, length - self.gone
+
+    def spans(self, end: int) -> list[tuple[int, int]]:
+        """Which entries are to be read, from and to, so that those up to ``end`` are known."""
+        if not self.window or end - self.length <= self.window:
+            return [(self.length, end)] if end > self.length else []
+        first = [(self.length, SINKS)] if self.length < SINKS else []
+        return [*first, (max(SINKS, end - self.window), end)]
+
+    def _reserve(self, width: int, positions: int) -> None:
+        """Room for so many entries more, and rotary tables that far; growing copies the cache, once per doubling."""
+        if self.slots + width > self.capacity:
+            capacity = max(256, 1 << (self.slots + width - 1).bit_length())
+            shape = (2 * self.groups, capacity, self.size)
+            grown = torch.zeros(shape, dtype=self.fc.dtype, device=self.fc.device)
+            if self.slots:
+                grown[:, : self.slots] = self.cache[:, : self.slots]
+            self.cache, self.capacity = grown, capacity
+        if positions > self.positions:
+            self.positions = max(256, 1 << (positions - 1).bit_length())
+            self.cos, self.sin = _rotary(self.file.config, self.positions, self.fc)
+
+    def _let_go(self) -> None:
+        """Forget entries between the first few and the window, once there are as many of them as the window has."""
+        kept = SINKS + self.window
+        if not self.window or self.slots < kept + self.window:
+            return
+        self.cache[:, SINKS:kept] = self.cache[:, self.slots - self.window : self.slots].clone()
+        self.gone += self.slots - kept
+        self.slots = kept
+
+    # -- forward
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
+        """Entries of the text from ``start`` on, (entries, hidden) features with their tokens; the last one's output.
+
+        Where ``start`` lies beyond what was read, the entries between are left out.
+        """
+        if start > self.length:
+            self.slots = min(self.slots, SINKS)
+            self.gone, self.length = start - self.slots, start
+        ids = torch.tensor(tokens, device=self.fc.device)
+        for at in range(0, len(tokens), CHUNK):
+            out = self.forward(ids[at : at + CHUNK], features[at : at + CHUNK])
+            self._let_go()
+        return out[-1:]
+
+    @torch.inference_mode()
+    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Entries one after the other: (width,) tokens and (width, hidden) features to (width, hidden) outputs."""
+        width, start = len(tokens), self.length
+        self._reserve(width, start + width)
+        mask = None
+        if width > 1:
+            mask = self.nothing.new_full((width, width), -math.inf).triu_(1)
+            mask = torch.cat((mask.new_zeros(width, self.slots), mask), dim=1)
+        turns = self.cos[start : start + width], self.sin[start : start + width]
+        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, turns, mask)
+        self.length, self.slots = start + width, self.slots + width
+        return out
+
+    @torch.inference_mode()
+    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+        """Nodes of a tree at one depth, 1 or more, after the text's entries and those of the tree's earlier depths.
+
+        ``seen``, (width, tree entries and width), says which of the tree's entries each sees: its ancestors and itself.
+        """
+        width, position = len(tokens), self.length - 1 + depth
+        self._reserve(width, position + 1)
+        mask = torch.where(seen, 0.0, -math.inf).to(self.nothing.dtype)
+        mask = torch.cat((mask.new_zeros(width, self.slots + width - seen.shape[1]), mask), dim=1)
+        turns = self.cos[position : position + 1], self.sin[position : position + 1]
+        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, turns, mask)
+        self.slots += width
+        return out
+
+    def logits(self, out: torch.Tensor) -> torch.Tensor:
+        """Logits of the tokens after entries, (width, vocabulary), or (width, cut) of the frequent ones alone."""
+        if self.cut is not None:
+            return self.cut(out)
+        assert self.target is not None
+        return self.target.project(out)
+
+    def named(self, columns: torch.Tensor) -> torch.Tensor:
+        """The tokens that columns of the logits stand for."""
+        return columns if self.cut is None else self.cut.ids[columns]
+
+    def spread(self, logits: torch.Tensor) -> torch.Tensor:
+        """One row of logits over the whole vocabulary; a token that is not drafted has no chance."""
+        if self.cut is None:
+            return logits
+        # Not minus infinity: a processor that forbids all frequent tokens still has to leave a distribution.
+        return logits.new_full((self.vocabulary,), -1e4).index_copy_(0, self.cut.ids, logits)
+
+    @torch.inference_mode()
+    def chain(self, out: torch.Tensor, length: int) -> torch.Tensor:
+        """The likeliest token after an entry, the likeliest after that, and so on, (length,); nothing is read back."""
+        tokens = torch.empty(length, dtype=torch.long, device=out.device)
+        for at in range(length):
+            token = self.named(self.logits(out).argmax(-1))
+            tokens[at : at + 1] = token
+            if at + 1 < length:
+                out = self.forward(token, out)
+        return tokens
+
+    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int) -> Branches:
+        """A tree of tokens after an entry (see ``dynamic_tree``); nothing is read back."""
+        return branches(self, out, depth, breadth, nodes)
+
+    def _layer(
+        self,
+        tokens: torch.Tensor,  # (width,)
+        features: torch.Tensor,  # (width, hidden)
+        at: slice | torch.Tensor,  # slots of the new entries
+        end: int,  # slots that are looked at
+        turns: tuple[torch.Tensor, torch.Tensor],  # (width or 1, 1, head size) each
+        mask: torch.Tensor | None,  # (width, end), added to the scores; None: everything is seen
+    ) -> torch.Tensor:
+        x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc)
+        r = linear(self._attend(linear(x, self.qkv), at, end, turns, mask), self.out).add_(x)
+        gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
+        return linear(silu(gate).mul_(up), self.down).add_(r)
+
+    def _attend(
+        self,
+        qkv: torch.Tensor,  # (width, (heads + 2 groups) * head size)
+        at: slice | torch.Tensor,
+        end: int,
+        turns: tuple[torch.Tensor, torch.Tensor],
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        width, heads, groups, size = len(qkv), self.heads, self.groups, self.size
+        qkv = qkv.view(width, heads + 2 * groups, size)
+        turning = qkv[:, : heads + groups]
+        turned = torch.addcmul(turning * turns[0], turning.roll(size // 2, -1), turns[1])
+        fresh = torch.cat((turned[:, heads:], qkv[:, heads + groups :]), dim=1).transpose(0, 1)
+        if isinstance(at, slice):
+            self.cache[:, at] = fresh
+        else:
+            self.cache.index_copy_(1, at, fresh)
+        keys, values = self.cache[:groups, :end], self.cache[groups:, :end]  # (groups, end, head size)
+        q = turned[:, :heads].transpose(0, 1)
+        if width > NARROW:
+            mixed = scaled_dot_product_attention(
+                q[None], keys[None], values[None], attn_mask=mask, scale=self.scale, enable_gqa=heads != groups
+            )
+            return mixed[0].transpose(0, 1).reshape(width, heads * size)
+        # The heads of a group share its keys: stacked as rows, they are one product a group.
+        q = q.reshape(groups, -1, size)  # (groups, heads / groups * width, head size)
+        if mask is None:
+            scores = torch.baddbmm(self.nothing, q, keys.transpose(1, 2), beta=0, alpha=self.scale)
+        else:
+            scores = torch.baddbmm(mask.repeat(heads // groups, 1), q, keys.transpose(1, 2), alpha=self.scale)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+        return torch.bmm(weights, values).view(heads, width, size).transpose(0, 1).reshape(width, heads * size)
+
+    # -- what it takes
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache; a cut output head counts, though heads with the same tokens share it."""
+        if self.target is None:
+            return sum(tensor.nbytes for tensor in self.file.tensors.values())
+        held = [self.fc, self.qkv, self.out, self.gate_up, self.down, self.norm, self.cache, self.cos, self.sin]
+        return sum(tensor.nbytes for tensor in held) + (0 if self.cut is None else self.cut.memory)
+
+
+def _rotary(config: Any, positions: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary tables, (positions, 1, head size) each; the sine's first half is negated, so that turning is one roll."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    tables: Any = LlamaRotaryEmbedding(config).to(like.device)
+    cos, sin = tables(like[:0], torch.arange(positions, device=like.device)[None])
+    sin = sin.clone()
+    sin[..., : sin.shape[-1] // 2].neg_()
+    return cos[0, :, None].contiguous(), sin[0, :, None].contiguous()

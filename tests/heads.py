@@ -1,0 +1,74 @@
+"""Tiny targets and random heads for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from wager.models import head_file
+from wager.models.fingerprint import fingerprint
+
+VOCABULARY = 24
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.4,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+TEXT = [(5 * i * i + 3 * i) % VOCABULARY for i in range(60)]
+PROMPT = TEXT[:12]
+
+
+def tiny(seed: int = 0, **shape: Any) -> Any:
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(**{**SHAPE, **shape})).eval()
+
+
+def config(model: Any, **more: Any) -> dict[str, Any]:
+    """Another shape than the target's where a head may have one."""
+    return {
+        "vocab_size": model.config.vocab_size,
+        "hidden_size": model.config.hidden_size,
+        "intermediate_size": 40,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 5000.0,
+        "num_hidden_layers": 1,
+        **more,
+    }
+
+
+def weights(model: Any, seed: int = 1, **more: Any) -> dict[str, torch.Tensor]:
+    """Random tensors of a head, that carry the feature through."""
+    made = torch.Generator().manual_seed(seed)
+    shapes = head_file.shapes(LlamaConfig(**config(model, **more)))
+    tensors = {name: torch.randn(shape, generator=made) / math.sqrt(shape[-1]) for name, shape in shapes.items()}
+    tensors["layers.0.post_attention_layernorm.weight"] += 1
+    return tensors
+
+
+def save(folder: Path, model: Any, seed: int = 1, frequent: Sequence[int] = (), **notes: Any) -> Path:
+    given = {"target": "tiny", "target_fingerprint": fingerprint(model), **notes}
+    head_file.write(folder, config(model), weights(model, seed), given, frequent)
+    return folder
+
+
+def plain(model: Any, prompt: Sequence[int] = PROMPT, count: int = 60) -> list[int]:
+    ids = torch.tensor([prompt])
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+    tokens: list[int] = made[0, len(prompt) :].tolist()
+    return tokens

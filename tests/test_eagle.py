@@ -1,0 +1,481 @@
+"""EAGLE heads: against a slow reference, through the engine, by name, and with bugs planted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fit import FITS, misfit
+from heads import PROMPT, TEXT, VOCABULARY, config, plain, save, tiny, weights
+from identity import first_difference_is_a_tie
+from reference.eagle import SlowHead
+from transformers.utils import logging
+
+import wager
+from wager.core import Tree
+from wager.decoding.arms import build_arms
+from wager.decoding.features import Prompts
+from wager.decoding.loop import Loop, Request
+from wager.decoding.processors import Processors
+from wager.decoding.stopping import Stopping
+from wager.drafters import Draft, Drafter
+from wager.drafters.draft_model import DraftModel
+from wager.drafters.eagle import Eagle
+from wager.models import head as head_module
+from wager.models import head_graphs
+from wager.models.choose import runner
+from wager.models.eager import Eager
+from wager.models.head import SINKS, Head
+from wager.models.head_graphs import HeadGraphs
+from wager.models.runner import Runner
+from wager.policies import build
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    logging.set_verbosity_error()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def reading(model: Any, text: Sequence[int] = TEXT) -> Runner:
+    """A target that has read the text but for its last token."""
+    target = runner(model)
+    target.watch()
+    target.begin()
+    target.prefill(text[:-1])
+    return target
+
+
+def feed(target: Runner, text: Sequence[int]) -> None:
+    """Let the target read what it has not."""
+    if target.length < len(text):
+        target.prefill(text[target.length :])
+
+
+def following(folder: Path, target: Runner, text: Sequence[int] = TEXT, **how: Any) -> Eagle:
+    """A drafter at the end of a text that the target has read."""
+    eagle = Eagle(folder, **how)
+    eagle.follow(target)
+    eagle.begin(text[:-1])
+    eagle.extend(text[-1:])
+    return eagle
+
+
+def slow(model: Any, seed: int = 1) -> SlowHead:
+    return SlowHead(weights(model, seed), config(model), model)
+
+
+def features(model: Any, text: Sequence[int] = TEXT) -> torch.Tensor:
+    """The model's own, not through wager."""
+    with torch.no_grad():
+        return model.model(input_ids=torch.tensor([text])).last_hidden_state[0]
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    """A tree's tokens, each with those before it."""
+    found: list[tuple[int, ...]] = []
+    assert draft.parents is not None
+    for at, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        assert -1 <= parent < at, "parents come first"
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+# -- the forward
+
+
+def test_a_chain_is_the_references(tmp_path: Path) -> None:
+    model = tiny()
+    target, reference = reading(model), slow(model)
+    eagle = following(save(tmp_path, model), target)
+    expected = reference.chain(reference.entries(TEXT, features(model)), 6)
+    assert len(set(expected)) > 2
+    assert eagle.propose(6).tokens == expected
+    assert eagle.propose(6).tokens == expected, "asked again, it says the same"
+    assert eagle.propose(3).tokens == expected[:3]
+
+
+@pytest.mark.parametrize("chunk", [512, 7])
+def test_catching_up_in_pieces_leads_to_the_same_draft(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "CHUNK", chunk)
+    model = tiny()
+    target, reference = runner(model), slow(model)
+    eagle = Eagle(save(tmp_path, model))
+    eagle.follow(target)
+    target.begin()
+    eagle.begin(TEXT[:9])
+    target.prefill(TEXT[:9])
+    at = 9
+    for step, drafts in ((1, 4), (1, 0), (3, 2), (1, 1), (2, 0), (36, 0), (5, 3)):  # what a text may bring
+        eagle.extend(TEXT[at : at + step])
+        feed(target, TEXT[: at + step - 1])
+        at += step
+        if drafts:
+            entries = reference.entries(TEXT[:at], features(model, TEXT[:at]))
+            assert eagle.propose(drafts).tokens == reference.chain(entries, drafts), f"after {at} tokens"
+            assert eagle.head.length == at - 1
+
+
+@pytest.mark.parametrize(("depth", "breadth", "nodes"), [(1, 3, 2), (3, 2, 5), (4, 3, 10), (3, 3, 60), (3, 1, 3)])
+def test_a_tree_is_the_references(tmp_path: Path, depth: int, breadth: int, nodes: int) -> None:
+    model, text = tiny(), TEXT[:20]
+    target, reference = reading(model, text), slow(model)
+    eagle = following(save(tmp_path, model), target, text)
+    eagle.propose(4)  # whose entries must be gone
+    expected = reference.tree(reference.entries(text, features(model, text)), depth, breadth, nodes)
+    for _ in range(2):
+        draft = eagle.propose_tree(depth, Tree(breadth, nodes))
+        found = paths(draft)
+        assert set(found) == set(expected)
+        assert len(found) == len(expected) <= nodes
+        assert max(map(len, found)) <= depth
+        for path, sure in zip(found, draft.hint.confidence, strict=True):
+            assert math.log(sure) == pytest.approx(expected[path] - expected.get(path[:-1], 0.0), abs=1e-4)
+        assert draft.probs is None
+
+
+def test_a_wide_read_and_a_narrow_one_agree(tmp_path: Path) -> None:
+    model = tiny()
+    head = Head(save(tmp_path, model))
+    target = reading(model)
+    head.follow(target)
+    whole = head.read(TEXT[1:], target.features[: len(TEXT) - 1], 0)
+    head.begin()
+    for p in range(len(TEXT) - 1):
+        one = head.read(TEXT[p + 1 : p + 2], target.features[p : p + 1], p)
+    torch.testing.assert_close(whole, one, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_through_transformers_own_forward_is_followed_too(tmp_path: Path) -> None:
+    model, text = tiny(), TEXT[:20]
+    target = Eager(model)
+    target.watch()
+    target.begin()
+    target.prefill(text[:-1])
+    reference = slow(model)
+    eagle = following(save(tmp_path, model), target, text)
+    assert eagle.propose(5).tokens == reference.chain(reference.entries(text, features(model, text)), 5)
+
+
+def test_a_cut_head_drafts_frequent_tokens_only(tmp_path: Path) -> None:
+    model, frequent = tiny(), [3, 17, 4, 9, 20]
+    target, reference = reading(model), slow(model)
+    eagle = following(save(tmp_path, model, frequent=frequent), target)
+    entries = reference.entries(TEXT, features(model))
+    assert eagle.propose(5).tokens == reference.chain(entries, 5, among=frequent)
+    tree = eagle.propose_tree(2, Tree(8, 12))  # wider than there are tokens
+    assert set(tree.tokens) <= set(frequent)
+    drawn = eagle.propose(4, lambda text, logits: (int(logits.argmax()), torch.softmax(logits, -1)))
+    assert drawn.probs is not None
+    assert drawn.probs.shape == (4, VOCABULARY)
+    assert float(drawn.probs[:, [t for t in range(VOCABULARY) if t not in frequent]].sum()) == 0.0
+    due = torch.softmax(reference.logits(reference.out(entries[-1]))[frequent], 0)
+    torch.testing.assert_close(drawn.probs[0, frequent], due.float(), rtol=1e-4, atol=1e-5)
+    assert drawn.hint.confidence[0] == pytest.approx(float(due.max()), abs=1e-4)
+
+
+def test_what_is_drawn_comes_with_what_it_was_drawn_from(tmp_path: Path) -> None:
+    model = tiny()
+    target, reference = reading(model), slow(model)
+    eagle = following(save(tmp_path, model), target)
+    chosen, seen = [5, 11, 2], []
+
+    def sample(text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
+        seen.append(list(text))
+        return chosen[len(text) - len(TEXT)], torch.softmax(logits, -1)
+
+    draft = eagle.propose(3, sample)
+    assert draft.tokens == chosen
+    assert seen == [TEXT + chosen[:n] for n in range(3)]
+    last = reference.entries(TEXT, features(model))[-1]
+    for at, token in enumerate(chosen):
+        out = reference.out(last)
+        assert draft.probs is not None
+        torch.testing.assert_close(
+            draft.probs[at], torch.softmax(reference.logits(out), 0).float(), rtol=1e-3, atol=1e-5
+        )
+        last = type(last)(token, out, last.position + 1, [*last.sees, last])
+
+
+def test_a_bounded_cache_holds_the_first_and_the_last_entries(tmp_path: Path) -> None:
+    model, window = tiny(), 6
+    target, reference = reading(model), slow(model)
+    eagle = following(save(tmp_path, model), target, window=window)
+    kept = [*range(SINKS), *range(len(TEXT) - 1 - window, len(TEXT) - 1)]
+    assert eagle.propose(4).tokens == reference.chain(reference.entries(TEXT, features(model), kept), 4)
+    target.begin()
+    target.prefill(TEXT[:8])
+    eagle.begin(TEXT[:8])
+    for token in TEXT[8:]:  # one by one: what is let go, and when, is the head's affair
+        eagle.extend([token])
+        eagle.propose(3)
+        target.forward([token], 1)
+        assert eagle.head.slots <= SINKS + 2 * window
+        assert eagle.head.length - eagle.head.gone == eagle.head.slots
+    # Positions are those of the text, so with a window that lets nothing go the draft is the whole text's.
+    wide = following(tmp_path, reading(model), window=100)
+    assert wide.propose(5).tokens == following(tmp_path, reading(model)).propose(5).tokens
+
+
+@pytest.mark.parametrize("frequent", [(), (3, 17, 4, 9, 20)])
+@pytest.mark.parametrize("window", [0, 6])
+def test_the_fixed_shapes_of_the_graphs_give_the_same(
+    tmp_path: Path, frequent: tuple[int, ...], window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not captured here, but the same bodies."""
+    monkeypatch.setattr(head_graphs, "LEAST", 16)  # so that the cache has to grow
+    model = tiny()
+    save(tmp_path, model, frequent=frequent)
+    target = runner(model)
+    pair = [Eagle(tmp_path, window=window) for _ in range(2)]
+    pair[1].head = HeadGraphs(tmp_path, window=window)
+    for eagle in pair:
+        eagle.follow(target)
+        eagle.begin(TEXT[:5])
+    target.begin()
+    target.prefill(TEXT[:5])
+    at = 5
+    for step, drafts in ((1, 5), (2, 3), (1, 0), (7, 4), (20, 2), (1, 1), (4, 6), (3, 3), (8, 2)):
+        feed(target, TEXT[: at + step - 1])
+        for eagle in pair:
+            eagle.extend(TEXT[at : at + step])
+        at += step
+        if drafts:
+            assert pair[1].propose(drafts).tokens == pair[0].propose(drafts).tokens
+            one, other = (eagle.propose_tree(drafts, Tree(3, 10)) for eagle in pair)
+            assert (one.tokens, one.parents) == (other.tokens, other.parents)
+            assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
+        assert pair[0].head.length == pair[1].head.length
+    graphs = pair[1].head
+    assert isinstance(graphs, HeadGraphs)
+    assert graphs.captures
+    graphs._warm()  # as on CUDA
+    assert graphs.captures
+    assert {("read", width) for width in head_graphs.WIDTHS} <= graphs.replays.keys() - {"step"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("frequent", [(), (3, 17, 4, 9, 20)])
+def test_captured_drafts_are_the_eager_ones(tmp_path: Path, frequent: tuple[int, ...]) -> None:
+    model = tiny(head_dim=16).to("cuda")
+    save(tmp_path, model, frequent=frequent)
+    target = reading(model)
+    captured, eager = following(tmp_path, target), following(tmp_path, target)
+    eager.head.captures = False  # type: ignore[attr-defined]
+    for step in range(3):
+        for length in (1, 4, 7):
+            assert captured.propose(length).tokens == eager.propose(length).tokens
+            one, other = (eagle.propose_tree(length, Tree(3, 10)) for eagle in (captured, eager))
+            assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        target.prefill(TEXT[: step + 1])
+        for eagle in (captured, eager):
+            eagle.extend(TEXT[: step + 1])
+    assert captured.head.captures  # type: ignore[attr-defined]
+    assert captured.head.replays  # type: ignore[attr-defined]
+
+
+# -- bugs that the comparison must notice
+
+
+class FeatureTooEarly(Eagle):
+    """Joins every token with the feature before its own."""
+
+    def _catch_up(self) -> torch.Tensor:
+        assert self._target is not None
+        for start, end in self.head.spans(len(self._text) - 1):
+            shifted = self._target.features[: end - 1] if start == 0 else self._target.features[start - 1 : end - 1]
+            if start == 0:
+                shifted = torch.cat((shifted[:1] * 0, shifted))
+            self._out = self.head.read(self._text[start + 1 : end + 1], shifted, start)
+        assert self._out is not None
+        return self._out
+
+
+class LeavesDraftsBehind(Head):
+    """Keeps the entries it drafted."""
+
+    def crop(self, length: int) -> None:
+        self.length = length
+
+
+class ForgetsAncestors(Head):
+    """Lets every node of a tree see itself only."""
+
+    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+        only = torch.zeros_like(seen)
+        only[:, -len(tokens) :] = torch.eye(len(tokens), dtype=torch.bool)
+        return super().branch(tokens, features, depth, only)
+
+
+def test_a_feature_off_by_one_is_noticed(tmp_path: Path) -> None:
+    model = tiny()
+    target, reference = reading(model), slow(model)
+    eagle = FeatureTooEarly(save(tmp_path, model))
+    eagle.follow(target)
+    eagle.begin(TEXT[:-1])
+    eagle.extend(TEXT[-1:])
+    assert eagle.propose(6).tokens != reference.chain(reference.entries(TEXT, features(model)), 6)
+
+
+@pytest.mark.parametrize("bug", [LeavesDraftsBehind, ForgetsAncestors])
+def test_a_bug_in_the_cache_is_noticed(tmp_path: Path, bug: type[Head], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = tiny(), TEXT[:20]
+    folder = save(tmp_path, model)
+
+    def trees() -> list[tuple[tuple[int, ...], ...]]:
+        target, drafts = reading(model, text[:15]), []
+        eagle = following(folder, target, text[:15])
+        for at in range(15, 20):
+            drafts.append(tuple(sorted(paths(eagle.propose_tree(4, Tree(3, 12))))))
+            eagle.extend(text[at : at + 1])
+            target.forward(text[at - 1 : at], 1)
+        return drafts
+
+    sound = trees()
+    monkeypatch.setattr(head_module, "Head", bug)
+    assert trees() != sound
+
+
+# -- through the engine
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_greedy_text_is_the_targets_own_with_several_heads_at_once(tmp_path: Path, window: int) -> None:
+    model = tiny(vocab_size=8, num_hidden_layers=1)
+    heads = [Eagle(save(tmp_path / f"{n}", model, n), f"eagle:{n}", window=window) for n in (1, 2)]
+    cut = Eagle(save(tmp_path / "cut", model, 3, frequent=[1, 5, 6, 2]), "eagle:cut", window=window)
+    arms = [f"eagle:{n}:{length}" for n in ("1", "2", "cut") for length in (1, 4, "2@2x3", "3@3x9")]
+    decoder = wager.Decoder(model, drafters=[*heads, cut, "prompt-lookup"], policy="random", arms=arms)
+    kept = 0
+    for start in range(4):
+        prompt = [token % 8 for token in TEXT[start : start + 9 + start]]
+        made = decoder.generate(prompt, max_new_tokens=60, do_sample=False)
+        assert first_difference_is_a_tie(model, prompt, made.tokens, plain(model, prompt), 1e-3)
+        kept += sum(played.accepted for played in made.rounds)
+    assert kept > 10
+
+
+def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str], texts: int) -> float:
+    """How far the first three tokens of sampled texts are from the model's own joint distribution."""
+    vocabulary, prompt = model.config.vocab_size, [0, 1, 2, 1, 0]
+    played = build_arms(list(arms), {drafter.name: drafter}, (1,))
+    loop = Loop(
+        target, {drafter.name: drafter}, build("random", played, seed=1), played, frozenset(), Prompts().features
+    )
+    drafter.follow(target)
+    seen = np.zeros((vocabulary,) * 3)
+    with torch.inference_mode():
+        for _ in range(texts):
+            target.begin()
+            stopping = Stopping([], len(prompt) + 6)
+            for _step in loop.run(Request(prompt, Processors([]), stopping, sample=True)):
+                if len(loop.text) >= len(prompt) + 3:
+                    break
+            seen[tuple(loop.text[len(prompt) : len(prompt) + 3])] += 1
+        due = np.zeros_like(seen)
+        for first in range(vocabulary):
+            for second in range(vocabulary):
+                text = torch.tensor([[*prompt, first, second]])
+                p = torch.softmax(model(input_ids=text).logits[0, len(prompt) - 1 :].double(), -1).numpy()
+                due[first, second] = texts * p[0, first] * p[1, second] * p[2]
+    return misfit(seen, due)
+
+
+SMALL: dict[str, Any] = {"vocab_size": 4, "num_hidden_layers": 1, "hidden_size": 16, "initializer_range": 0.5}
+
+
+@pytest.mark.parametrize("arms", [("eagle:1", "eagle:3"), ("eagle:2@2x4", "eagle:3@3x9")])
+@pytest.mark.parametrize("frequent", [(), (1, 3)])
+def test_sampled_texts_are_distributed_as_the_targets(
+    tmp_path: Path, arms: tuple[str, ...], frequent: tuple[int, ...]
+) -> None:
+    torch.manual_seed(3)
+    model = tiny(**SMALL)
+    torch.manual_seed(4)
+    assert distributed(runner(model), model, Eagle(save(tmp_path, model, frequent=frequent)), arms, 700) < FITS
+
+
+class TellsAnother(Eagle):
+    """Says it drew from another distribution than it did."""
+
+    def _draw(self, out: torch.Tensor, length: int, sample: Any) -> tuple[list[int], torch.Tensor]:
+        tokens, probs = super()._draw(out, length, sample)
+        return tokens, probs.flip(-1)
+
+
+def test_a_wrong_q_is_noticed(tmp_path: Path) -> None:
+    model = tiny(**SMALL)
+    torch.manual_seed(4)
+    assert distributed(runner(model), model, TellsAnother(save(tmp_path, model)), ("eagle:1", "eagle:3"), 700) > FITS
+
+
+def test_lag_is_what_was_not_read_when_others_played(tmp_path: Path) -> None:
+    model = tiny()
+    target = reading(model, TEXT[:21])
+    eagle = following(save(tmp_path, model), target, TEXT[:21])
+    assert eagle.lag == 19  # entries 0 to 19, and the last is the round's own
+    draft = eagle.propose(2)
+    assert draft.lag == 19
+    assert draft.lag_seconds >= 0
+    assert eagle.lag == 0
+    eagle.extend(TEXT[21:24])
+    assert eagle.lag == 0
+    eagle.extend(TEXT[24:25])
+    assert eagle.lag == 3
+    target.prefill(TEXT[20:24])
+    assert eagle.propose(2).lag == 3
+    eagle.begin(TEXT[:3])
+    assert eagle.propose(3) == Draft() or target.length >= 2
+    eagle.begin([])
+    assert eagle.propose(3) == Draft()
+
+
+def test_a_head_without_its_features_has_no_idea(tmp_path: Path) -> None:
+    model = tiny()
+    target = runner(model)
+    eagle = Eagle(save(tmp_path, model))
+    assert eagle.propose(3) == Draft()
+    eagle.follow(target)
+    eagle.begin(TEXT)
+    assert eagle.propose(3) == eagle.propose_tree(3, Tree(2, 5)) == Draft()
+
+
+def test_what_it_takes_is_told(tmp_path: Path) -> None:
+    model = tiny()
+    eagle = Eagle(save(tmp_path, model, frequent=[1, 2, 3]))
+    alone = eagle.memory
+    assert alone == sum(4 * tensor.numel() for tensor in weights(model).values())
+    eagle = following(tmp_path, reading(model))
+    eagle.propose(1)
+    assert eagle.memory > alone + 2 * 3 * 60 * 8 * 4
+    drafter = DraftModel(tiny(1))
+    assert drafter.memory >= sum(4 * p.numel() for p in tiny(1).parameters())
+
+
+def test_a_draft_model_with_a_window_reads_the_first_and_the_last_tokens() -> None:
+    model, window = tiny(), 10
+    bounded, whole = DraftModel(model, window=window), DraftModel(model)
+    for drafter in (bounded, whole):
+        drafter.begin(TEXT[:40])
+    assert (bounded.lag, whole.lag) == (SINKS + window - 1, 39)
+    expected = DraftModel(model)
+    expected.begin([*TEXT[:SINKS], *TEXT[40 - window : 40]])
+    assert bounded.propose(4).tokens == expected.propose(4).tokens
+    for token in TEXT[40:]:
+        bounded.extend([token])
+        bounded.propose(2)
+        assert bounded.runner.length <= SINKS + 2 * window + 2
+    text = wager.Decoder(model, drafters=[DraftModel(tiny(1), window=8)], policy="random").generate(
+        PROMPT, max_new_tokens=60, do_sample=False
+    )
+    assert first_difference_is_a_tie(model, PROMPT, text.tokens, plain(model), 1e-3)
