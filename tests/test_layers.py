@@ -16,7 +16,7 @@ FLOORS = [  # top floor first
     {"bench", "report"},
     {"decoding", "vllm"},
     {"simulation"},
-    {"drafters"},
+    {"drafters", "training"},
     {"models"},
     {"policies"},
     {"core"},

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wager
-from wager.cli import bench, chat, datastore, generate, record, replay, serve, simulate, top
+from wager.cli import bench, chat, datastore, generate, record, replay, serve, simulate, top, train
 from wager.core import trace as traces
 from wager.core.round import Round
 from wager.policies import POLICIES
@@ -34,6 +34,7 @@ app.command("replay")(replay.command)
 app.command("top")(top.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(datastore.app, name="datastore")
+app.add_typer(train.app, name="train")
 
 
 def _version(wanted: bool) -> None:

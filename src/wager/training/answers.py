@@ -1,0 +1,155 @@
+"""Self-distillation: the target answers the prompts, and its answers are what drafters learn from.
+
+The work is cut into parts, each a file of its own written in one go: what a kill leaves behind is whole, and the next
+run goes on with the parts that are missing. Several processes can share the parts between them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from wager.training.config import Answers
+from wager.training.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Prompts answered together."""
+
+    name: str
+    temperature: float
+    prompts: tuple[tuple[Prompt, tuple[int, ...]], ...]  # with their tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one part took."""
+
+    part: str
+    texts: int
+    tokens: int  # of the answers
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the target's answer to it."""
+
+    tokens: np.ndarray  # (length,)
+    prompt: int  # tokens of the prompt
+    domain: str
+    temperature: float
+    key: int  # of the prompt
+
+
+def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: int = 0) -> list[Part]:
+    """The whole work: at every temperature its share of the prompts, prompts of like length together."""
+    made: list[Part] = []
+    tokens = [
+        tuple(tokenizer.apply_chat_template(list(p.messages), add_generation_prompt=True, return_dict=False))
+        for p in prompts
+    ]
+    known = [(p, ids) for p, ids in zip(prompts, tokens, strict=True) if len(ids) <= answers.longest_prompt]
+    for temperature, share in zip(answers.temperatures, answers.share, strict=True):
+        dice = random.Random(f"{seed} {temperature}")
+        chosen = [pair for pair in known if dice.random() < share]
+        chosen.sort(key=lambda pair: len(pair[1]))
+        for at in range(0, len(chosen), answers.batch):
+            name = f"t{temperature:g}-{at // answers.batch:04d}"
+            made.append(Part(name, temperature, tuple(chosen[at : at + answers.batch])))
+    random.Random(seed).shuffle(made)  # so that every process has its share of the long ones
+    return made
+
+
+def answer(
+    model: Any,
+    work: Sequence[Part],
+    folder: Path,
+    max_tokens: int,
+    *,
+    shard: tuple[int, int] = (0, 1),
+    done: Callable[[Done], None] = lambda _: None,
+) -> None:
+    """Answer every part of this shard that is not in the folder yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in work[shard[0] :: shard[1]]:
+        path = folder / f"{part.name}.npz"
+        if path.exists():
+            done(Done(part.name, len(part.prompts), 0, 0.0))
+            continue
+        began = perf_counter()
+        texts = _answered(model, part, max_tokens)
+        _save(path, part, texts)
+        fresh = sum(len(t) for t in texts) - sum(len(ids) for _, ids in part.prompts)
+        done(Done(part.name, len(texts), fresh, perf_counter() - began))
+
+
+def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
+    """Prompt and answer of each prompt, the end-of-text token included where there is one."""
+    import torch
+
+    ends = model.generation_config.eos_token_id
+    stops = set(ends if isinstance(ends, list) else [ends])
+    pad = next(iter(stops))
+    longest = max(len(ids) for _, ids in part.prompts)
+    ids = torch.full((len(part.prompts), longest), pad, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, (_, tokens) in enumerate(part.prompts):
+        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+        mask[row, longest - len(tokens) :] = 1
+    how: dict[str, Any] = (
+        {"do_sample": True, "temperature": part.temperature, "top_k": 0, "top_p": 1.0}
+        if part.temperature
+        else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    )
+    torch.manual_seed(crc32(part.name.encode()))
+    with torch.inference_mode():
+        ids, mask = ids.to(model.device), mask.to(model.device)
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens, pad_token_id=pad, **how)
+    texts = []
+    for (_, tokens), row in zip(part.prompts, out[:, longest:].tolist(), strict=True):
+        end = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
+        texts.append([*tokens, *row[:end]])
+    return texts
+
+
+def _save(path: Path, part: Part, texts: Sequence[Sequence[int]]) -> None:
+    held = path.with_suffix(f".{os.getpid()}.tmp")
+    with held.open("wb") as file:
+        np.savez(
+            file,
+            tokens=np.concatenate([np.asarray(t, dtype=np.int32) for t in texts]),
+            lengths=np.array([len(t) for t in texts], dtype=np.int32),
+            prompts=np.array([len(ids) for _, ids in part.prompts], dtype=np.int32),
+            domains=np.array([p.domain for p, _ in part.prompts]),
+            keys=np.array([p.key for p, _ in part.prompts], dtype=np.uint64),
+            temperature=np.array(part.temperature),
+        )
+    held.replace(path)
+
+
+def texts(folder: Path) -> Iterator[Text]:
+    """Every text of the folder, in the order of the parts' names."""
+    found = sorted(folder.glob("*.npz"))
+    if not found:
+        raise ValueError(f"no answers in {folder}; make them first with `wager train answers`")
+    for path in found:
+        try:
+            with np.load(path) as part:
+                tokens, lengths = part["tokens"], part["lengths"]
+                meta = (part["prompts"], part["domains"], part["keys"])
+                temperature = float(part["temperature"])
+        except (OSError, ValueError, KeyError):
+            raise ValueError(f"{path} holds no answers of this version; delete it and answer again") from None
+        ends = lengths.cumsum()
+        for end, length, prompt, domain, key in zip(ends, lengths, *meta, strict=True):
+            yield Text(tokens[end - length : end], int(prompt), str(domain), temperature, int(key))

@@ -1,0 +1,81 @@
+"""From a plan to a trainer, and from a trained drafter back to something that can be judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from wager.training import export
+from wager.training.answers import Text
+from wager.training.config import Drafter, Plan
+from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
+from wager.training.trainer import Trainer
+
+Export = Callable[[Path, Mapping[str, Any], Sequence[Text]], None]
+
+
+def learner(drafter: Drafter, target: Target, config: Any = None) -> tuple[Learner, Any]:
+    """The untrained drafter, and the configuration it will be saved with."""
+    torch.manual_seed(drafter.seed)
+    if drafter.kind == "eagle":
+        config = config or export.head_config(target.model)
+        return EagleLearner(target, drafter, config), config
+    config = config or export.small_config(target.model, drafter)
+    return SmallLearner(target, drafter, config), config
+
+
+def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text], work: Path) -> tuple[Trainer, Export]:
+    """What trains a drafter of the plan, and what writes it to a folder afterwards."""
+    made, config = learner(drafter, target)
+    if drafter.start:
+        made.module.load_state_dict(best(work / drafter.start))
+    running = Trainer(made, drafter, texts, work / drafter.name, target.embed.device)
+
+    def save(folder: Path, about: Mapping[str, Any], every: Sequence[Text]) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        common = export.frequent(every, drafter.frequent) if drafter.frequent else None
+        recipe = {**asdict(drafter), "domains": list(plan.domains_of(drafter))}
+        held_out = running.progress.looks[-1] if running.progress.looks else {}
+        notes = {**about, "recipe": recipe, "held_out": held_out}
+        export.save(folder, drafter, running.best, config, notes, common=common)
+
+    return running, save
+
+
+def best(folder: Path) -> dict[str, torch.Tensor]:
+    """The best weights of a drafter trained before."""
+    path = folder / "checkpoint.pt"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        found: dict[str, torch.Tensor] = state["best"]
+        return found
+    except (OSError, KeyError, RuntimeError, EOFError, UnpicklingError):
+        raise ValueError(f"no checkpoint {path} to start from; train {folder.name} first") from None
+
+
+def loaded(folder: Path, target: Target) -> Learner:
+    """A trained drafter, to be judged."""
+    from safetensors.torch import load_file
+
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind = content["wager"]["kind"]
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{folder} holds no drafter that `wager train` made: config.json and model.safetensors"
+        ) from None
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(**{k: v for k, v in content.items() if k != "wager"})
+    made, _ = learner(Drafter(f"{kind}-judged", kind), target, config)
+    if config.vocab_size != target.embed.shape[0] or (kind == "eagle" and config.hidden_size != target.embed.shape[1]):
+        raise ValueError(f"{folder} was trained for another target than {target.model.config._name_or_path or 'this'}")
+    made.module.load_state_dict(weights, strict=False)
+    return made

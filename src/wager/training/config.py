@@ -1,0 +1,136 @@
+"""The one file that says what is trained: a target, its prompts by domain, the drafters to be made of its answers."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+KINDS = ("eagle", "draft")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Prompts of one kind, made of the records of one file."""
+
+    file: str
+    kind: str  # a recipe of `prompts`
+    take: int = 1 << 30  # most prompts
+    language: str = ""  # of what is to be translated
+    origin: str = ""  # where the file comes from and its licence, for the drafter's card
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """How the target answers them."""
+
+    temperatures: tuple[float, ...] = (0.0, 0.3, 0.7, 1.0)
+    share: tuple[float, ...] = (1.0, 0.25, 0.25, 0.25)  # of the prompts answered at each temperature
+    max_tokens: int = 256
+    longest_prompt: int = 1024
+    batch: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """One drafter to be trained."""
+
+    name: str  # its folder: eagle-ofa, draft-code
+    kind: str
+    domains: tuple[str, ...] = ("*",)
+    start: str = ""  # another drafter of the plan to start from
+    steps: int = 2000
+    tokens: int = 16384  # a step
+    rate: float = 1e-3  # highest learning rate, after a warm-up and before a cosine decay
+    unroll: int = 5  # draft steps trained through (EAGLE)
+    feature: float = 0.2  # weight of the distance between drafted and true features (EAGLE)
+    decay: float = 0.85  # weight of a draft step beside the one before it (EAGLE)
+    evaluate: int = 200  # steps between two looks at held-out answers
+    patience: int = 5  # looks without a better acceptance before training stops
+    frequent: int = 0  # tokens the drafter's output is cut to, the most frequent ones; 0: all (EAGLE)
+    hidden: int = 96  # size (draft)
+    layers: int = 4  # (draft)
+    heads: int = 3  # (draft)
+    intermediate: int = 384  # (draft)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a training file holds."""
+
+    target: str
+    answers: Answers
+    domains: Mapping[str, tuple[Source, ...]]
+    drafters: Mapping[str, Drafter] = field(default_factory=dict)
+
+    def domains_of(self, drafter: Drafter) -> tuple[str, ...]:
+        """The domains a drafter learns from."""
+        return tuple(self.domains) if drafter.domains == ("*",) else drafter.domains
+
+
+def read(path: Path) -> Plan:
+    """The plan in a TOML file; a ValueError says in one sentence what is wrong with it."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    if unknown := given.keys() - {"target", "answers", "domain", "drafter"}:
+        raise ValueError(f"{path}: unknown key {sorted(unknown)[0]!r}; there are target, answers, domain and drafter")
+    domains = {
+        name: tuple(_made(Source, one, f"{path}: domain {name}") for one in sources)
+        for name, sources in given.get("domain", {}).items()
+    }
+    if not domains:
+        raise ValueError(f"{path} names no domain; write [[domain.NAME]] with file and kind")
+    drafters: dict[str, Drafter] = {}
+    for one in given.get("drafter", ()):
+        drafter = _made(Drafter, one, f"{path}: drafter")
+        _check(path, drafter, domains, drafters)
+        drafters[drafter.name] = drafter
+    answers = _made(Answers, given.get("answers", {}), f"{path}: answers")
+    if len(answers.share) != len(answers.temperatures) or not answers.temperatures:
+        raise ValueError(f"{path}: answers needs as many shares as temperatures")
+    if min(answers.temperatures) < 0 or min(answers.share) < 0 or max(answers.share) > 1:
+        raise ValueError(f"{path}: temperatures are 0 or more, and shares lie in [0, 1]")
+    return Plan(given.get("target", "smollm2-135m"), answers, domains, drafters)
+
+
+def _check(path: Path, drafter: Drafter, domains: Mapping[str, Any], before: Mapping[str, Drafter]) -> None:
+    where = f"{path}: drafter {drafter.name!r}"
+    if drafter.kind not in KINDS:
+        raise ValueError(f"{where} is of an unknown kind {drafter.kind!r}; choose from {', '.join(KINDS)}")
+    if drafter.name in before:
+        raise ValueError(f"{where} stands twice")
+    if not drafter.name.startswith(f"{drafter.kind}-"):
+        raise ValueError(f"{where} is called {drafter.kind}-SOMETHING, so that it is found by its kind")
+    if drafter.domains != ("*",) and (unknown := [d for d in drafter.domains if d not in domains]):
+        raise ValueError(f"{where} learns from an unknown domain {unknown[0]!r}; there are {', '.join(domains)}")
+    if drafter.start and (drafter.start not in before or before[drafter.start].kind != drafter.kind):
+        raise ValueError(f"{where} starts from {drafter.start!r}, which is no {drafter.kind} drafter above it")
+    numbers = (drafter.steps, drafter.tokens, drafter.unroll, drafter.evaluate, drafter.patience, drafter.layers)
+    if min(numbers) < 1 or not drafter.rate > 0 or drafter.hidden % (2 * drafter.heads):
+        raise ValueError(f"{where}: numbers are at least 1, the rate above 0, and heads of an even size divide hidden")
+
+
+def _made(kind: type[T], given: Mapping[str, Any], where: str) -> T:
+    """The record from its table, every key known and of the right type."""
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    if unknown := given.keys() - known.keys():
+        raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(known)}")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    for key, value in values.items():
+        wanted = str(known[key].type).partition("[")[0]
+        fits = {"str": str, "int": int, "float": (int, float), "tuple": tuple}[wanted]
+        if not isinstance(value, fits) or isinstance(value, bool):  # type: ignore[arg-type]
+            raise ValueError(f"{where}: {key} is a {wanted}, not {value!r}")
+    try:
+        return kind(**values)
+    except TypeError:
+        needed = ", ".join(name for name in known if name in ("file", "kind", "name"))
+        raise ValueError(f"{where} needs {needed}") from None

@@ -1,0 +1,246 @@
+"""What is trained: EAGLE heads on the target's features, and small models of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.nn.functional import linear, silu, smooth_l1_loss
+
+from wager.training.batches import Batch
+from wager.training.config import Drafter
+from wager.training.loss import soft_cross_entropy
+
+
+class Learner(Protocol):
+    """A drafter in the making."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """What holds its weights."""
+        ...
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """What is to be made small."""
+        ...
+
+    def accepted(self, batch: Batch) -> torch.Tensor:
+        """(texts, longest): of a draft made when the text reaches to this token, how many tokens are the target's own.
+
+        A negative number where no draft is judged; the texts are greedy ones.
+        """
+        ...
+
+
+class Target:
+    """The target as training sees it: features, and the distributions they stand for."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.eval()
+        for weight in model.parameters():
+            weight.requires_grad_(False)
+        self.head, self.embed = model.lm_head.weight, model.get_input_embeddings().weight
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> torch.Tensor:
+        """(texts, longest, hidden): what the output head is applied to, at every token."""
+        out: torch.Tensor = self.model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        return out
+
+    @torch.no_grad()
+    def distribution(self, features: torch.Tensor) -> torch.Tensor:
+        """(rows, vocabulary) of the token after each of these rows."""
+        return torch.softmax(linear(features, self.head), -1)
+
+
+def _product(inputs: int, outputs: int) -> torch.nn.Linear:
+    return torch.nn.Linear(inputs, outputs, bias=False)
+
+
+class Layer(torch.nn.Module):
+    """One decoder layer without a norm before its attention, over several draft steps at once."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+        self.heads, self.groups, self.eps = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
+        queries, shared = self.heads * self.head, self.groups * self.head
+        self.self_attn = torch.nn.ModuleDict(
+            {
+                "q_proj": _product(hidden, queries),
+                "k_proj": _product(hidden, shared),
+                "v_proj": _product(hidden, shared),
+                "o_proj": _product(queries, hidden),
+            }
+        )
+        opened = {"gate_proj": _product(hidden, inner), "up_proj": _product(hidden, inner)}
+        self.mlp = torch.nn.ModuleDict({**opened, "down_proj": _product(inner, hidden)})
+        self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=self.eps)
+
+    def forward(self, x: torch.Tensor, turn: Turn, earlier: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``.
+
+        The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
+        """
+        texts, entries, _ = x.shape
+        step = len(earlier)
+        by = self.self_attn
+        q = by["q_proj"](x).view(texts, entries, self.groups, -1, self.head).permute(0, 2, 3, 1, 4)
+        k = by["k_proj"](x).view(texts, entries, self.groups, 1, self.head).permute(0, 2, 3, 1, 4)
+        v = by["v_proj"](x).view(texts, entries, self.groups, 1, self.head).permute(0, 2, 3, 1, 4)
+        q, k = turn(q) * self.head**-0.5, turn(k)  # (texts, groups, heads of each or 1, entries, head)
+        earlier.append((k, v))
+        seen = torch.ones(entries, entries, dtype=torch.bool, device=x.device).tril(-step)
+        scores = (q @ earlier[0][0].transpose(-1, -2)).masked_fill(~seen, -1e4)
+        own = [(q * back(key, step - at)).sum(-1, keepdim=True) for at, (key, _) in enumerate(earlier) if at]
+        weights = torch.softmax(torch.cat((scores, *own), -1), -1, dtype=torch.float32).to(x.dtype)
+        mixed = weights[..., :entries] @ earlier[0][1]
+        for at, (_, value) in enumerate(earlier):
+            if at:
+                mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
+        x = x + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, entries, -1))
+        y = self.post_attention_layernorm(x)
+        out: torch.Tensor = x + self.mlp["down_proj"](silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
+        return out
+
+
+class Turn:
+    """Rotary positions of the entries."""
+
+    def __init__(self, model: Any, entries: int, like: torch.Tensor) -> None:
+        cos, sin = model.model.rotary_emb(like, torch.arange(entries, device=like.device)[None])
+        self.cos, self.sin = cos[0], sin[0]  # (entries, head)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        low, high = x.chunk(2, -1)
+        turned: torch.Tensor = x * self.cos + torch.cat((-high, low), -1) * self.sin
+        return turned
+
+
+def back(x: torch.Tensor, by: int) -> torch.Tensor:
+    """What stood so many entries earlier, (..., entries, size); zeros before the first."""
+    return x if not by else torch.cat((torch.zeros_like(x[..., :by, :]), x[..., :-by, :]), -2)
+
+
+class EagleHead(torch.nn.Module):
+    """The trained tensors of a head, called as they are stored."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.layers = torch.nn.ModuleList([Layer(config)])
+
+
+class EagleLearner:
+    """Trains a head through its own drafts, so that they stay good at depth.
+
+    Entry j joins the feature at token j with token j + 1 and should give the feature at j + 1, from which the target
+    predicts token j + 2. In draft step s the feature is what step s - 1 made one entry earlier.
+    """
+
+    def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
+        self.target, self.drafter = target, drafter
+        self.module = EagleHead(config).to(target.embed.device)
+
+    def _steps(self, batch: Batch, features: torch.Tensor) -> Iterator[torch.Tensor]:
+        """What every draft step makes of every entry, (texts, entries, hidden)."""
+        known = self.target.embed[batch.tokens[:, 1:]]
+        feature = features[:, :-1]
+        turn = Turn(self.target.model, feature.shape[1], feature)
+        earlier: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for _ in range(self.drafter.unroll):
+            out = self.module.layers[0](self.module.fc(torch.cat((known, feature), -1)), turn, earlier)
+            yield out
+            feature = back(out, 1).to(feature.dtype)
+
+    def _judged(self, batch: Batch) -> torch.Tensor:
+        """(texts, entries): entries whose token to be drafted belongs to an answer."""
+        answered = batch.answered()
+        return answered[:, 1:] & torch.cat((answered[:, 2:], torch.zeros_like(answered[:, :1])), 1)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        features = self.target.features(batch)
+        judged = self._judged(batch)
+        after = features[:, 1:][judged]
+        wanted = self.target.distribution(after)
+        total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
+        for out in self._steps(batch, features):
+            made = out[judged].to(after.dtype)
+            loss = soft_cross_entropy(linear(made, self.target.head), wanted)
+            loss = loss + self.drafter.feature * smooth_l1_loss(made.float(), after.float())
+            total, weights = total + weight * loss, weights + weight
+            weight *= self.drafter.decay
+        return total / weights
+
+    @torch.no_grad()
+    def accepted(self, batch: Batch) -> torch.Tensor:
+        features = self.target.features(batch)
+        judged = self._judged(batch)
+        choices = linear(features[:, 1:][judged], self.target.head).argmax(-1)
+        alive = judged
+        count = torch.zeros_like(judged, dtype=torch.long)
+        for step, out in enumerate(self._steps(batch, features)):
+            right = torch.zeros_like(judged)
+            right[judged] = linear(out[judged].to(features.dtype), self.target.head).argmax(-1) == choices
+            alive = right if not step else back(alive[..., None], 1)[..., 0] & right
+            count += torch.cat((alive[:, step:], torch.zeros_like(alive[:, :step])), 1)  # where the draft began
+        return _by_token(count, judged)
+
+
+class SmallLearner:
+    """Trains a small model of its own to say what the target says."""
+
+    def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
+        from transformers import LlamaForCausalLM
+
+        self.target, self.drafter = target, drafter
+        self.module: Any = LlamaForCausalLM(config).to(  # type: ignore[no-untyped-call]
+            target.embed.device
+        )
+        self._embed()
+
+    @torch.no_grad()
+    def _embed(self) -> None:
+        """Start from the target's own embedding, squeezed into the directions it uses most."""
+        known = self.target.embed.float()
+        weight = self.module.get_input_embeddings().weight
+        _, _, directions = torch.pca_lowrank(known - known.mean(0), weight.shape[1], niter=4)
+        squeezed = (known - known.mean(0)) @ directions
+        weight.copy_(squeezed * (0.02 / squeezed.std()))
+
+    def _judged(self, batch: Batch) -> torch.Tensor:
+        """(texts, longest): tokens after which an answer goes on."""
+        answered = batch.answered()
+        return answered & torch.cat((answered[:, 1:], torch.zeros_like(answered[:, :1])), 1)
+
+    def _logits(self, batch: Batch, judged: torch.Tensor) -> torch.Tensor:
+        hidden = self.module.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        out: torch.Tensor = self.module.lm_head(hidden[judged])
+        return out
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        judged = self._judged(batch)
+        wanted = self.target.distribution(self.target.features(batch)[judged])
+        return soft_cross_entropy(self._logits(batch, judged), wanted)
+
+    @torch.no_grad()
+    def accepted(self, batch: Batch) -> torch.Tensor:
+        """On greedy texts the small model reads what it would have drafted for as long as it is right."""
+        judged = self._judged(batch)
+        choices = linear(self.target.features(batch)[judged], self.target.head).argmax(-1)
+        right = torch.zeros_like(judged)
+        right[judged] = self._logits(batch, judged).argmax(-1) == choices
+        alive, count = right, right.long()
+        for _ in range(1, self.drafter.unroll):
+            right = torch.cat((right[:, 1:], torch.zeros_like(right[:, :1])), 1)
+            alive = alive & right
+            count += alive
+        return torch.where(judged, count, -1)
+
+
+def _by_token(count: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
+    """From entries, which end at the token after theirs, to tokens."""
+    first = torch.full_like(count[:, :1], -1)
+    return torch.cat((first, torch.where(judged, count, -1)), 1)

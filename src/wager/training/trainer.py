@@ -1,0 +1,172 @@
+"""The training loop: steps, looks at held-out answers, checkpoints to go on from, the best drafter kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from wager.training.answers import Text
+from wager.training.batches import batches, split
+from wager.training.config import Drafter
+from wager.training.judge import judge
+from wager.training.learners import Learner
+
+WARM_UP = 100  # steps
+CLIP = 1.0  # longest gradient
+AVERAGE = 0.05  # weight of a step in the loss that is shown
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at the held-out answers."""
+
+    step: int
+    loss: float  # running mean of the training loss
+    acceptance: list[float]  # per draft position: of drafts that came so far, the share that is right there too
+    mat: float  # tokens a round of the longest draft
+    seconds: float  # of training so far
+    tokens: int  # trained on so far
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where training stands; what a checkpoint holds beside the weights."""
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    loss: float = math.nan
+    best: float = 0.0  # highest MAT seen
+    best_step: int = 0
+    looks: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains one learner on texts, and can be stopped and started at any step that was checkpointed."""
+
+    def __init__(
+        self, learner: Learner, drafter: Drafter, texts: Sequence[Text], folder: Path, device: torch.device
+    ) -> None:
+        self.learner, self.drafter, self.folder, self.device = learner, drafter, folder, device
+        self.train, self.held = split(texts)
+        if not self.train or not self.held:
+            raise ValueError(
+                f"{len(texts)} answers are too few to train {drafter.name}: none is left to "
+                f"{'judge it by' if self.train else 'learn from'}; answer more prompts of its domains greedily"
+            )
+        self.best: dict[str, torch.Tensor] = {}
+        self.progress = Progress()
+        self.optimizer = torch.optim.AdamW(
+            learner.module.parameters(), lr=drafter.rate, betas=(0.9, 0.95), weight_decay=0.01
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.checkpoint.exists():
+            self._resume()
+
+    @property
+    def checkpoint(self) -> Path:
+        """What the next run goes on from."""
+        return self.folder / "checkpoint.pt"
+
+    def run(self, *, shown: Callable[[Progress, Look | None], None] = lambda *_: None) -> dict[str, torch.Tensor]:
+        """Train to the end of the plan, or until acceptance stops rising; the best weights."""
+        drafter, progress = self.drafter, self.progress
+        began = perf_counter() - progress.seconds
+        stream = batches(self.train, drafter.tokens, seed=drafter.seed, start=progress.step)
+        while progress.step < drafter.steps and not self._stale():
+            batch = next(stream).to(self.device)
+            for group in self.optimizer.param_groups:
+                group["lr"] = drafter.rate * self._rate(progress.step)
+            with self._mixed():
+                loss = self.learner.loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), CLIP)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            progress.step += 1
+            progress.tokens += int(batch.tokens.numel())
+            look = None
+            if progress.step % 10 == 0 or progress.step in (1, drafter.steps):
+                value = float(loss.detach())
+                fresh = math.isnan(progress.loss)
+                progress.loss = value if fresh else progress.loss + 10 * AVERAGE * (value - progress.loss)
+            progress.seconds = perf_counter() - began
+            if progress.step % drafter.evaluate == 0 or progress.step == drafter.steps:
+                look = self._look()
+            shown(progress, look)
+        return self.best
+
+    def _rate(self, step: int) -> float:
+        """Up in a straight line, then down along a cosine to a twentieth."""
+        if step < WARM_UP:
+            return (step + 1) / WARM_UP
+        gone = (step - WARM_UP) / max(1, self.drafter.steps - WARM_UP)
+        return 0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, gone))) / 2
+
+    def _mixed(self) -> Any:
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+    def _stale(self) -> bool:
+        behind = self.progress.step - self.progress.best_step
+        return bool(self.progress.looks) and behind >= self.drafter.patience * self.drafter.evaluate
+
+    def _look(self) -> Look:
+        """Judge by held-out answers, keep what is best, and write a checkpoint."""
+        progress = self.progress
+        with self._mixed():
+            (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
+        look = Look(progress.step, progress.loss, held.acceptance, held.mat, progress.seconds, progress.tokens)
+        progress.looks.append(asdict(look))
+        if held.mat > progress.best:
+            progress.best, progress.best_step = held.mat, progress.step
+            self.best = {k: v.detach().to("cpu", copy=True) for k, v in self.learner.module.state_dict().items()}
+        self._save()
+        return look
+
+    # -- checkpoints
+
+    def _save(self) -> None:
+        held = self.checkpoint.with_suffix(f".{os.getpid()}.tmp")
+        state = {
+            "drafter": asdict(self.drafter),
+            "progress": asdict(self.progress),
+            "module": self.learner.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best,
+        }
+        torch.save(state, held)
+        held.replace(self.checkpoint)
+        log = self.folder / "log.json"
+        held = log.with_suffix(f".{os.getpid()}.tmp")
+        held.write_text(json.dumps({"drafter": asdict(self.drafter), "looks": self.progress.looks}, indent=1) + "\n")
+        held.replace(log)
+
+    def _resume(self) -> None:
+        try:
+            state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+            known = {**state["drafter"], "steps": self.drafter.steps, "patience": self.drafter.patience}
+            if known != {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.drafter).items()} and (
+                known != asdict(self.drafter)
+            ):
+                raise ValueError(
+                    f"{self.checkpoint} was made with other settings of {self.drafter.name}; "
+                    "put them back, or delete it to start anew"
+                )
+            self.learner.module.load_state_dict(state["module"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.best = {k: v.cpu() for k, v in state["best"].items()}
+            self.progress = Progress(**state["progress"])
+        except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError):
+            raise ValueError(
+                f"{self.checkpoint} is no checkpoint of {self.drafter.name}; delete it to start anew"
+            ) from None

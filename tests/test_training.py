@@ -1,0 +1,433 @@
+"""Training drafters: the loss and the unrolled head against slow references, resuming, and one tiny run of it all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from wager.cli import app as cli
+from wager.training import answers, build, config, learners, prompts
+from wager.training.answers import Text
+from wager.training.batches import Batch, batches, split
+from wager.training.config import Answers, Drafter
+from wager.training.judge import Judged
+from wager.training.learners import EagleLearner, SmallLearner, Target
+from wager.training.loss import soft_cross_entropy
+from wager.training.trainer import Trainer
+
+WORDS = ["<end>", "user", "assistant", *"abcdefghijklmnopqrstuvwxyz"]
+
+
+def tiny(seed: int = 0, vocabulary: int = 64) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(
+        LlamaConfig(**shape, num_key_value_heads=2, vocab_size=vocabulary, max_position_embeddings=256, eos_token_id=0)
+    )
+    for weight in model.parameters():
+        weight.data.mul_(6)  # far from uniform, so that mistakes show
+    return model.eval()
+
+
+def some_texts(count: int = 120, vocabulary: int = 64) -> list[Text]:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(12, 40, count)
+    return [Text(rng.integers(0, vocabulary, n).astype(np.int32), 6, "a", 0.0, i) for i, n in enumerate(lengths)]
+
+
+def head(unroll: int = 5) -> Drafter:
+    return Drafter("eagle-x", "eagle", unroll=unroll, steps=6, tokens=512, evaluate=3)
+
+
+# -- the loss
+
+
+def test_the_loss_and_its_gradient_are_those_of_cross_entropy() -> None:
+    torch.manual_seed(0)
+    logits, wanted = torch.randn(7, 11, requires_grad=True), torch.softmax(torch.randn(7, 11), -1)
+    again = logits.detach().clone().requires_grad_()
+    soft_cross_entropy(logits, wanted).mul(3).backward()
+    torch.nn.functional.cross_entropy(again, wanted).mul(3).backward()
+    assert torch.allclose(logits.grad, again.grad, atol=1e-6)
+    assert torch.allclose(soft_cross_entropy(logits, wanted), torch.nn.functional.cross_entropy(again, wanted))
+
+
+# -- the unrolled head
+
+
+def drafted_slowly(
+    learner: EagleLearner, tokens: torch.Tensor, features: torch.Tensor, first: int
+) -> list[torch.Tensor]:
+    """What the head makes of a draft that begins at entry ``first``, one entry after the other over a list of keys."""
+    model, module = learner.target.model, learner.module
+    layer: Any = module.layers[0]
+    keys: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
+
+    def turned(x: torch.Tensor, at: int) -> torch.Tensor:
+        cos, sin = (t[0, 0] for t in model.model.rotary_emb(x, torch.tensor([[at]])))
+        low, high = x.chunk(2, -1)
+        return x * cos + torch.cat((-high, low), -1) * sin
+
+    def entry(at: int, feature: torch.Tensor) -> torch.Tensor:
+        x = module.fc(torch.cat((model.model.embed_tokens.weight[tokens[at + 1]], feature)))
+        by = layer.self_attn
+        q = turned(by["q_proj"](x).view(layer.heads, layer.head), at)
+        keys.append(turned(by["k_proj"](x).view(layer.groups, layer.head), at))
+        values.append(by["v_proj"](x).view(layer.groups, layer.head))
+        mixed = []
+        for i in range(layer.heads):
+            group = i // (layer.heads // layer.groups)
+            weights = torch.softmax(torch.stack([k[group] for k in keys]) @ q[i] * layer.head**-0.5, 0)
+            mixed.append(weights @ torch.stack([v[group] for v in values]))
+        x = x + by["o_proj"](torch.cat(mixed))
+        y = layer.post_attention_layernorm(x)
+        out: torch.Tensor = x + layer.mlp["down_proj"](
+            torch.nn.functional.silu(layer.mlp["gate_proj"](y)) * layer.mlp["up_proj"](y)
+        )
+        return out
+
+    for at in range(first + 1):
+        out = entry(at, features[at])
+    drafts = [out]
+    for step in range(1, learner.drafter.unroll):
+        drafts.append(entry(first + step, drafts[-1]))
+    return drafts
+
+
+def apart(learner: EagleLearner, batch: Batch) -> float:
+    """How far the unrolled training forward is from drafting one token at a time."""
+    features = learner.target.features(batch)
+    made = list(learner._steps(batch, features))
+    worst = 0.0
+    for row, first in ((0, 4), (0, 9), (1, 7)):
+        for step, slow in enumerate(drafted_slowly(learner, batch.tokens[row], features[row], first)):
+            worst = max(worst, float((slow - made[step][row, first + step]).abs().max() / slow.abs().max()))
+    return worst
+
+
+@pytest.fixture
+def learner() -> EagleLearner:
+    made, _ = build.learner(head(), Target(tiny()))
+    assert isinstance(made, EagleLearner)
+    return made
+
+
+@pytest.fixture
+def batch() -> Batch:
+    tokens = torch.randint(0, 64, (2, 20), generator=torch.Generator().manual_seed(1))
+    return Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]))
+
+
+@torch.no_grad()
+def test_training_sees_what_drafting_sees(learner: EagleLearner, batch: Batch) -> None:
+    assert apart(learner, batch) < 1e-4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bug", ["feature not moved", "sees true entries of its own draft", "keys of the wrong step"])
+def test_planted_bugs_in_the_unrolled_head_show(
+    learner: EagleLearner, batch: Batch, bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = learners.back
+    if bug == "feature not moved":
+        monkeypatch.setattr(learners, "back", lambda x, by: x if x.dim() == 3 else back(x, by))
+    elif bug == "keys of the wrong step":
+        monkeypatch.setattr(learners, "back", lambda x, by: back(x, by) if x.dim() == 3 else back(x, by + 1))
+    else:
+        tril = torch.Tensor.tril
+        monkeypatch.setattr(torch.Tensor, "tril", lambda x, by=0: tril(x, 0))
+    assert apart(learner, batch) > 1e-2
+
+
+@torch.no_grad()
+def test_accepted_counts_the_targets_own_choices(learner: EagleLearner) -> None:
+    """Against drafting by hand: each draft token by token, its argmax beside the target's own."""
+    model = learner.target.model
+    prompt = torch.arange(5, 11)[None]
+    text = model.generate(prompt, max_new_tokens=14, do_sample=False, pad_token_id=0, eos_token_id=None)
+    whole = Batch(text, torch.tensor([6]), torch.tensor([20]), greedy=True)
+    features = learner.target.features(whole)
+    got = learner.accepted(whole)[0].tolist()
+    assert got[:6] == [-1] * 6
+    assert got[-1] == -1
+    for last in (6, 9, 13):
+        drafts = drafted_slowly(learner, text[0], features[0], last - 1)
+        right = 0
+        for step, out in enumerate(drafts):
+            if last + step > 18 or int((model.lm_head.weight @ out).argmax()) != int(text[0, last + step + 1]):
+                break
+            right += 1
+        assert got[last] == right
+
+
+def test_a_text_is_walked_as_decoding_would() -> None:
+    walked = Judged(2)
+    walked.add([-1, -1, 1, 0, 3, 0, 0, -1])
+    assert (walked.rounds, walked.tokens) == (2, 5)  # from token 2: 1 + 1, then from token 4: 2 + 1
+    assert walked.acceptance == [1.0, 0.5]
+
+
+# -- texts, batches, checkpoints
+
+
+def test_no_prompt_is_both_learned_from_and_judged_by() -> None:
+    train, held = split(some_texts())
+    assert held
+    assert not {t.key for t in train} & {t.key for t in held}
+
+
+def test_batches_go_on_where_they_were_left() -> None:
+    texts = some_texts()
+    whole = batches(texts, 400)
+    first = [next(whole) for _ in range(30)]
+    rest = batches(texts, 400, start=12)
+    for seen in first[12:]:
+        again = next(rest)
+        assert torch.equal(seen.tokens, again.tokens)
+        assert torch.equal(seen.prompts, again.prompts)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "draft"])
+def test_a_killed_training_ends_like_one_that_was_not(kind: str, tmp_path: Path) -> None:
+    drafter = replace(head(2), name=f"{kind}-x", kind=kind, hidden=16, heads=2, layers=1, intermediate=32)
+    texts, target = some_texts(), Target(tiny())
+
+    def run(folder: Path, steps: int) -> dict[str, torch.Tensor]:
+        made, _ = build.learner(drafter, target)
+        running = Trainer(made, drafter, texts, folder, torch.device("cpu"))
+        if steps:
+
+            class KilledError(Exception):
+                pass
+
+            def kill(progress: Any, look: Any) -> None:
+                if progress.step == steps:
+                    raise KilledError
+
+            with pytest.raises(KilledError):
+                running.run(shown=kill)
+            return {}
+        running.run()
+        return {k: v.clone() for k, v in running.learner.module.state_dict().items()}
+
+    whole = run(tmp_path / "whole", 0)
+    run(tmp_path / "killed", 5)  # two steps after the checkpoint at 3
+    resumed = run(tmp_path / "killed", 0)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.allclose(whole[k], resumed[k], atol=1e-6) for k in whole)
+    assert not list((tmp_path / "killed").glob("*.tmp"))
+
+
+def test_training_stops_when_acceptance_does_not_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = replace(head(1), steps=100, evaluate=1, patience=2, rate=1e-12)
+    made, _ = build.learner(drafter, Target(tiny()))
+    running = Trainer(made, drafter, some_texts(), tmp_path, torch.device("cpu"))
+    running.run()
+    assert running.progress.step == 3  # the first look is the best, and two more do not beat it
+
+
+def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    drafter, target = head(1), Target(tiny())
+    Trainer(build.learner(drafter, target)[0], drafter, some_texts(), tmp_path, torch.device("cpu")).run()
+    other = replace(drafter, rate=0.5)
+    with pytest.raises(ValueError, match="made with other settings"):
+        Trainer(build.learner(other, target)[0], other, some_texts(), tmp_path, torch.device("cpu"))
+    (tmp_path / "checkpoint.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        Trainer(build.learner(drafter, target)[0], drafter, some_texts(), tmp_path, torch.device("cpu"))
+
+
+def test_the_small_model_starts_from_the_targets_embedding() -> None:
+    drafter = replace(head(), name="draft-x", kind="draft", hidden=16, heads=2, layers=1)
+    made, _ = build.learner(drafter, Target(tiny()))
+    assert isinstance(made, SmallLearner)
+    ours = made.module.get_input_embeddings().weight.float()
+    theirs = made.target.embed.float() - made.target.embed.float().mean(0)
+    seen = torch.corrcoef(torch.stack(((ours @ ours.T).flatten(), (theirs @ theirs.T).flatten())))[0, 1]
+    assert seen > 0.8  # tokens that were alike still are
+
+
+# -- prompts and plans
+
+RECORDS = {
+    "code.jsonl": [{"instruction": f"Write {w}.", "input": w, "response": "a\nb\nc\nd\ne\nf"} for w in "xyz"],
+    "math.jsonl": [{"question": f"How many {w}?"} for w in "xyz"],
+    "de.jsonl": [{"source": f"Satz {w}."} for w in "xyz"],
+    "talk.jsonl": [{"turns": [["USER", f"hello {w}"], ["SYSTEM", "hi"], ["USER", "bye"]]} for w in "xyz"],
+}
+KINDS = {
+    "code.jsonl": ("instructions", "fix", "complete", "summarize"),
+    "math.jsonl": ("questions",),
+    "de.jsonl": ("translate",),
+    "talk.jsonl": ("dialogue", "summarize"),
+    "wiki.txt": ("summarize", "ask", "rag"),
+}
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpora"
+    folder.mkdir()
+    for name, records in RECORDS.items():
+        (folder / name).write_text("\n".join(map(json.dumps, records)))
+    line = "The river runs past Great Harbour and the old Tower of Stone. It was built by Edward Longshore. "
+    (folder / "wiki.txt").write_text(line * 30 + "\n" + line)
+    return folder
+
+
+def plan_text(*, steps: int = 4) -> str:
+    domains = "".join(
+        f'[[domain.{file.split(".")[0]}]]\nfile = "{file}"\nkind = "{kind}"\nlanguage = "German"\n'
+        for file, kinds in KINDS.items()
+        for kind in kinds
+    )
+    shape = f"steps = {steps}\nevaluate = 2\ntokens = 2048\nunroll = 2\n"
+    return (
+        'target = "TARGET"\n[answers]\ntemperatures = [0.0, 1.0]\nshare = [1.0, 0.5]\nmax_tokens = 8\nbatch = 8\n'
+        + domains
+        + f'[[drafter]]\nname = "eagle-ofa"\nkind = "eagle"\nfrequent = 20\n{shape}'
+        + f'[[drafter]]\nname = "eagle-code"\nkind = "eagle"\nstart = "eagle-ofa"\ndomains = ["code", "wiki"]\n{shape}'
+        + f'[[drafter]]\nname = "draft-ofa"\nkind = "draft"\nhidden = 16\nheads = 2\nlayers = 1\n{shape}'
+    )
+
+
+def test_every_recipe_makes_prompts(tmp_path: Path, corpora: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(plan_text())
+    plan = config.read(path)
+    found = prompts.read(plan, corpora)
+    assert {p.domain for p in found} == set(plan.domains)
+    assert all(p.messages[-1]["role"] == "user" and p.messages[-1]["content"] for p in found)
+    assert found == prompts.read(plan, corpora)
+    said = "\n".join(p.messages[-1]["content"] for p in found)
+    for piece in ("Translate German to English: Satz", "Great Harbour", "How many x?", "Customer: hello"):
+        assert piece in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('kind = "eagle"', 'kind = "hawk"', "unknown kind 'hawk'"),
+        ('name = "eagle-code"', 'name = "code"', "is called eagle-SOMETHING"),
+        ('name = "eagle-code"', 'name = "eagle-ofa"', "stands twice"),
+        ('start = "eagle-ofa"', 'start = "eagle-x"', "no eagle drafter above it"),
+        ('domains = ["code", "wiki"]', 'domains = ["cod"]', "unknown domain 'cod'"),
+        ("frequent = 20", "frequents = 20", "unknown key 'frequents'"),
+        ("steps = 4", 'steps = "4"', "steps is a int"),
+        ("unroll = 2", "unroll = 0", "at least 1"),
+        ("share = [1.0, 0.5]", "share = [1.0]", "as many shares"),
+        ("[answers]", "[answer]", "unknown key 'answer'"),
+        ("[answers]", "[answers", "is not TOML"),
+    ],
+)
+def test_a_bad_plan_is_refused_in_a_sentence(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    path = tmp_path / "plan.toml"
+    assert old in plan_text()
+    path.write_text(plan_text().replace(old, new, 1 if "eagle-code" not in old else -1))
+    with pytest.raises(ValueError, match=complaint) as error:
+        config.read(path)
+    assert "\n" not in str(error.value).strip() or "TOML" in complaint
+
+
+def test_the_plan_of_the_shipped_drafters_is_sound() -> None:
+    plan = config.read(Path(__file__).parents[1] / "training" / "smollm2-135m.toml")
+    assert {"eagle-ofa", "eagle-code", "draft-ofa"} <= plan.drafters.keys()
+    assert all(source.kind in prompts.RECIPES for sources in plan.domains.values() for source in sources)
+
+
+# -- all of it, on the command line
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A tiny target with a tokenizer of letters."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    letters = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="a"))
+    letters.pre_tokenizer = Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="<end>", unk_token="a")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content[:40] }}{% endfor %}"
+    folder = tmp_path / "target"
+    tiny(vocabulary=len(WORDS)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments], catch_exceptions=True)
+
+
+def test_from_prompts_to_a_drafter_that_decodes(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text().replace("TARGET", str(target)))
+    asked = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
+    assert run(*asked, "--shard", "1/2").exit_code == 0
+    some = set((tmp_path / "answers").iterdir())
+    assert run(*asked).exit_code == 0
+    parts = set((tmp_path / "answers").iterdir())
+    assert some < parts
+    assert "0 new tokens" in run(*asked).stdout  # nothing twice
+    texts = list(answers.texts(tmp_path / "answers"))
+    assert {t.temperature for t in texts} == {0.0, 1.0}
+    assert all(t.prompt < len(t.tokens) <= t.prompt + 8 for t in texts)
+    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", tmp_path / "drafters" / "tiny")
+    done = run(*learn, "--work", tmp_path / "work", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    made = {folder.name for folder in (tmp_path / "drafters" / "tiny").iterdir()}
+    assert made == {"eagle-ofa", "eagle-code", "draft-ofa"}
+
+    from wager import Decoder
+    from wager.models import load
+
+    model, tokenizer = load(str(target), device="cpu")
+    plain = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=30, do_sample=False, eos_token_id=None)[
+        0, 3:
+    ].tolist()
+    folder = tmp_path / "drafters" / "tiny"
+    for spec, arm in (
+        (f"eagle={folder / 'eagle-code'}", "eagle:3"),
+        (f"draft-model={folder / 'draft-ofa'}", "draft-model:3"),
+    ):
+        decoder = Decoder(model, tokenizer, drafters=[spec], arms=[arm], policy="random")
+        assert decoder.generate([5, 6, 7], max_new_tokens=30, do_sample=False, eos_token_id=None).tokens == plain
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text().replace("TARGET", str(target)))
+    for arguments, complaint in (
+        (("answers", tmp_path / "none.toml"), "cannot read"),
+        (("answers", plan, "--data", tmp_path), "pass --data"),
+        (("answers", plan, "--data", corpora, "--shard", "3/2"), "--shard is written"),
+        (("drafters", plan, "--answers", tmp_path / "none"), "make them first"),
+        (("drafters", plan, "eagle-none"), "no drafter 'eagle-none'"),
+        (("evaluate", tmp_path, "--task", "none"), "unknown task"),
+    ):
+        done = run("train", *arguments)
+        assert isinstance(done.exception, ValueError), (arguments, done.output)
+        assert complaint in str(done.exception)
+
+
+def test_parts_are_the_same_work_again() -> None:
+    class Letters:
+        def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> list[int]:
+            return [len(m["content"]) for m in messages]
+
+    some = [prompts.Prompt("a", ({"role": "user", "content": "x" * n},)) for n in range(1, 50)]
+    first, again = (answers.parts(some, Letters(), Answers(batch=8)) for _ in range(2))
+    assert first == again
+    greedy = [pair[0].key for part in first if part.temperature == 0 for pair in part.prompts]
+    assert sorted(greedy) == sorted(p.key for p in some)
