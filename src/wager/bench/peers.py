@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import torch
 
 from wager.bench.workloads import Prompt
-from wager.core import OFF
+from wager.core import OFF, Arm, Round
+from wager.decoding.arms import build_drafters
 from wager.decoding.decoder import Decoder
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
 from wager.models.shaped import SHAPED
 
-PLAIN = "transformers"
+PLAIN, OURS = "transformers", "wager off"
 LOOKUP, ASSISTED = "transformers prompt lookup", "transformers assisted"
 
 
@@ -30,6 +32,8 @@ class Answer:
     tokens: list[int]
     seconds: float  # the whole call, the prompt's own forward included
     forwards: int  # of the target, that one included
+    rounds: Sequence[Round] = ()  # wager's own methods: how it came about
+    own: float = 0.0  # seconds that were neither prompt nor drafter nor target
 
 
 @dataclass(slots=True)
@@ -98,7 +102,9 @@ def wager_method(
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
         made = decoder.generate(ids, max_new_tokens=count, do_sample=False)
-        return Answer(made.tokens, perf_counter() - began, 1 + len(made.rounds))
+        seconds = perf_counter() - began
+        own = made.decode_seconds - sum(r.seconds for r in made.rounds)
+        return Answer(made.tokens, seconds, 1 + len(made.rounds), made.rounds, max(0.0, own))
 
     return Method(name, run)
 
@@ -117,11 +123,11 @@ def play(
 
 
 def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str, Any]]:
-    """Per method: tokens a second as a ratio to plain transformers, over all and per task, MAT, and what differed.
+    """Per method: tokens a second as a ratio to the first method, over all and per task, MAT, and what differed.
 
     ``tasks`` names each prompt's task. Ratios are of summed seconds per token; the spread is over single prompts.
     """
-    plain = next(m for m in methods if m.name == PLAIN)
+    plain = methods[0]
     rows = []
     for method in methods:
         ratios = [
@@ -132,9 +138,11 @@ def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str,
         per_task = {}
         for task in dict.fromkeys(tasks):
             at = [i for i, name in enumerate(tasks) if name == task]
+            own = [method.answers[i] for i in at]
             per_task[task] = {
-                "ratio": _ratio([method.answers[i] for i in at], [plain.answers[i] for i in at]),
-                "mat": _mat([method.answers[i] for i in at]),
+                "ratio": _ratio(own, [plain.answers[i] for i in at]),
+                "mat": _mat(own),
+                "arms": _shares(own),
             }
         rows.append(
             {
@@ -149,10 +157,44 @@ def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str,
                 "different_texts": sum(
                     a.tokens != b.tokens for a, b in zip(method.answers, plain.answers, strict=True)
                 ),
+                "arms": _shares(method.answers),
                 "tasks": per_task,
             }
         )
     return rows
+
+
+def steady(methods: Sequence[Method]) -> dict[str, float]:
+    """wager's methods beside its plain decoding, on a machine without stalls: what each round took is replaced.
+
+    A round counts as long as the median of all rounds of the run that verified as many tokens, its drafting as the
+    method's own median for as many tokens, and so does the rest. On a machine that is shared, one stall outweighs every
+    difference between two methods; which rounds a method plays stays as it was.
+    """
+    ours = {m.name: [a for a in m.answers if a.rounds] for m in methods if any(a.rounds for a in m.answers)}
+    verifying = _medians((r.drafted, r.verify_seconds) for answers in ours.values() for a in answers for r in a.rounds)
+    speeds = {}
+    for name, answers in ours.items():
+        rounds = [r for a in answers for r in a.rounds]
+        drafting = _medians(((r.arm.drafter, r.drafted), r.draft_seconds + r.lag_seconds) for r in rounds)
+        own = statistics.median(a.own / len(a.rounds) for a in answers)
+        seconds = sum(verifying[r.drafted] + drafting[r.arm.drafter, r.drafted] + own for r in rounds)
+        speeds[name] = sum(r.emitted for r in rounds) / seconds
+    plain = speeds.get(OURS)
+    return {name: round(speed / plain, 4) for name, speed in speeds.items()} if plain else {}
+
+
+def _shares(answers: Sequence[Answer]) -> dict[str, float]:
+    """The share of rounds each arm was played in, the most frequent first."""
+    counts = Counter(str(r.arm) for a in answers for r in a.rounds)
+    return {arm: round(count / counts.total(), 4) for arm, count in counts.most_common()}
+
+
+def _medians(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    found: dict[Hashable, list[float]] = {}
+    for key, seconds in pairs:
+        found.setdefault(key, []).append(seconds)
+    return {key: statistics.median(seconds) for key, seconds in found.items()}
 
 
 def _ratio(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
@@ -186,7 +228,7 @@ def standard(
     ]
     if draft is not None:
         methods.append(transformers_method(ASSISTED, model, assistant_model=draft))
-    methods.append(wager_method("wager off", model, "off", [], [str(OFF)]))
+    methods.append(wager_method(OURS, model, "off", [], [str(OFF)]))
     for name, make in drafters.items():
         for length in lengths[name]:
             policy = f"fixed:drafter={name},length={length}"
@@ -198,12 +240,33 @@ def standard(
     ]
 
 
+def over_arms(
+    model: Any, tokenizer: Any, arms: Sequence[str], policies: Sequence[str], *, plain: bool = True
+) -> list[Method]:
+    """transformers as it is, wager with each of these arms alone, and wager with each policy over all of them.
+
+    Every method has drafters of its own, made from the arms' names: ``eagle:ofa:4`` is drafted by ``eagle:ofa``.
+    """
+    given = [Arm.parse(arm) for arm in arms]
+    methods = [transformers_method(PLAIN, model)] if plain else []
+    methods.append(wager_method(OURS, model, "off", [], [str(OFF)]))
+
+    def made(names: Iterable[str]) -> list[Drafter]:
+        return list(build_drafters(list(dict.fromkeys(names)), model, tokenizer).values())
+
+    for arm in given:
+        policy = f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
+        methods.append(wager_method(f"wager {arm}", model, policy, made([arm.drafter]), [str(arm)]))
+    every = [arm.drafter for arm in given]
+    return methods + [wager_method(f"wager {policy}", model, policy, made(every), arms) for policy in policies]
+
+
 def ties(model: Any, methods: Sequence[Method], prompts: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """How many answers differ from plain's, and how far apart the target's logits of both tokens are where they part.
+    """How many answers differ from the first method's, and how far apart the logits of both tokens are where they part.
 
     ``largest_gap`` is in standard deviations of the logits; ``unexplained`` counts differences that are no tie.
     """
-    plain = next(m for m in methods if m.name == PLAIN)
+    plain = methods[0]
     parted = [
         difference(model, ids[0].tolist(), ours.tokens, theirs.tokens)
         for method in methods

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,16 @@ def generation(
     ] = "",
     datastore: Annotated[Path | None, typer.Option(help="Also the retrieval drafter, over this datastore.")] = None,
     layers: Annotated[int, typer.Option("--draft-layers", min=0, help="Layers of the target that draft; 0: none.")] = 8,
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Instead of all that: these arms, each alone, and policies over them; such as eagle:ofa:4,suffix:8."
+        ),
+    ] = "",
+    plain: Annotated[
+        bool, typer.Option("--plain/--no-plain", help="With --arms: compare with transformers too, or with off only.")
+    ] = True,
+    shuffle: Annotated[bool, typer.Option(help="Prompts of all tasks in one shuffled row.")] = False,
     seed: Annotated[int, typer.Option(help="For the choice and order of prompts and methods.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -102,6 +113,11 @@ def generation(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=task or TASKS, count=count, seed=seed)
+    if shuffle:
+        random.Random(seed).shuffle(chosen)
+    named = [arm.strip() for arm in arms.split(",") if arm.strip()]
+    for arm in named:
+        Arm.parse(arm)
     free = parse_ints(lengths, "--lengths") if lengths else ()
     policies = policy or ["auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput"]
     for spec in policies:
@@ -119,21 +135,31 @@ def generation(
     fixed = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8)}
     if datastore is not None:
         drafters["retrieval"], fixed["retrieval"] = lambda: Retrieval(datastore), (4,)
-    draft = peers.truncated(target, layers) if layers else None
+    draft = peers.truncated(target, layers) if layers and not named else None
     if draft is not None:
         drafters["draft-model"], fixed["draft-model"] = lambda: DraftModel(draft), (3,)
-    methods = peers.standard(target, drafters, fixed, policies, draft, free)
+    methods = (
+        peers.over_arms(target, tokenizer, named, policies, plain=plain)
+        if named
+        else peers.standard(target, drafters, fixed, policies, draft, free)
+    )
     asked = [(prompt, prompt.ids(tokenizer, longest, target.device)) for prompt in chosen]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("warming up", total=len(asked) * len(methods))
         for at, name in peers.play(methods, asked, tokens, seed=seed):
             progress.update(bar, advance=1, description=f"{at.task}: {name}")
-    rows = peers.summarize(methods, [prompt.task for prompt, _ in asked])
+    steady = peers.steady(methods)
+    rows = [
+        {**row, "steady": steady.get(row["method"])}
+        for row in peers.summarize(methods, [prompt.task for prompt, _ in asked])
+    ]
     ties = peers.ties(target, methods, [ids for _, ids in asked])
     _print(rows, sorted({p.task for p in chosen}, key=TASKS.index))
-    print(f"{ties['texts']} of {ties['answers']} texts differ from plain's ({ties['unexplained']} unexplained); where "
-          f"they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart")  # fmt: skip
+    print(
+        f"{ties['texts']} of {ties['answers']} texts differ from those of {methods[0].name} ({ties['unexplained']} "
+        f"unexplained); where they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart"
+    )
     if json_file is not None:
         said = {
             "model": model,
@@ -142,17 +168,22 @@ def generation(
             "max_tokens": tokens,
             "draft_layers": layers,
             "lengths": list(free),
+            "arms": named,
+            "shuffled": shuffle,
         }
         write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
 
 
 def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:
-    table = Table(title="tokens a second, as a ratio to plain transformers; MAT", title_justify="left")
+    title = f"tokens a second, as a ratio to {rows[0]['method']}; steady: to wager off, stalls taken out; MAT"
+    table = Table(title=title, title_justify="left")
     table.add_column("method", no_wrap=True)
-    for column in ("all", "quartiles", "MAT", *tasks):
+    for column in ("all", "quartiles", "steady", "MAT", *tasks):
         table.add_column(column, justify="right")
     for row in rows:
         low, high = row["quartiles"]
         cells = [f"{row['tasks'][task]['ratio']:.2f}" for task in tasks]
-        table.add_row(row["method"], f"{row['ratio']:.3f}", f"{low:.2f} to {high:.2f}", f"{row['mat']:.2f}", *cells)
+        steady = f"{row['steady']:.3f}" if row["steady"] else ""
+        spread = f"{low:.2f} to {high:.2f}"
+        table.add_row(row["method"], f"{row['ratio']:.3f}", spread, steady, f"{row['mat']:.2f}", *cells)
     Console(width=160).print(table)

@@ -1,0 +1,80 @@
+"""Several drafters at once: each drafts a chain, and all chains are verified as one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from wager.core import Tree
+from wager.drafters.base import Draft, Drafter, Sampler
+
+if TYPE_CHECKING:
+    from wager.models.runner import Runner
+
+
+class Together(Drafter):
+    """Lets every one of several drafters draft, and keeps what is best (MetaSD's DraftALL)."""
+
+    cheap: ClassVar[bool] = False
+    trees: ClassVar[bool] = True
+
+    def __init__(self, drafters: Sequence[Drafter], name: str = "together") -> None:
+        if len(drafters) < 2:
+            raise ValueError(f"drafting together takes at least two drafters, not {len(drafters)}")
+        self.name, self.drafters = name, list(drafters)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        for drafter in self.drafters:
+            drafter.begin(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for drafter in self.drafters:
+            drafter.extend(tokens)
+
+    def end(self) -> None:
+        for drafter in self.drafters:
+            drafter.end()
+
+    def forget(self) -> None:
+        for drafter in self.drafters:
+            drafter.forget()
+
+    def fit(self, vocabulary: int) -> None:
+        for drafter in self.drafters:
+            drafter.fit(vocabulary)
+
+    def follow(self, target: Runner) -> None:
+        for drafter in self.drafters:
+            drafter.follow(target)
+
+    @property
+    def lag(self) -> int:
+        return max(drafter.lag for drafter in self.drafters)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all of them."""
+        return sum(getattr(drafter, "memory", 0) for drafter in self.drafters)
+
+    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        """The longest of their chains; the others would be lost."""
+        return max((drafter.propose(length) for drafter in self.drafters), key=lambda draft: len(draft.tokens))
+
+    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+        # Every chain is a drafter's likeliest one, chosen for certain, so the tree is exact under sampling too.
+        drafts = [drafter.propose(length) for drafter in self.drafters]
+        tokens: list[int] = []
+        parents: list[int] = []
+        known: dict[tuple[int, int], int] = {}  # (parent, token) -> node
+        for draft in drafts:
+            at = -1
+            for token in draft.tokens:
+                if (at, token) not in known:
+                    if len(tokens) == shape.nodes:
+                        break
+                    known[at, token] = len(tokens)
+                    tokens.append(token)
+                    parents.append(at)
+                at = known[at, token]
+        lag = max(draft.lag for draft in drafts)
+        return Draft(tokens, parents=parents, lag=lag, lag_seconds=sum(draft.lag_seconds for draft in drafts))
