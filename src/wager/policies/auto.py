@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, ClassVar
 
 from wager.core import OFF, Arm, Context, Hint, Round
@@ -18,10 +18,13 @@ IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking
 STAY = 32  # rounds a drafter that was woken is expected to stay awake
 DOZE = 64  # rounds until a drafter that does not pay is asked again, at most
 VALUE_FADE, PROBE_FADE = 0.98, 0.7  # of what asking a drafter has brought, from round to round, and once it sleeps
+VALUE_GAIN, PROBE_GAIN = 1 - VALUE_FADE, 1 - PROBE_FADE  # of what it brings now
 CREDIT = 0.6  # of its seconds' worth that a drafter must bring; the rest it earns by what it says of the others
 TRIFLE = 0.01  # of plain decoding's seconds: what takes less is always asked
 SETTLE = 30  # rounds between two drafters' falling asleep
-NOBODY: dict[str, int] = {}
+NOBODY: Mapping[str, Any] = {}
+NOTHING = Hint()
+Seat = tuple[int, str, Proposal]  # of a drafter that was asked: its place, its name, what it proposes
 Weighed = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 OVERDUE = 250  # rounds without plain decoding after which one is played
 PROBE = 250  # rounds of nothing but plain decoding after which something is drafted
@@ -37,6 +40,12 @@ class Auto(ArmPolicy):
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
     # rounds have to maximise together, not one by one.
     uses = frozenset({"hints", "others"})
+    # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
+    __slots__ = (
+        *("drafters", "place", "survival", "widths", "pace", "worth", "doze", "calm", "blind", "hinted"),
+        *("_by_ratio", "_unpriced", "_unhinting", "_unscored", "_sleepless", "_driven"),
+        *("_menu_of", "_off", "_reach", "_over", "_seats", "_asked", "_weighed", "_chosen", "_rated"),
+    )
     learned: ClassVar[tuple[str, ...]] = ("saved",)
 
     def __init__(self, arms: Sequence[Arm], *, budget: int = 0, without: str = "", seed: int = 0) -> None:
@@ -45,12 +54,13 @@ class Auto(ArmPolicy):
         self.without = frozenset(filter(None, without.split("+")))
         if unknown := sorted(self.without - set(IDEAS)):
             raise ValueError(f"auto has no idea {unknown[0]!r} to do without; it has {', '.join(IDEAS)}")
-        self._by_ratio = "pace" in self.without
+        self._by_ratio, self._unpriced = "pace" in self.without, "costs" in self.without
         self._unshared, self._unhinting = "sharing" in self.without, "hints" in self.without
+        self._unscored, self._sleepless = "others" in self.without, "asking" in self.without
         self.budget = budget
         self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.place = {name: i for i, name in enumerate(self.drafters)}
-        self.beside = {name: BESIDE + 4 * i for i, name in enumerate(self.drafters)}  # where its weights begin
+        self._driven = "off" in self.without and bool(self.drafters)  # to draft, whether it pays or not
         self._menu_of: tuple[Arm, ...] | None = None
         self.reset()
 
@@ -71,7 +81,8 @@ class Auto(ArmPolicy):
         self.blind = 0  # rounds since something was drafted
         self.tried: dict[int, list[int]] = {}  # size of batch -> steps of each kind that were learned from
         self.hinted: set[int] = set()  # drafters that tell beforehand
-        self._asked: list[Proposal | None] = [None] * count
+        self._seats: dict[tuple[str, ...], list[Seat]] = {}  # by who has a hint
+        self._asked: list[Seat] = []  # of those that propose something
         self._weighed: list[Weighed] = []
 
     # --- which drafters to ask ---------------------------------------------------------------------------------------
@@ -94,25 +105,25 @@ class Auto(ArmPolicy):
 
         One at a time: of two that propose the same, each alone seems to bring nothing.
         """
-        if "asking" in self.without:
+        if self._sleepless:
             return
         self.calm += 1
         poorest, loss = -1, 0.0
+        place, worth, doze, trifle = self.place, self.worth, self.doze, TRIFLE * plain
         for name, seconds in asked.items():
-            i = self.place[name]
-            keep = VALUE_FADE if self.doze[i] == 1 else PROBE_FADE
-            worth = self.worth[i] = keep * self.worth[i] + (1 - keep) * gains[i]
-            short = CREDIT * rate * seconds - worth if seconds > TRIFLE * plain else 0.0
-            if self.doze[i] > 1:
-                if short > 0:
-                    self.doze[i] = min(DOZE, 2 * self.doze[i])
-                    self.asleep[i] = self.doze[i]
+            i = place[name]
+            if doze[i] == 1:
+                worth[i] = VALUE_FADE * worth[i] + VALUE_GAIN * gains[i]
+                if seconds > trifle and CREDIT * rate * seconds - worth[i] > loss:
+                    poorest, loss = i, CREDIT * rate * seconds - worth[i]
+            else:
+                worth[i] = PROBE_FADE * worth[i] + PROBE_GAIN * gains[i]
+                if seconds > trifle and CREDIT * rate * seconds - worth[i] > 0:
+                    doze[i] = self.asleep[i] = min(DOZE, 2 * doze[i])
                 else:
-                    self.doze[i], self.calm = 1, 0
-            elif short > loss:
-                poorest, loss = i, short
+                    doze[i], self.calm = 1, 0
         if poorest >= 0 and self.calm > SETTLE:
-            self.doze[poorest] = self.asleep[poorest] = 8
+            doze[poorest] = self.asleep[poorest] = 8
             self.calm = 0
 
     # --- one text ----------------------------------------------------------------------------------------------------
@@ -124,41 +135,43 @@ class Auto(ArmPolicy):
             return self._choose_for_all(context)
         if context.previous is None:
             self._begin()
-        if self._off and self._overdue():
+        if self._off and self.widths.overdue(OVERDUE, TRIES):
             return self._just_off()
         probing = self.blind >= PROBE
-        rate, seconds = self._rate(), self.widths.seconds
-        if "costs" in self.without:
+        seconds, pace = self.widths.seconds, self.pace.sums.get(1)
+        rate = pace[0] / pace[1] if pace else 1.0 / seconds[1]
+        if self._unpriced:
             seconds = [1.0] * len(seconds)
-        best, top = OFF, self._value(1.0, seconds[1], rate)
-        if not self._off or probing or ("off" in self.without and self.drafters):
-            top = -math.inf
+        best, top = OFF, -inf
+        if self._off and not probing and not self._driven:
+            top = self._value(1.0, seconds[1], rate)
         second, leader = top, -1  # second: the best without the drafter of the best
         weighed = [(OFF, 1.0, seconds[1])]
-        asked = self._asked
-        for i, name in enumerate(self.drafters):
-            proposal = asked[i] = self._proposal(i, name, context)
-            if proposal is None:
-                continue
-            found = self._best_cut(i, proposal, seconds, rate)
-            if found is None:
-                continue
-            weighed.append(found)
-            value = self._value(found[1], found[2], rate)
+        self._asked = asked = self._proposals(context)
+        reach, over, cut = self._reach, self._over, self.survival.cut
+        for i, _, proposal in asked:
+            value, n, tokens = cut(i, proposal, seconds, rate)
+            arm, taken = reach[i][n] if n < proposal.length else over[i][n], seconds[n + 1]
+            if arm is None or self._by_ratio:  # no arm has just so many tokens
+                found = self._best_cut(i, proposal, seconds, rate)
+                if found is None:
+                    continue
+                arm, tokens, taken = found
+                value = self._value(tokens, taken, rate)
+            weighed.append((arm, tokens, taken))
             if value > top:
-                best, top, second, leader = found[0], value, top, i
+                second, top = top, value
+                best, leader = arm, i
             elif value > second:
                 second = value
         if context.asked:
             gains = [0.0] * len(self.drafters)
             if leader >= 0:
-                gains[leader] = top - second if math.isfinite(second) else 1.0
+                gains[leader] = top - second if second > -inf else 1.0
             self.appraise(gains, context.asked, rate, seconds[1])
         known = top
-        for i, name in enumerate(self.drafters):
-            if i in self.hinted:
-                continue
-            for found in self._unhinted(i, name, context, seconds):
+        if len(self.hinted) < len(self.drafters):
+            for found in self._unhinted(context, seconds):
                 weighed.append(found)
                 value = self._value(found[1], found[2], rate)
                 if value > top:
@@ -176,89 +189,103 @@ class Auto(ArmPolicy):
         return tokens / seconds if self._by_ratio else tokens - rate * seconds
 
     def _best_cut(self, i: int, proposal: Proposal, seconds: list[float], rate: float) -> Weighed | None:
-        """The part of a proposal that is worth most, as an arm with the tokens and seconds expected of it."""
-        reach, last, by_ratio = self._reach[i], proposal.length, self._by_ratio
+        """The part of a proposal that is worth most of those there is an arm for, with what is expected of it."""
         alive = tokens = 1.0
-        top, best = -math.inf, None
-        for n, chance in enumerate(self.survival.look(i, proposal), 1):
+        top, best = -inf, None
+        for n, chance in enumerate(proposal.chances[: proposal.looked], 1):
             alive *= chance
             tokens += alive
-            taken = seconds[n + 1]
-            value = tokens / taken if by_ratio else tokens - rate * taken
-            if value > top:
-                arm = reach[n]
-                if arm is None and n == last:
-                    arm = self._over[i][n]
-                if arm is not None:
-                    top, best = value, (arm, tokens, taken)
+            value = self._value(tokens, seconds[n + 1], rate)
+            arm = self._reach[i][n] if n < proposal.length else self._over[i][n]
+            if value > top and arm is not None:
+                top, best = value, (arm, tokens, seconds[n + 1])
         return best
 
-    def _overdue(self) -> bool:
-        """Whether plain decoding has to be timed: everything is measured by it, and a change must be noticed."""
-        return self.widths.rounds[1] < TRIES or self.widths.overdue(OVERDUE)
-
     def _just_off(self) -> Arm:
-        self._asked = [None] * len(self.drafters)
-        self._weighed, self._chosen, self._rated = [(OFF, 1.0, self.widths.seconds[1])], OFF, self._rate()
+        seconds = self.widths.seconds[1]
+        self._asked = []
+        self._weighed, self._chosen, self._rated = [(OFF, 1.0, seconds)], OFF, self.pace.at(1, 1.0 / seconds)
         return OFF
 
-    def _proposal(self, i: int, name: str, context: Context) -> Proposal | None:
-        """What a drafter proposes, if it was asked and proposes anything."""
-        hints = context.hints
-        hint = hints.get(name)
-        if hint is None or self._unshared:
-            return None
-        if i not in self.hinted:
-            self.hinted.add(i)
-        length = min(hint.size or (self.longest if hint.match else 0), self.longest)
-        if not length:
-            return None
-        if self._unhinting:
-            return Proposal(Hint(2, size=length), length, ())
-        common = context.shared.get(name, NOBODY)
-        others = [
-            (self.beside[other], common.get(other, 0), hints[other].size)
-            for other in hints
-            if other in self.place and other != name
-        ]
-        return Proposal(hint, length, others)
-
-    def _unhinted(self, i: int, name: str, context: Context, seconds: list[float]) -> list[Weighed]:
-        """What each arm of a drafter that says nothing beforehand may bring, with a draw of luck, and cost."""
-        out: list[Weighed] = []
-        lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
-        step = self.drafting.step(name, seconds[1])
-        for arms in self._plain[i]:
-            if "sharing" in self.without:  # every arm by itself, as if nothing could be learned of it from the others
-                out += [(a, self.curves.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms]
+    def _proposals(self, context: Context) -> list[Seat]:
+        """What the drafters that were asked propose; those with nothing to propose are left out."""
+        hints, shared, longest = context.hints, context.shared, self.longest
+        names = tuple(hints)
+        seats = self._seats.get(names)
+        if seats is None:
+            seats = self._seats[names] = self._seat(names)
+        out = []
+        for seat in seats:
+            _, name, proposal = seat
+            hint = hints[name]
+            length = hint.size or (longest if hint.match else 0)
+            if not length:
                 continue
-            tokens = self.curves.tokens(_key(arms[0]), arms[-1].length)
-            out += [(a, tokens[a.length], seconds[a.budget + 1] + step * a.length + lag) for a in arms]
+            if length > longest:
+                length = longest
+            proposal.hint, proposal.length = hint, length
+            proposal.common, proposal.hints = shared.get(name, NOBODY), hints
+            if self._unhinting:
+                proposal.hint = Hint(2, size=length)
+            out.append(seat)
+        return out
+
+    def _seat(self, names: Sequence[str]) -> list[Seat]:
+        """Those who tell beforehand, where these do: in the drafters' order, each with the others beside it."""
+        known = [name for name in names if name in self.place and not self._unshared]
+        self.hinted.update(self.place[name] for name in known)
+        seats = []
+        for name in sorted(known, key=self.place.__getitem__):
+            proposal = Proposal(NOTHING, self.longest)
+            if not self._unhinting:
+                proposal.beside = [(other, BESIDE + 4 * self.place[other]) for other in known if other != name]
+            seats.append((self.place[name], name, proposal))
+        return seats
+
+    def _unhinted(self, context: Context, seconds: list[float]) -> list[Weighed]:
+        """What each arm of the drafters that say nothing beforehand may bring, with a draw of luck, and cost."""
+        out: list[Weighed] = []
+        for i, name in enumerate(self.drafters):
+            if i in self.hinted:
+                continue
+            lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
+            step = self.drafting.step(name, seconds[1])
+            for arms in self._plain[i]:
+                if self._unshared:  # every arm by itself, as if nothing could be learned of it from the others
+                    out += [(a, self.curves.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms]
+                    continue
+                tokens = self.curves.tokens(_key(arms[0]), arms[-1].length)
+                out += [(a, tokens[a.length], seconds[a.budget + 1] + step * a.length + lag) for a in arms]
         return out
 
     def observe(self, round: Round) -> None:
         if round.batch > 1:
             self._observe_all(round)
             return
-        arm, drafted = round.arm, round.drafted
+        arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
         if round.verify_seconds > 1e-9:
             self.widths.learn(drafted + 1, round.verify_seconds)
         elif not drafted:  # without a clock there is nothing to wait for
             self.widths.rounds[1] += 1.0
-        self.pace.learn(1, round.emitted, round.seconds)
+        self.pace.learn(1, emitted, round.seconds)
         self._notice(drafted > 0, round.accepted >= max(1, drafted))
         hinted = False
-        for i, asked in enumerate(self._asked):
-            if asked is None:
-                continue
-            length, name = asked.length, self.drafters[i]
+        for i, name, proposal in self._asked:
+            agreed, length = -1, proposal.length  # -1: the true tokens are not known
             if name == arm.drafter:
-                agreed, length, hinted = round.accepted, min(length, drafted), True
-            elif name in round.others and "others" not in self.without:
-                agreed = round.others[name]
-            else:
-                continue
-            self.survival.learn(i, asked, min(agreed + 1, length, round.emitted), agreed)
+                agreed, hinted = round.accepted, True
+                if length > drafted:
+                    length = drafted
+            elif name in others and not self._unscored:
+                agreed = others[name]
+            scored = agreed + 1
+            if scored > length:
+                scored = length
+            if scored > emitted:
+                scored = emitted
+            self.survival.learn(i, proposal, scored, agreed)
+            proposal.hint, proposal.common, proposal.hints = NOTHING, NOBODY, NOBODY  # the round is let go
+        self._asked = []
         if drafted and not hinted:
             key = str(arm) if "sharing" in self.without else _key(arm)
             self.curves.learn(key, round.accepted, arm.length if arm.tree else drafted)
@@ -286,10 +313,6 @@ class Auto(ArmPolicy):
         self.survival.begin()
         self.asleep = [0] * len(self.drafters)
 
-    def _rate(self) -> float:
-        """Tokens a second are worth."""
-        return self.pace.at(1, 1.0 / self.widths.seconds[1])
-
     def _read(self, arms: tuple[Arm, ...]) -> None:
         """Which arms there are, drafter by drafter."""
         self._menu = [self.arms[i] for i in self.available(arms)]
@@ -316,8 +339,8 @@ class Auto(ArmPolicy):
         base, token, ragged = self.costs.at(count)
         rate = self.pace.at(count, count / base)
         leaders: list[Arm | None] = [None, None, None]
-        values, tokens_of, seconds_of = [-math.inf] * 3, [0.0] * 3, [1.0] * 3
-        self._asked = [None] * len(self.drafters)
+        values, tokens_of, seconds_of = [-inf] * 3, [0.0] * 3, [1.0] * 3
+        self._asked = []
         for name, by_tree in zip(self.drafters, self._plain, strict=True):
             lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
             for arms in by_tree:
@@ -334,7 +357,7 @@ class Auto(ArmPolicy):
         if self._off:
             values[OFF_STEP], leaders[OFF_STEP] = count - rate * base, OFF
             tokens_of[OFF_STEP], seconds_of[OFF_STEP] = float(count), base
-        if self._off and self.blind >= PROBE and any(values[kind] > -math.inf for kind in (RAGGED, UNIFORM)):
+        if self._off and self.blind >= PROBE and any(values[kind] > -inf for kind in (RAGGED, UNIFORM)):
             drafter = max((arm for arm in leaders[1:] if arm is not None), key=_length).drafter
             self._chosen = min((arm for arm in self._menu if arm.drafter == drafter), key=_budget)
             return self._chosen
@@ -404,6 +427,7 @@ class Auto(ArmPolicy):
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
         parts = ("survival", "curves", "widths", "costs", "drafting", "pace", "crowd")
+        asked = {i: proposal.saved for i, _, proposal in self._asked}
         return {
             **{name: getattr(self, name).saved for name in parts},
             "worth": list(self.worth),
@@ -413,7 +437,7 @@ class Auto(ArmPolicy):
             "blind": self.blind,
             "tried": {size: list(tries) for size, tries in self.tried.items()},
             "hinted": sorted(self.hinted),
-            "asked": [proposal and proposal.saved for proposal in self._asked],
+            "asked": [asked.get(i) for i in range(len(self.drafters))],
         }
 
     @saved.setter
@@ -426,7 +450,8 @@ class Auto(ArmPolicy):
             elif name == "hinted":
                 self.hinted = set(value)
             elif name == "asked":
-                self._asked = [None if parts is None else Proposal.load(*parts) for parts in value]
+                named = zip(range(len(value)), self.drafters, value, strict=True)
+                self._asked = [(i, who, Proposal.load(*parts)) for i, who, parts in named if parts is not None]
             else:
                 getattr(self, name).saved = value
 

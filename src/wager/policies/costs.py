@@ -106,10 +106,12 @@ class Widths:
             self._settle()
         expected = self.seconds[width] or seconds
         error = seconds / expected - 1.0
-        limit = max(0.05, self.FAR * self.usual)
-        self.usual += 0.05 * (min(abs(error), limit) - self.usual)
+        far, limit = abs(error), self.FAR * self.usual
+        if limit < 0.05:
+            limit = 0.05
+        self.usual += 0.05 * ((far if far < limit else limit) - self.usual)
         n = self.rounds[width]
-        if n and abs(error) > limit:
+        if n and far > limit:
             self._learned += 1
             self.odd[width] += 1
             if self.odd[width] < 3:
@@ -149,9 +151,12 @@ class Widths:
             self._shape += [ratio] * count
         self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
 
-    def overdue(self, after: int) -> bool:
-        """Whether plain decoding has to be timed: everything is measured by it."""
-        return self.checks > 0 or self._learned - self.seen[1] > after
+    def overdue(self, after: int, times: int = 0) -> bool:
+        """Whether plain decoding has to be timed: everything is measured by it, and a change must be noticed.
+
+        It has to where it was not timed ``times`` times yet, or not in the last ``after`` rounds.
+        """
+        return self.rounds[1] < times or self.checks > 0 or self._learned - self.seen[1] > after
 
     @property
     def saved(self) -> dict[str, Any]:

@@ -9,8 +9,8 @@ would bring.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import exp, sqrt
+from collections.abc import Mapping, Sequence
+from math import exp, floor, inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -55,40 +55,57 @@ def bucket(confidence: float) -> int:
 
 
 _BUCKET = tuple(bucket(i / GRID) for i in range(GRID + 1))
-_DEPTH = tuple(range(POSITION, POSITION + 4))
-_DEEP = _DEPTH[-1]
+_FINE = float(GRID)
+_FLAT = -STEEP
+_DEPTH = [POSITION, POSITION + 1, POSITION + 2, POSITION + 3]  # by position; the last is for all that follow
 
 
 class Proposal:
-    """A drafter's proposal, and the chances of its tokens as far as it was looked at."""
+    """A drafter's proposal, what the others say to it, and the chances of its tokens as far as it was looked at.
 
-    __slots__ = ("chances", "hint", "length", "match", "others")
+    One can be filled in again and again, up to the length it was made with: making objects is most of what a decision
+    takes.
+    """
 
-    def __init__(self, hint: Hint, length: int, others: Sequence[Other]) -> None:
-        self.hint, self.length, self.others = hint, length, others
-        self.match = MATCHES[hint.match] if hint.match < 10 else 5
-        self.chances: list[float] = []
+    __slots__ = ("beside", "chances", "common", "hint", "hints", "length", "looked")
+
+    def __init__(self, hint: Hint, length: int, others: Sequence[Other] = ()) -> None:
+        self.hint, self.length = hint, length
+        self.beside: Sequence[tuple[Any, int]] = [(first, first) for first, _, _ in others]  # who, and its first weight
+        self.common: Mapping[Any, int] = {first: common for first, common, _ in others}  # who -> tokens in common
+        self.hints: Mapping[Any, Hint] = {first: Hint(size=size) for first, _, size in others}  # who -> what it says
+        self.chances = [0.0] * length
+        self.looked = 0  # tokens whose chances are known
+        _DEPTH.extend(_DEPTH[-1:] * (length - len(_DEPTH)))
 
     def places(self, j: int) -> list[int]:
         """The weights its token at this position is made of, luck's aside."""
-        sure = self.hint.confidence
-        own = [self.match, _BUCKET[int(sure[j] * GRID)] if j < len(sure) else CONFIDENCE, _DEPTH[j] if j < 4 else _DEEP]
-        for first, common, size in self.others:
-            own.append(first + (WITH if j < common else SILENT if not size else ENDED if common == size else AGAINST))
+        hint, sure = self.hint, self.hint.confidence
+        told = _BUCKET[floor(sure[j] * _FINE)] if j < len(sure) else CONFIDENCE
+        own = [MATCHES[hint.match] if hint.match < 10 else 5, told, _DEPTH[j]]
+        for who, first in self.beside:
+            common = self.common.get(who) or 0
+            if j < common:
+                first += WITH
+            elif size := self.hints[who].size:
+                first += ENDED if common == size else AGAINST
+            own.append(first)
         return own
 
     @property
     def saved(self) -> tuple[Any, ...]:
         """It and what was expected of it, in lists."""
         hint = self.hint
-        return (hint.match, list(hint.confidence), hint.size), self.length, list(self.others), list(self.chances)
+        others = [(first, self.common.get(who) or 0, self.hints[who].size) for who, first in self.beside]
+        return (hint.match, list(hint.confidence), hint.size), self.length, others, self.chances[: self.looked]
 
     @classmethod
     def load(cls, hint: Sequence[Any], length: int, others: Sequence[Any], chances: Sequence[float]) -> Proposal:
         """Back from what was saved."""
         match, sure, size = hint
         own = cls(Hint(match, tuple(sure), size), length, [(a, b, c) for a, b, c in others])
-        own.chances = list(chances)
+        own.looked = len(chances)
+        own.chances[: own.looked] = chances
         return own
 
 
@@ -111,53 +128,70 @@ class Survival:
 
     def look(self, drafter: int, proposal: Proposal, least: float = HOPELESS) -> list[float]:
         """That each token is accepted if all before it are, until too little is left to hope for."""
-        w, sure = self.weights[drafter], proposal.hint.confidence
-        told = len(sure)
-        base = w[LUCK] * self.recent[drafter] + w[proposal.match]
+        self.cut(drafter, proposal, [0.0] * (proposal.length + 2), 0.0, least)
+        return proposal.chances[: proposal.looked]
+
+    def cut(
+        self, drafter: int, proposal: Proposal, seconds: Sequence[float], rate: float, least: float = HOPELESS
+    ) -> tuple[float, int, float]:
+        """The part of a proposal that is worth most: its value, its tokens, and the tokens to expect of the round.
+
+        ``seconds`` are those of a verification by width, each worth ``rate`` tokens. It looks at the proposal for that,
+        until too little is left to hope for.
+        """
+        w, hint, length, chances = self.weights[drafter], proposal.hint, proposal.length, proposal.chances
+        base = w[LUCK] * self.recent[drafter] + w[MATCHES[hint.match] if hint.match < 10 else 5]
         # What another drafter says changes once along a proposal: where it parts from it, or ends.
-        turns: dict[int, float] | None = None
-        for first, common, size in proposal.others:
-            then = w[first + (SILENT if not size else ENDED if common == size else AGAINST)]
-            if common:
-                alike = w[first + WITH]
-                base += alike
-                turns = turns or {}
-                turns[common] = turns.get(common, 0.0) + then - alike
-            else:
-                base += then
-        chances = proposal.chances = []
-        note, bucket, deep = chances.append, _BUCKET, w[_DEEP]
-        none = w[CONFIDENCE]
-        alive = 1.0
-        for j in range(proposal.length):
-            if turns is not None and j in turns:
-                base += turns[j]
-            z = base + (w[bucket[int(sure[j] * GRID)]] if j < told else none) + (w[POSITION + j] if j < 4 else deep)
-            p = 1.0 / (1.0 + exp(-z)) if z > -STEEP else 0.0
+        turns = [0.0] * length
+        common_with, hints = proposal.common, proposal.hints
+        for who, first in proposal.beside:
+            common = common_with.get(who)
+            if not common:
+                base += w[first + (AGAINST if hints[who].size else SILENT)]
+                continue
+            alike = w[first + WITH]
+            base += alike
+            if common < length:
+                size = hints[who].size
+                then = w[first + (ENDED if common == size else AGAINST if size else SILENT)]
+                turns[common] = turns[common] + then - alike
+        sure, bucket, depth = hint.confidence, _BUCKET, _DEPTH
+        told, untold = len(sure), w[CONFIDENCE]
+        alive = tokens = 1.0
+        top, best, most = -inf, 0, 1.0
+        j = -1
+        for j, turn in enumerate(turns):
+            base += turn
+            z = base + (w[bucket[floor(sure[j] * _FINE)]] if j < told else untold) + w[depth[j]]
+            p = 1.0 / (1.0 + exp(-z)) if z > _FLAT else 0.0
             if p > SURE:
                 p = SURE
-            note(p)
+            chances[j] = p
             alive *= p
+            tokens += alive
+            value = tokens - rate * seconds[j + 2]
+            if value > top:
+                top, best, most = value, j + 1, tokens
             if alive < least:
                 break
-        return chances
+        proposal.looked = j + 1
+        return top, best, most
 
     def learn(self, drafter: int, proposal: Proposal, scored: int, agreed: int) -> None:
         """``scored`` tokens of it are known by now, and ``agreed`` of them, all or all but the last, were right."""
-        if scored > len(proposal.chances):
+        if scored > proposal.looked:
             self.look(drafter, proposal, 0.0)
         weights, squares = self.weights[drafter], self.squares[drafter]
         recent, lasting = self.recent[drafter], self.lasting[drafter]
         for j in range(scored):
-            hit = j < agreed
-            error = proposal.chances[j] - hit
-            square = error * error
+            truth, luck = (1.0, 2.0) if j < agreed else (0.0, -2.0)
+            error = proposal.chances[j] - truth
+            step, square = RATE * error, error * error
             for i in proposal.places(j):
                 squares[i] = seen = FADE * squares[i] + square
-                weights[i] -= RATE * error / sqrt(seen)
+                weights[i] -= step / sqrt(seen)
             squares[LUCK] = seen = FADE * squares[LUCK] + square * recent * recent
-            weights[LUCK] -= RATE * error * recent / sqrt(seen)
-            luck = 2.0 if hit else -2.0
+            weights[LUCK] -= step * recent / sqrt(seen)
             recent += RECENT * (luck - recent)
             lasting += LASTING * (luck - lasting)
         self.recent[drafter], self.lasting[drafter] = recent, lasting
