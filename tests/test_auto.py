@@ -247,17 +247,33 @@ def test_a_pace_is_tokens_a_second_of_late_for_every_size_of_batch() -> None:
     assert pace.at(8, 17.0) == 17.0
 
 
-def test_drafting_is_timed_per_token_and_one_accident_moves_it_by_half_at_most() -> None:
+def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
     drafting = Drafting()
-    assert drafting.step("x", 0.02) == pytest.approx(0.001)
+    assert drafting.parts("x", 0.02) == (0.0, pytest.approx(0.001))
     assert drafting.lag("x", 100) == 0.0
-    for _ in range(50):
-        drafting.learn("x", 4, 0.008)
+    for _ in range(60):
+        for length in (1, 4, 8):
+            drafting.learn("x", length, 0.003 + 0.002 * length)
         drafting.caught_up("x", 100, 0.05)
-    assert drafting.step("x", 0.02) == pytest.approx(0.002)
+    fixed, each = drafting.parts("x", 0.02)
+    assert (fixed, each) == (pytest.approx(0.003, rel=0.2), pytest.approx(0.002, rel=0.1))
     assert drafting.lag("x", 10) == pytest.approx(0.005)
     drafting.learn("x", 4, 8.0)
-    assert drafting.step("x", 0.02) <= 0.003 * (1 + 1e-9)
+    slower, more = drafting.parts("x", 0.02)
+    assert slower + 4 * more < 1.6 * (fixed + 4 * each)
+
+
+def test_a_first_draft_that_was_slow_for_once_does_not_end_a_drafter() -> None:
+    drafting = Drafting()
+    drafting.learn("x", 4, 2.0)  # a kernel is compiled, a graph captured
+    assert sum(drafting.parts("x", 0.02)) <= 0.001 + 1e-12  # as if never played
+    drafting.learn("x", 4, 0.002)
+    drafting.learn("x", 4, 0.002)
+    fixed, each = drafting.parts("x", 0.02)
+    assert fixed + 4 * each == pytest.approx(0.002)
+    again = Drafting()
+    again.saved = drafting.saved
+    assert again.parts("x", 0.02) == (fixed, each)
 
 
 class SlowCosts:
@@ -432,11 +448,12 @@ class Slow:
             own.sort(key=lambda arm: arm.length)
             for tree in dict.fromkeys(arm.tree for arm in own):
                 arms = [arm for arm in own if arm.tree == tree]
-                tokens = known.curves.tokens(name if tree is None else f"{name}@{tree}", arms[-1].length)
+                key = name if tree is None else f"{name}@{tree}"
+                tokens = known.curves.tokens(key, arms[-1].length)
                 lag = known.drafting.lags.get(name, 0.0) * context.lag.get(name, 0)
                 for arm in arms:
-                    step = known.drafting.steps.get(name, 0.05 * seconds[1])
-                    cost = seconds[arm.budget + 1] + arm.length * step + lag / 32
+                    fixed, each = known.drafting.parts(key, seconds[1])
+                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / 32
                     out[arm] = self.value(tokens[arm.length], cost)
         return out
 

@@ -13,7 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from wager.bench import peers, workloads
 from wager.bench.peers import PLAIN, Answer, Method
+from wager.bench.routing import Classifier, Routed
 from wager.cli import main
+from wager.core import OFF, Arm, Round
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +73,87 @@ def test_ratios_and_mat_are_those_of_the_answers() -> None:
     assert [rows[1]["tasks"][task]["ratio"] for task in ("qa", "rag")] == [2.0, 4.0]
 
 
+def test_a_stall_does_not_change_the_steady_ratio() -> None:
+    def answers(drafted: int, accepted: int, stall: float) -> list[Answer]:
+        arm = Arm("suffix", drafted) if drafted else OFF
+        seconds = 0.010 + 0.001 * drafted
+        rounds = [
+            Round(arm, drafted, accepted, accepted + 1, verify_seconds=stall if n == 3 else seconds) for n in range(9)
+        ]
+        return [Answer([1] * (1 + 9 * (accepted + 1)), 1.0, 10, rounds, 0.0)]
+
+    def ratios(stall: float) -> dict[str, float]:
+        off = Method(peers.OURS, lambda ids, count: Answer([], 0, 0), answers(0, 0, 0.010))
+        return peers.steady([off, Method("drafts", off.run, answers(4, 1, stall))])
+
+    assert ratios(5.0) == ratios(0.014) == {peers.OURS: 1.0, "drafts": pytest.approx(2 * 10 / 14, abs=1e-4)}
+
+
+def test_any_arms_can_be_compared(
+    data: Path, tmp_path: Path, tiny: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = tmp_path / "corpora"
+    corpora.mkdir()
+    plan = tmp_path / "plan.toml"
+    plan.write_text("")
+    for domain in ("qa", "suffix"):
+        (corpora / f"{domain}.jsonl").write_text(json.dumps({"question": f"{domain}: say it"}) + "\n")
+        plan.write_text(f'{plan.read_text()}[[domain.{domain}]]\nfile = "{domain}.jsonl"\nkind = "questions"\n')
+    made = tmp_path / "arms.json"
+    words = [
+        "generate",
+        "--data",
+        str(data),
+        "--task",
+        "qa",
+        "--prompts",
+        "2",
+        "--max-tokens",
+        "12",
+        "--json",
+        str(made),
+    ]
+    arms = "prompt-lookup:4,suffix:2,suffix:3@2x6"
+    routing = ("--router", str(plan), "--corpora", str(corpora))
+    assert run(*words, "--arms", arms, "-p", "random", "--shuffle", *routing) == 0
+    result = json.loads(made.read_text())
+    assert [m["method"] for m in result["methods"]] == [
+        "transformers", "wager off", *(f"wager {arm}" for arm in arms.split(",")), "wager router", "wager random",
+    ]  # fmt: skip
+    assert result["differences"]["unexplained"] == 0
+    assert result["methods"][-1]["arms"]
+    assert run(*words, "--arms", "suffix:2", "-p", "random", "--no-plain", "--temperature", "0.7") == 0
+    sampled = json.loads(made.read_text())
+    assert sampled["methods"][0]["method"] == "wager off"
+    assert sampled["differences"] is None
+    assert run(*words, "--arms", "suffix") == 2
+    assert "is not an arm" in capsys.readouterr().err
+
+
+def test_a_classifier_tells_domains_apart() -> None:
+    torch.manual_seed(0)
+    embed = torch.randn(100, 16)
+    embed[:50, :4] += 2  # tokens of one domain have something in common
+    prompts = [("low", [i, i + 1, i + 2]) for i in range(40)] + [("high", [50 + i, 51 + i]) for i in range(40)]
+    tell = Classifier(embed, prompts)
+    assert sum(tell(ids) == domain for domain, ids in prompts) > 70
+    routed = Routed([OFF, Arm("eagle:ofa", 4), Arm("eagle:low", 4)])
+    routed.take("low")
+    assert routed.arm.drafter == "eagle:low"
+    routed.take("high")
+    assert routed.arm.drafter == "eagle:ofa"
+
+
 def test_a_seed_picks_the_same_prompts_of_every_task(data: Path) -> None:
     first, again, other = (workloads.prompts(data, count=2, seed=seed) for seed in (0, 0, 5))
     assert first == again != other
     assert [p.task for p in first] == [task for task in workloads.TASKS for _ in range(2)]
+
+
+def test_two_tasks_can_be_one_prompt(data: Path) -> None:
+    (one, _) = workloads.prompts(data, tasks=["math_then_code"], count=2)
+    assert one.task == "math_then_code"
+    assert one.text.index("math_reasoning") < one.text.index("def f")
 
 
 def test_every_command_measures_and_writes_what_it_printed(

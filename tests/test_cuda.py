@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ERROR = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # one step of the last digit, relative
 
 
 def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
@@ -86,7 +87,7 @@ def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int,
     where = torch.tensor([*given, *depths, *words] if tree else given, device="cuda")
     scratch = torch.empty(groups, kernels.SPLITS, kernels.rows_for(heads // groups * width), head + 2, device="cuda")
     got = kernels.attention(q, k, v, where, 1, scratch)
-    assert torch.allclose(cache.float(), wanted_cache.float(), atol=ERROR[dtype])
+    assert torch.allclose(cache.float(), wanted_cache.float(), atol=ERROR[dtype], rtol=ROUNDING[dtype])
     keys, values = (wanted_cache[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
     before = torch.ones(width, start, dtype=torch.bool, device="cuda")
     mask = torch.cat((before, seen(words, torch.device("cuda"))), 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from wager.bench.routing import Classifier, Routed
 from wager.bench.workloads import Prompt
 from wager.core import OFF, Arm, Round
 from wager.decoding.arms import build_drafters
@@ -20,6 +21,7 @@ from wager.decoding.decoder import Decoder
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
 from wager.models.shaped import SHAPED
+from wager.policies.base import Policy
 
 PLAIN, OURS = "transformers", "wager off"
 LOOKUP, ASSISTED = "transformers prompt lookup", "transformers assisted"
@@ -69,7 +71,7 @@ def truncated(model: Any, layers: int) -> Any:
 
 
 def transformers_method(name: str, model: Any, **settings: Any) -> Method:
-    """transformers' own generate."""
+    """transformers' own generate, greedy unless told otherwise."""
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         forwards = 0
@@ -81,9 +83,8 @@ def transformers_method(name: str, model: Any, **settings: Any) -> Method:
         hook = model.register_forward_pre_hook(counted)
         try:
             began = perf_counter()
-            out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, **settings
-            )
+            how = {"max_new_tokens": count, "do_sample": False, **settings}
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), **how)
             tokens = out[0, ids.shape[1] :].tolist()
             seconds = perf_counter() - began
         finally:
@@ -94,14 +95,27 @@ def transformers_method(name: str, model: Any, **settings: Any) -> Method:
 
 
 def wager_method(
-    name: str, model: Any, policy: str, drafters: Sequence[Drafter], arms: Sequence[str], tokens: int = 10_000
+    name: str,
+    model: Any,
+    policy: str | Policy,
+    drafters: Sequence[Drafter],
+    arms: Sequence[str],
+    tokens: int = 10_000,
+    *,
+    before: Callable[[list[int]], None] | None = None,
+    **settings: Any,
 ) -> Method:
-    """wager with a policy over some arms; what it learns it keeps from prompt to prompt."""
+    """wager with a policy over some arms; what it learns it keeps from prompt to prompt.
+
+    ``before`` is shown every prompt's tokens first.
+    """
     decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens)
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
-        made = decoder.generate(ids, max_new_tokens=count, do_sample=False)
+        if before is not None:
+            before(ids[0].tolist())
+        made = decoder.generate(ids, **{"max_new_tokens": count, "do_sample": False, **settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)
         return Answer(made.tokens, seconds, 1 + len(made.rounds), made.rounds, max(0.0, own))
@@ -241,24 +255,40 @@ def standard(
 
 
 def over_arms(
-    model: Any, tokenizer: Any, arms: Sequence[str], policies: Sequence[str], *, plain: bool = True
+    model: Any,
+    tokenizer: Any,
+    arms: Sequence[str],
+    policies: Sequence[str],
+    *,
+    plain: bool = True,
+    classifier: Classifier | None = None,
+    **settings: Any,
 ) -> list[Method]:
     """transformers as it is, wager with each of these arms alone, and wager with each policy over all of them.
+
+    With a ``classifier`` also wager with the arm of the domain that each prompt is taken for. ``settings`` are those of
+    generate, the same for all.
 
     Every method has drafters of its own, made from the arms' names: ``eagle:ofa:4`` is drafted by ``eagle:ofa``.
     """
     given = [Arm.parse(arm) for arm in arms]
-    methods = [transformers_method(PLAIN, model)] if plain else []
-    methods.append(wager_method(OURS, model, "off", [], [str(OFF)]))
+    methods = [transformers_method(PLAIN, model, **settings)] if plain else []
+    methods.append(wager_method(OURS, model, "off", [], [str(OFF)], **settings))
 
     def made(names: Iterable[str]) -> list[Drafter]:
         return list(build_drafters(list(dict.fromkeys(names)), model, tokenizer).values())
 
     for arm in given:
         policy = f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
-        methods.append(wager_method(f"wager {arm}", model, policy, made([arm.drafter]), [str(arm)]))
+        methods.append(wager_method(f"wager {arm}", model, policy, made([arm.drafter]), [str(arm)], **settings))
     every = [arm.drafter for arm in given]
-    return methods + [wager_method(f"wager {policy}", model, policy, made(every), arms) for policy in policies]
+    if classifier is not None:
+        routed = Routed(given)
+        show = lambda ids: routed.take(classifier(ids))  # noqa: E731
+        methods.append(wager_method("wager router", model, routed, made(every), arms, before=show, **settings))
+    return methods + [
+        wager_method(f"wager {policy}", model, policy, made(every), arms, **settings) for policy in policies
+    ]
 
 
 def ties(model: Any, methods: Sequence[Method], prompts: Sequence[torch.Tensor]) -> dict[str, Any]:

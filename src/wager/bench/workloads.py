@@ -1,4 +1,4 @@
-"""The prompts benchmarks run on: ten tasks, read from a folder of public data."""
+"""The prompts benchmarks run on: ten tasks, and two made of two of them, read from a folder of public data."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ FILES: dict[str, tuple[Callable[[Mapping[str, Any]], tuple[str, str]], str, str]
     "alpaca_sample.jsonl": (_alpaca, "instruction, input", "Alpaca (Taori et al. 2023)"),
 }
 TASKS = ("mt_bench", *SPEC_BENCH, "humaneval", "debug_bench")  # what benchmarks run on unless told otherwise
+# Two tasks in one prompt, one after the other: the drafter that is best changes in the middle of the text.
+MIXED = {"math_then_code": ("math_reasoning", "humaneval"), "translation_then_math": ("translation", "math_reasoning")}
 ALL = (*TASKS, "xsum", "alpaca")
+KNOWN = (*ALL, *MIXED)
 WITHIN = {name: {name.removesuffix(".jsonl").removesuffix("_sample")} for name in FILES} | {
     "spec_bench.jsonl": {"mt_bench", *SPEC_BENCH}
 }  # file -> its tasks
@@ -80,15 +83,16 @@ def prompts(
     folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: int = 3, seed: int = 0, part: str = "all"
 ) -> list[Prompt]:
     """``count`` prompts of each task, always the same ones for a seed; of one part only, or of all."""
-    if unknown := [task for task in tasks if task not in ALL]:
-        raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(ALL)}")
+    if unknown := [task for task in tasks if task not in KNOWN]:
+        raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(KNOWN)}")
     if part not in PARTS:
         raise ValueError(f"unknown part {part!r} of the prompts; choose from {', '.join(PARTS)}")
     if count < 1:
         raise ValueError(f"at least 1 prompt a task, not {count}")
-    by_task: dict[str, list[str]] = {task: [] for task in ALL}
+    by_task: dict[str, list[str]] = {task: [] for task in KNOWN}
+    needed = {part for task in tasks for part in MIXED.get(task, (task,))}
     for name, (read, fields, origin) in FILES.items():
-        if not WITHIN[name] & set(tasks):
+        if not WITHIN[name] & needed:
             continue
         path = _folder(folder) / name
         try:
@@ -99,6 +103,9 @@ def prompts(
             raise ValueError(
                 f"cannot read {path} ({type(error).__name__}); it holds one JSON record a line with {fields}: {origin}"
             ) from None
+    for task, (first, second) in MIXED.items():
+        pairs = zip(by_task[first], by_task[second], strict=False)
+        by_task[task] = [f"Do both, one after the other.\n\nFirst: {one}\n\nThen: {other}" for one, other in pairs]
     chosen = []
     for task in tasks:
         known = by_task[task][{"all": slice(None), "test": slice(0, None, 2), "development": slice(1, None, 2)}[part]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wager.bench.workloads import TASKS, prompts
+from wager.bench.workloads import KNOWN, TASKS, prompts
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Device, Dtype, Model
 from wager.cli.simulate import parse_ints
@@ -105,6 +106,12 @@ def generation(
     plain: Annotated[
         bool, typer.Option("--plain/--no-plain", help="With --arms: compare with transformers too, or with off only.")
     ] = True,
+    temperature: Annotated[float, typer.Option(min=0.0, help="With --arms: sample at this; 0 is greedy.")] = 0.0,
+    router: Annotated[
+        Path | None,
+        typer.Option(help="With --arms: also a classifier that picks a drafter once a prompt, trained on this plan's."),
+    ] = None,
+    corpora: Annotated[Path, typer.Option(help="Folder the router's files lie in.")] = Path("."),
     shuffle: Annotated[bool, typer.Option(help="Prompts of all tasks in one shuffled row.")] = False,
     seed: Annotated[int, typer.Option(help="For the choice and order of prompts and methods.")] = 0,
     json_file: JsonFile = None,
@@ -138,8 +145,10 @@ def generation(
     draft = peers.truncated(target, layers) if layers and not named else None
     if draft is not None:
         drafters["draft-model"], fixed["draft-model"] = lambda: DraftModel(draft), (3,)
+    how = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+    classifier = _classifier(router, corpora, target, tokenizer) if router is not None else None
     methods = (
-        peers.over_arms(target, tokenizer, named, policies, plain=plain)
+        peers.over_arms(target, tokenizer, named, policies, plain=plain, classifier=classifier, **how)
         if named
         else peers.standard(target, drafters, fixed, policies, draft, free)
     )
@@ -154,12 +163,13 @@ def generation(
         {**row, "steady": steady.get(row["method"])}
         for row in peers.summarize(methods, [prompt.task for prompt, _ in asked])
     ]
-    ties = peers.ties(target, methods, [ids for _, ids in asked])
-    _print(rows, sorted({p.task for p in chosen}, key=TASKS.index))
-    print(
-        f"{ties['texts']} of {ties['answers']} texts differ from those of {methods[0].name} ({ties['unexplained']} "
-        f"unexplained); where they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart"
-    )
+    ties = None if temperature else peers.ties(target, methods, [ids for _, ids in asked])
+    _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index))
+    if ties is not None:
+        print(
+            f"{ties['texts']} of {ties['answers']} texts differ from those of {methods[0].name} ({ties['unexplained']} "
+            f"unexplained); where they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart"
+        )
     if json_file is not None:
         said = {
             "model": model,
@@ -170,8 +180,25 @@ def generation(
             "lengths": list(free),
             "arms": named,
             "shuffled": shuffle,
+            "temperature": temperature,
         }
         write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
+
+
+def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Any:
+    """A classifier of prompts by domain, from at most 300 of each of the plan's."""
+    from wager.bench.routing import Classifier
+    from wager.training import config
+    from wager.training import prompts as made
+
+    counts: Counter[str] = Counter()
+    known = []
+    for prompt in made.read(config.read(plan), corpora):
+        if counts[prompt.domain] < 300:
+            counts[prompt.domain] += 1
+            ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
+            known.append((prompt.domain, ids))
+    return Classifier(target.get_input_embeddings().weight, known)
 
 
 def _print(rows: list[dict[str, Any]], tasks: list[str]) -> None:

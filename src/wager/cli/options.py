@@ -43,6 +43,14 @@ Drafters = Annotated[
 Lengths = Annotated[
     str, typer.Option(help="Draft lengths the policy chooses from; off always is one.", rich_help_panel=_ENGINE)
 ]
+Trees = Annotated[
+    str,
+    typer.Option(
+        help="Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
+        rich_help_panel=_ENGINE,
+        show_default="chains only",
+    ),
+]
 Dtype = Annotated[
     str,
     typer.Option(
@@ -128,6 +136,7 @@ class Options:
     policy: str = POLICY
     drafters: str = DRAFTERS
     lengths: str = LENGTHS
+    trees: str = ""
     dtype: str = "auto"
     device: str = "auto"
     memory: bool | None = None
@@ -154,7 +163,8 @@ class Options:
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
         names = self._check_drafters()
-        self._check_policy((OFF, *(Arm(name, length) for name in names for length in sorted(set(self.lengths_tried)))))
+        chains = [Arm(name, length) for name in names for length in sorted(set(self.lengths_tried))]
+        self._check_policy((OFF, *chains, *self._trees(chains)))
 
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -188,6 +198,24 @@ class Options:
                 Datastore.open(value).close()
             shipped.known(f"{name}={value}" if value else name, self.model)
         return names
+
+    def _trees(self, chains: list[Arm]) -> list[Arm]:
+        """The arms that trees add, each shape checked."""
+        shapes = []
+        for shape in filter(None, (shape.strip() for shape in self.trees.split(","))):
+            try:
+                shapes.append(Arm.parse(f"x:1@{shape}").tree)
+            except ValueError:
+                raise ValueError(f"--trees are written BREADTHxNODES, such as 4x16, not {shape!r}") from None
+        found = [
+            Arm(arm.drafter, arm.length, shape)
+            for arm in chains
+            for shape in shapes
+            if shape is not None and arm.length <= shape.nodes
+        ]
+        if shapes and not found:
+            raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} ask for")
+        return found
 
     def _check_policy(self, arms: tuple[Arm, ...]) -> None:
         """Build it once, as the Decoder will."""
@@ -232,6 +260,7 @@ class Options:
             "policy": self.policy,
             "drafters": self.specs,
             "lengths": list(self.lengths_tried),
+            "trees": self.trees,
             "memory": self.remembers,
             "settings": self.settings(),
         }

@@ -141,6 +141,7 @@ def open_session(options: Options, console: Console) -> Session:
             tokenizer,
             drafters=drafters,
             lengths=options.lengths_tried,
+            trees=options.trees,
             policy=options.policy,
             seed=options.seed or 0,
             tokens=options.max_tokens,

@@ -30,6 +30,7 @@ class Recorder:
         self.decoder, self.drafters, self.longest = decoder, drafters, longest
         for drafter in drafters.values():
             drafter.fit(decoder.target.vocabulary)
+            drafter.follow(decoder.target)
         self.seconds: dict[str, list[float]] = {name: [] for name, d in drafters.items() if d.cheap}
 
     def record(self, prompt: Prompt, label: str, count: int) -> Text | None:

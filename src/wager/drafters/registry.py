@@ -14,6 +14,7 @@ from wager.drafters.datastore import Datastore, fingerprint
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
+from wager.drafters.together import Together
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")  # of a head or a model, as an arm can hold it
 
@@ -41,6 +42,7 @@ DRAFTERS: dict[str, Entry] = {
     "retrieval": Entry(_summary(Retrieval), needs="PATH"),
     "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", needs="MODEL"),
     "eagle": Entry("Goes on from the target's own features with an EAGLE head.", needs="PATH"),
+    "together": Entry(_summary(Together), needs="SPEC+SPEC"),
 }
 SHIPPED: dict[str, str] = {
     "eagle:NAME": "An EAGLE head that lies ready for the target; eagle:* is all of them.",
@@ -75,6 +77,10 @@ def build(
         if tokenizer is not None:
             store.check(fingerprint(tokenizer))
         return Retrieval(store)
+    if name == "together":
+        known: dict[str, Any] = {"load": load, "tokenizer": tokenizer, "target": target, "mark": mark}
+        specs = shipped.expand(value.split("+"), target, mark)
+        return Together([one for each in specs if (one := build(each, **known)) is not None])
     if not value:
         value = str(shipped.find(spec, target, mark).folder)
     if kind == "eagle":

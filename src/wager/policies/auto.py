@@ -249,13 +249,15 @@ class Auto(ArmPolicy):
             if i in self.hinted:
                 continue
             lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
-            step = self.drafting.step(name, seconds[1])
             for arms in self._plain[i]:
                 if self._unshared:  # every arm by itself, as if nothing could be learned of it from the others
                     out += [(a, self.curves.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms]
                     continue
-                tokens = self.curves.tokens(_key(arms[0]), arms[-1].length)
-                out += [(a, tokens[a.length], seconds[a.budget + 1] + step * a.length + lag) for a in arms]
+                key = _key(arms[0])
+                tokens = self.curves.tokens(key, arms[-1].length)
+                fixed, each = self.drafting.parts(key, seconds[1])
+                fixed += lag
+                out += [(a, tokens[a.length], seconds[a.budget + 1] + fixed + each * a.length) for a in arms]
         return out
 
     def observe(self, round: Round) -> None:
@@ -287,9 +289,9 @@ class Auto(ArmPolicy):
             proposal.hint, proposal.common, proposal.hints = NOTHING, NOBODY, NOBODY  # the round is let go
         self._asked = []
         if drafted and not hinted:
-            key = str(arm) if "sharing" in self.without else _key(arm)
-            self.curves.learn(key, round.accepted, arm.length if arm.tree else drafted)
-            self.drafting.learn(arm.drafter, arm.length if arm.tree else drafted, round.draft_seconds)
+            length = arm.length if arm.tree else drafted
+            self.curves.learn(str(arm) if self._unshared else _key(arm), round.accepted, length)
+            self.drafting.learn(_key(arm), length, round.draft_seconds)
         if round.lag_seconds:
             self.drafting.caught_up(arm.drafter, round.lag, round.lag_seconds)
 

@@ -176,44 +176,93 @@ class Widths:
         self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
 
 
-class Drafting:
-    """Seconds of drafters that are models: per drafted token, and per token they have to catch up on."""
+class Line:
+    """Seconds of one drafter's drafts by their length: a part that every draft has, and one for each token."""
 
-    RATE = 0.1
+    FADE = 0.95  # of what was learned, from draft to draft
+    PRIOR = 0.5  # drafts of other lengths that the guess is worth: four fifths of a draft's seconds are its tokens'
+    FEW = 3  # drafts that cannot make it dearer than one never played: the first ones are often slow
+    ACCIDENT = 6.0  # times what is expected: slower is an accident, and if it is as much faster, what came before was
 
     def __init__(self) -> None:
-        self.steps: dict[str, float] = {}
+        self.drafts = 0.0  # sums over drafts, faded: of 1, of lengths, of their squares, of seconds, of both multiplied
+        self.lengths = self.squares = self.seconds = self.products = 0.0
+        self.count = 0
+
+    def learn(self, length: int, seconds: float) -> None:
+        """A draft of so many tokens took so long."""
+        if self.count:
+            fixed, each = self.parts()
+            expected = fixed + each * length
+            if seconds * self.ACCIDENT < expected:
+                self.drafts = self.lengths = self.squares = self.seconds = self.products = 0.0
+            elif seconds > self.ACCIDENT * expected:
+                seconds = self.ACCIDENT * expected
+        keep = self.FADE
+        self.drafts = keep * self.drafts + 1.0
+        self.lengths = keep * self.lengths + length
+        self.squares = keep * self.squares + length * length
+        self.seconds = keep * self.seconds + seconds
+        self.products = keep * self.products + length * seconds
+        self.count += 1
+
+    def parts(self) -> tuple[float, float]:
+        """Seconds of every draft, and of each token of it."""
+        n = self.drafts
+        length, seconds = self.lengths / n, self.seconds / n
+        spread = self.squares / n - length * length
+        together = self.products / n - length * seconds
+        most = seconds / length
+        each = min(most, max(0.0, (together + self.PRIOR * 0.8 * most) / (spread + self.PRIOR)))
+        return seconds - each * length, each
+
+
+class Drafting:
+    """Seconds of drafters that are models: of their drafts, and per token they have to catch up on."""
+
+    RATE = 0.1
+    UNKNOWN = 0.05  # of the target's own seconds that a token of a drafter never played may take
+
+    def __init__(self) -> None:
+        self.lines: dict[str, Line] = {}
         self.lags: dict[str, float] = {}
 
-    def step(self, drafter: str, verify: float) -> float:
-        """Per drafted token; a drafter never played may take a twentieth of the target's own."""
-        return self.steps.get(drafter, 0.05 * verify)
+    def parts(self, key: str, verify: float) -> tuple[float, float]:
+        """Seconds of every draft of this kind, and of each token of it, where a step of the target takes ``verify``."""
+        line = self.lines.get(key)
+        if line is None:
+            return 0.0, self.UNKNOWN * verify
+        fixed, each = line.parts()
+        if line.count < Line.FEW:
+            return 0.0, min(each, self.UNKNOWN * verify)
+        return fixed, each
 
     def lag(self, drafter: str, tokens: int) -> float:
         """To catch up on so many tokens."""
         return tokens * self.lags.get(drafter, 0.0)
 
-    def learn(self, drafter: str, drafted: int, seconds: float) -> None:
+    def learn(self, key: str, length: int, seconds: float) -> None:
         """A draft took so long."""
-        self._move(self.steps, drafter, seconds / drafted)
+        self.lines.setdefault(key, Line()).learn(length, seconds)
 
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long."""
-        self._move(self.lags, drafter, seconds / max(1, tokens))
-
-    def _move(self, known: dict[str, float], drafter: str, value: float) -> None:
-        before = known.get(drafter)
+        value, before = seconds / max(1, tokens), self.lags.get(drafter)
         # an accident moves it no further than by half
-        known[drafter] = value if before is None else before + self.RATE * (min(value, 6 * before) - before)
+        self.lags[drafter] = value if before is None else before + self.RATE * (min(value, 6 * before) - before)
 
     @property
     def saved(self) -> dict[str, Any]:
         """Everything learned."""
-        return {"steps": dict(self.steps), "lags": dict(self.lags)}
+        return {"lines": {key: dict(vars(line)) for key, line in self.lines.items()}, "lags": dict(self.lags)}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
-        self.steps, self.lags = dict(saved["steps"]), dict(saved["lags"])
+        self.lines, self.lags = {}, dict(saved["lags"])
+        for key, sums in saved["lines"].items():
+            line = self.lines[key] = Line()
+            for name in vars(line):
+                setattr(line, name, sums[name])
 
 
 class Pace:
