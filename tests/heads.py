@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -61,9 +62,16 @@ def weights(model: Any, seed: int = 1, **more: Any) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def save(folder: Path, model: Any, seed: int = 1, frequent: Sequence[int] = (), **notes: Any) -> Path:
+def save(
+    folder: Path,
+    model: Any,
+    seed: int = 1,
+    frequent: Sequence[int] = (),
+    shape: Mapping[str, Any] = MappingProxyType({}),
+    **notes: Any,
+) -> Path:
     given = {"target": "tiny", "target_fingerprint": fingerprint(model), **notes}
-    head_file.write(folder, config(model), weights(model, seed), given, frequent)
+    head_file.write(folder, config(model, **shape), weights(model, seed, **shape), given, frequent)
     return folder
 
 

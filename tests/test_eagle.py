@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from reference.eagle import SlowHead
 from transformers.utils import logging
 
 import wager
-from wager.core import Tree
+from wager.core import Arm, Tree
 from wager.decoding.arms import build_arms
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
@@ -26,6 +29,7 @@ from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.eagle import Eagle
+from wager.drafters.together import Together
 from wager.models import head as head_module
 from wager.models import head_graphs
 from wager.models.choose import runner
@@ -261,27 +265,204 @@ def test_the_fixed_shapes_of_the_graphs_give_the_same(
     assert graphs.captures
     graphs._warm()  # as on CUDA
     assert graphs.captures
-    assert {("read", width) for width in head_graphs.WIDTHS} <= graphs.replays.keys() - {"step"}
+    assert {("read", width) for width in head_graphs.WIDTHS} <= graphs.replays.keys()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("frequent", [(), (3, 17, 4, 9, 20)])
-def test_captured_drafts_are_the_eager_ones(tmp_path: Path, frequent: tuple[int, ...]) -> None:
-    model = tiny(head_dim=16).to("cuda")
-    save(tmp_path, model, frequent=frequent)
+def graphed(folder: Path, target: Runner, text: Sequence[int] = TEXT) -> tuple[Eagle, HeadGraphs]:
+    """A drafter by the graphs' bodies, which nothing captures here."""
+    eagle = Eagle(folder)
+    eagle.head = graphs = HeadGraphs(folder)
+    eagle.follow(target)
+    eagle.begin(text[:-1])
+    eagle.extend(text[-1:])
+    return eagle, graphs
+
+
+def test_a_draft_is_one_copy_and_two_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = tiny(), TEXT[:8]
+    target = reading(model, text)
+    eagle, graphs = graphed(save(tmp_path, model), target, text)
+    done: list[Any] = []
+    tell, replayed, forward = graphs._tell, graphs._replayed, Head.forward
+    monkeypatch.setattr(graphs, "_tell", lambda *given: (done.append("copy"), tell(*given))[1])
+    monkeypatch.setattr(graphs, "_replayed", lambda key, body: (done.append(key), replayed(key, body))[1])
+    monkeypatch.setattr(Head, "forward", lambda *given: (done.append("eager"), forward(*given))[1])
+    for token, read in ((TEXT[8], 7), (TEXT[9], 1)):
+        eagle.propose(4)
+        assert done == ["copy", ("read", read), ("chain", 4)]
+        done.clear()
+        eagle.propose_tree(3, Tree(2, 5))
+        eagle.propose(2)
+        assert done == [("tree", 3, 2), ("chain", 2)], "the device knows where to go on"
+        done.clear()
+        target.forward([eagle._text[-1]], 1)
+        eagle.extend([token])
+
+
+def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
+    model = tiny()
     target = reading(model)
-    captured, eager = following(tmp_path, target), following(tmp_path, target)
+    eagle, graphs = graphed(save(tmp_path, model), target)
+    eagle.warm([Arm("eagle", 5), Arm("eagle", 3), Arm("eagle", 4, Tree(2, 6)), Arm("eagle", 3, Tree(3, 9))])
+    warm = set(graphs.replays)
+    assert {("chain", 5), ("chain", 3), ("tree", 4, 2), ("tree", 3, 3)} < warm
+    eagle.begin(TEXT[:-1])
+    eagle.extend(TEXT[-1:])
+    plain = following(tmp_path, target)
+    for length in (1, 3, 4, 5):
+        one, other = eagle.propose(length), plain.propose(length)
+        assert one.tokens == other.tokens
+        assert one.logits is not None
+        assert one.logits.shape == (length, VOCABULARY)
+        torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
+    for depth, shape in ((1, Tree(3, 2)), (2, Tree(3, 7)), (3, Tree(2, 6)), (2, Tree(2, 4))):
+        one, other = (each.propose_tree(depth, shape) for each in (eagle, plain))
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+    assert set(graphs.replays) == warm, "a text's end is no reason to capture"
+    eagle.propose(6)
+    assert ("chain", 6) in graphs.replays
+
+
+class StepsOnOneSlot(HeadGraphs):
+    """Puts all entries of a chain into one slot."""
+
+    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        if self.part == head_graphs.CHAIN:
+            self.ahead = 0
+        return super().forward(tokens, features)
+
+
+class GoesOnFromThePadding(HeadGraphs):
+    """Takes the last row that was read, real or not."""
+
+    def _tell(self, tokens: Sequence[int], width: int) -> None:
+        super()._tell(tokens, width)
+        self.inputs[head_graphs.LAST] = max(0, len(tokens) - 1)
+
+
+@pytest.mark.parametrize("bug", [StepsOnOneSlot, GoesOnFromThePadding])
+def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[HeadGraphs]) -> None:
+    model, text = tiny(), TEXT[:12]  # 11 entries, padded to 12
+    target = reading(model, text)
+    sound = following(save(tmp_path, model), target, text)
+    wrong = Eagle(tmp_path)
+    wrong.head = bug(tmp_path)
+    wrong.follow(target)
+    wrong.begin(text)
+    assert wrong.propose(6).tokens != sound.propose(6).tokens
+
+
+class Doubles(HeadGraphs):
+    """Computes something else."""
+
+    def _masked(self, *given: Any) -> torch.Tensor:
+        return 2 * super()._masked(*given)
+
+
+class NotCaptured(HeadGraphs):
+    """Runs where nothing can be captured."""
+
+    def _captured(self, body: Any) -> Any:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("kind", [Doubles, NotCaptured])
+def test_graphs_that_do_not_work_are_done_without(
+    tmp_path: Path, kind: type[HeadGraphs], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny()
+    target = reading(model)
+    sound = following(save(tmp_path, model), target)
+    eagle = Eagle(tmp_path)
+    eagle.head = graphs = kind(tmp_path)
+    eagle.follow(target)
+    graphs._warm()  # as on CUDA
+    assert not graphs.captures
+    assert "slower" in caplog.text
+    eagle.begin(TEXT)
+    assert eagle.propose(5).tokens == sound.propose(5).tokens
+    assert eagle.propose_tree(3, Tree(2, 6)) == replace(sound.propose_tree(3, Tree(2, 6)), lag=ANY, lag_seconds=ANY)
+
+
+KERNELS_ON = "cuda" if torch.cuda.is_available() else "cpu"
+needs_kernels = pytest.mark.skipif(
+    KERNELS_ON == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="needs CUDA, or Triton's interpreter"
+)
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", [12, 16])
+@pytest.mark.parametrize("window", [0, 6])
+def test_captured_drafts_are_the_eager_ones(
+    tmp_path: Path, size: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_graphs, "FUSED_ON", (KERNELS_ON,))
+    monkeypatch.setattr(head_graphs, "LEAST", 16)
+    text = TEXT[:] if KERNELS_ON == "cpu" else TEXT * 4 + TEXT[:13]  # before it is over the cache has to grow
+    model = tiny(head_dim=16).to(KERNELS_ON)
+    save(tmp_path, model, frequent=(3, 17, 4, 9, 20), shape={"head_dim": size})
+    target = reading(model, text)
+    captured, eager = (Eagle(tmp_path, window=window) for _ in range(2))
+    for eagle in (captured, eager):
+        eagle.head = HeadGraphs(tmp_path, window=window)
+        eagle.follow(target)
+        eagle.warm([Arm("eagle", 4), Arm("eagle", 4, Tree(3, 10))])
+        eagle.begin(text[:-1])
+        eagle.extend(text[-1:])
+    graphs = captured.head
+    assert isinstance(graphs, HeadGraphs)
+    assert graphs.fused == (size == 16 and window == 0)
+    if KERNELS_ON == "cuda":
+        assert graphs.cut is None
     eager.head.captures = False  # type: ignore[attr-defined]
+    before = graphs.replays.get(("chain", 4))
     for step in range(3):
         for length in (1, 4, 7):
-            assert captured.propose(length).tokens == eager.propose(length).tokens
+            one, other = captured.propose(length), eager.propose(length)
+            assert one.tokens == other.tokens
+            torch.testing.assert_close(one.logits, other.logits, rtol=1e-3, atol=1e-3)
             one, other = (eagle.propose_tree(length, Tree(3, 10)) for eagle in (captured, eager))
             assert (one.tokens, one.parents) == (other.tokens, other.parents)
+            assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-3)
         target.prefill(TEXT[: step + 1])
         for eagle in (captured, eager):
             eagle.extend(TEXT[: step + 1])
-    assert captured.head.captures  # type: ignore[attr-defined]
-    assert captured.head.replays  # type: ignore[attr-defined]
+    assert graphs.captures
+    assert {("chain", 4), ("chain", 7), ("tree", 4, 3)} <= graphs.replays.keys()
+    if graphs.fused:
+        assert graphs.replays["chain", 4] is before, "a cache that grows needs no new capture"
+
+
+@needs_kernels
+@pytest.mark.parametrize(("rows", "size", "count"), [(1, 24, 3), (4, 3000, 4), (3, 1025, 16)])
+def test_the_likeliest_are_those_of_torch(rows: int, size: int, count: int) -> None:
+    from wager.models.head_kernels import likeliest
+
+    logits = 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(size)).to(KERNELS_ON)
+    logits[0, [5, 17, 11]] = logits.max() + 1  # of three as likely the lowest comes first
+    logp, found = likeliest(logits, count)
+    expected = torch.log_softmax(logits, -1).topk(count)
+    torch.testing.assert_close(logp, expected.values, rtol=1e-5, atol=1e-5)
+    assert found[0, :3].tolist() == [5, 11, 17]
+    assert torch.equal(found[1:], expected.indices[1:])
+    assert float(logp.max()) <= 0.0
+
+
+@needs_kernels
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_the_best_paths_and_the_joined_rows_are_those_of_torch(count: int) -> None:
+    from wager.models import head_kernels
+
+    made = torch.Generator().manual_seed(count)
+    scores, logp = (torch.randn(*shape, generator=made).to(KERNELS_ON) for shape in ((count,), (count, count)))
+    tokens = torch.randperm(count**2, generator=made).to(KERNELS_ON)
+    expected = Head.best(None, scores, logp, tokens)  # type: ignore[arg-type]
+    for ours, theirs in zip(head_kernels.best(scores, logp, tokens), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    embed, one = torch.randn(count**2, 20).to(KERNELS_ON), torch.randn(1, 20).to(KERNELS_ON)
+    for features in (one.expand(count, -1), torch.randn(count, 20).to(KERNELS_ON)):
+        found = head_kernels.beside(tokens[:count], embed, features)
+        assert torch.equal(found, torch.cat((embed[tokens[:count]], features), dim=-1))
 
 
 # -- bugs that the comparison must notice
@@ -403,6 +584,88 @@ def test_sampled_texts_are_distributed_as_the_targets(
     model = tiny(**SMALL)
     torch.manual_seed(4)
     assert distributed(runner(model), model, Eagle(save(tmp_path, model, frequent=frequent)), arms, 700) < FITS
+
+
+class Checked(Loop):
+    """Works out every overlap again, one position after the other."""
+
+    compared = 0
+
+    def _draft(self, arm: Arm, room: int, proposals: Any) -> Draft:
+        self.at_draft = list(self.text)
+        return super()._draft(arm, room, proposals)
+
+    def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
+        found = super()._overlap(scores, draft)
+        for at in range(len(draft.tokens)):
+            assert draft.logits is not None
+            text = torch.tensor([self.at_draft + draft.tokens[:at]])
+            q = torch.softmax(self.request.processors(text, draft.logits[at : at + 1]), -1)
+            p = torch.softmax(scores[at], -1)
+            assert found[at] == pytest.approx(float(torch.minimum(p, q[0]).sum()), abs=1e-5)
+            assert 0.0 < found[at] < 1.0
+            self.compared += 1
+        return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.5}, {"repetition_penalty": 1.5, "min_length": 30}])
+@pytest.mark.parametrize("kind", ["eagle", "cut", "draft-model"])
+def test_greedy_rounds_tell_the_overlap_of_both_distributions(
+    tmp_path: Path, kind: str, settings: dict[str, Any]
+) -> None:
+    model = tiny(eos_token_id=3)
+    drafter: Drafter = DraftModel(tiny(1))
+    if kind != "draft-model":
+        drafter = Eagle(save(tmp_path, model, frequent=[1, 5, 6, 2, 9] if kind == "cut" else ()), kind)
+    arms = build_arms([f"{drafter.name}:1", f"{drafter.name}:4"], {drafter.name: drafter}, (1,))
+    target = runner(model)
+    drafter.follow(target)
+    wanted = frozenset({"overlap"})
+    loop = Checked(target, {drafter.name: drafter}, build("random", arms), arms, wanted, Prompts().features)
+    prepared = wager.Decoder(model, drafters="off", policy="off").prepare(PROMPT, {"max_new_tokens": 25, **settings})
+    target.begin()
+    for step in loop.run(Request(list(PROMPT), prepared.processors, Stopping([], len(PROMPT) + 25))):
+        assert step.round is None or len(step.round.overlap) == step.round.drafted
+    assert loop.compared > 10
+
+
+@pytest.mark.parametrize("kind", ["eagle", "cut", "draft-model"])
+def test_logits_of_a_greedy_draft_are_what_it_would_have_drawn_from(tmp_path: Path, kind: str) -> None:
+    model = tiny()
+    target = reading(model)
+    if kind == "draft-model":
+        drafter: Drafter = DraftModel(tiny(1))
+        drafter.begin(TEXT)
+    else:
+        drafter = following(save(tmp_path, model, frequent=[1, 5, 6, 2, 9] if kind == "cut" else ()), target)
+    draft = drafter.propose(5)
+    assert draft.probs is None
+    assert draft.logits is not None
+    told = torch.softmax(draft.logits, -1)
+    if kind == "draft-model":
+        drafter.begin(TEXT)
+    drawn = drafter.propose(5, lambda _, logits: (int(logits.argmax()), torch.softmax(logits, -1)))
+    assert drawn.logits is None
+    assert drawn.tokens == draft.tokens
+    torch.testing.assert_close(told, drawn.probs, rtol=1e-4, atol=1e-5)
+    short = draft.cut(2).logits
+    assert short is not None
+    torch.testing.assert_close(torch.softmax(short, -1), told[:2])
+
+
+def test_a_decoder_warms_every_drafter_for_its_own_arms() -> None:
+    warmed: dict[str, list[str]] = {}
+
+    class Warmed(DraftModel):
+        def warm(self, arms: Iterable[Arm]) -> None:
+            warmed[self.name] = [str(arm) for arm in arms]
+
+    model = tiny()
+    one, other, third = (Warmed(tiny(n), f"m:{n}") for n in (1, 2, 3))
+    together = Together([other, third])
+    arms = ["m:1:2", "m:1:4", "together:3", "together:5@2x8"]
+    wager.Decoder(model, drafters=[one, together], policy="random", arms=arms)
+    assert warmed == {"m:1": ["m:1:2", "m:1:4"], "m:2": ["m:2:3", "m:2:5"], "m:3": ["m:3:3", "m:3:5"]}
 
 
 class TellsAnother(Eagle):

@@ -143,9 +143,10 @@ class Decoder:
         """Go on with this target, prepared for every width a round can have."""
         fit_arms(self.arms, target)
         self.target, self._vocabulary = target, target.vocabulary
-        for drafter in self.drafters.values():
+        for name, drafter in self.drafters.items():
             drafter.fit(target.vocabulary)
             drafter.follow(target)
+            drafter.warm([arm for arm in self.arms if arm.drafter == name])
         target.warm(range(1, 2 + max(arm.budget for arm in self.arms)))
 
     def current_target(self) -> Runner:

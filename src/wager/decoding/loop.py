@@ -130,6 +130,7 @@ class Loop:
             path, following, scores = self._verify_tree(draft, draft.parents)
             accepted, kept = len(path), [draft.tokens[at] for at in path]
         verified = perf_counter()
+        shared = self._overlap(scores, draft)  # while the text is what the draft goes on from
         tokens, seen = self._commit([*kept, following])
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
@@ -143,7 +144,7 @@ class Loop:
             verify_seconds=verified - drafted,
             lag=draft.lag,
             lag_seconds=draft.lag_seconds,
-            overlap=self._overlap(scores, draft),
+            overlap=shared,
             others=self._others(proposals, arm, tokens),
             seen=seen,
         )
@@ -173,15 +174,15 @@ class Loop:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
+        sample = self._draw if self.request.sample else None
         if arm.tree is not None:
-            sample = self._draw if self.request.sample else None
             draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
             if draft.parents is not None:
                 return _within(draft, draft.parents, self.target.vocabulary)
         elif arm.drafter in proposals:
             draft = proposals[arm.drafter].cut(length)
         else:
-            draft = self.drafters[arm.drafter].propose(length, self._draw if self._drawn else None)
+            draft = self.drafters[arm.drafter].propose(length, sample)
         for at, token in enumerate(draft.tokens):
             if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
                 return draft.cut(at)
@@ -227,21 +228,19 @@ class Loop:
         """1 - TV at each drafted position, if someone wants it; a tree has no one position of each kind."""
         if "overlap" not in self.wanted or not draft.tokens or draft.parents is not None:
             return ()
-        return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, draft.probs)
-
-    @property
-    def _drawn(self) -> bool:
-        """Whether a drafter with a distribution should draw from it, or at least tell it."""
-        return self.request.sample or "overlap" in self.wanted
+        q = draft.probs
+        if q is None and not self.request.sample and (logits := draft.logits) is not None:
+            # What it would have drawn from; its last token has the others before it.
+            ids = self.ids.with_draft(draft.tokens[:-1]) if self.ids else NO_IDS
+            q = torch.softmax(self.request.processors(ids, logits), -1, dtype=torch.float32)
+        return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, q)
 
     def _draw(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """A drafter's next token under the request's own processors, and the distribution it comes from."""
+        """A drafter's next token, drawn under the request's own processors, and the distribution it comes from."""
         processors = self.request.processors
         ids = torch.tensor([text], device=logits.device) if processors.needs_text else NO_IDS
         q = torch.softmax(processors(ids, logits[None]), -1, dtype=torch.float32)[0]
-        if self.request.sample:
-            return int(torch.multinomial(q, 1, generator=self.request.generator)), q
-        return int(q.argmax()), q
+        return int(torch.multinomial(q, 1, generator=self.request.generator)), q
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""

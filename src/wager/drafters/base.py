@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from wager.core import Hint, Tree
+from wager.core import Arm, Hint, Tree
 
 if TYPE_CHECKING:
     import torch
@@ -37,13 +37,23 @@ class Draft:
     lag_seconds: float = 0.0  # what that took
     # The index among ``tokens`` of the one before each, -1: the text's last; parents come first. None: a chain.
     parents: list[int] | None = None
+    # Makes ``logits``, which few want.
+    raw: Callable[[], torch.Tensor] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def logits(self) -> torch.Tensor | None:
+        """The drafter's own at each position of a chain of its likeliest tokens, (tokens, vocabulary).
+
+        None where it has none, or drew; to be taken before it drafts again.
+        """
+        return None if self.raw is None else self.raw()[: len(self.tokens)]
 
     def cut(self, length: int) -> Draft:
         """The same proposal, no longer than this; for chains."""
         if len(self.tokens) <= length:
             return self
         probs = None if self.probs is None else self.probs[:length]
-        return Draft(self.tokens[:length], self.hint, probs, self.lag, self.lag_seconds)
+        return Draft(self.tokens[:length], self.hint, probs, self.lag, self.lag_seconds, raw=self.raw)
 
 
 class Drafter(ABC):
@@ -84,6 +94,9 @@ class Drafter(ABC):
 
     def follow(self, target: Runner) -> None:  # noqa: B027 - most drafters read tokens alone
         """The texts to come are this target's: a drafter that reads its features asks it to keep them."""
+
+    def warm(self, arms: Iterable[Arm]) -> None:  # noqa: B027 - most drafters are ready at once
+        """Prepare for these arms, all of them its own, so that no round is slow because it is the first of its kind."""
 
     @property
     def lag(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,6 +101,7 @@ class DraftModel(Drafter):
         lag = self.lag
         tokens: list[int] = []
         kept: list[torch.Tensor] = []
+        raw: list[torch.Tensor] = []
         sure: list[float] = []
         first_seconds = 0.0
         began = perf_counter()
@@ -108,6 +110,7 @@ class DraftModel(Drafter):
             self.fed += feed
             if sample is None:
                 token = int(logits.argmax())
+                raw.append(logits.clone())  # the next forward may overwrite it
             else:
                 token, q = sample(self.text + tokens, logits)
                 kept.append(q)
@@ -121,7 +124,8 @@ class DraftModel(Drafter):
         # One token always has to be read, so only what reading the others added is lag. A single token of it is
         # every round's that kept its whole draft, and goes along with the next for nothing.
         paid = max(0.0, first_seconds - self._step_seconds) if lag > 1 and self._step_seconds else 0.0
-        return Draft(tokens, Hint(confidence=tuple(sure)), _stack(kept), lag, paid)
+        told = partial(_stacked, raw) if raw else None
+        return Draft(tokens, Hint(confidence=tuple(sure)), _stacked(kept) if kept else None, lag, paid, raw=told)
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits over the target's vocabulary: tables padded to different sizes hold the same tokens."""
@@ -133,9 +137,7 @@ class DraftModel(Drafter):
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
 
 
-def _stack(rows: list[torch.Tensor]) -> torch.Tensor | None:
-    if not rows:
-        return None
+def _stacked(rows: list[torch.Tensor]) -> torch.Tensor:
     import torch
 
     return torch.stack(rows)

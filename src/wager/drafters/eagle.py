@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
-from wager.core import Hint, Tree
+from wager.core import Arm, Hint, Tree
 from wager.drafters.base import Draft, Drafter, Sampler
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ class Eagle(Drafter):
         self._target = target
         self._text, self._newest, self._out = [], 0, None
 
+    def warm(self, arms: Iterable[Arm]) -> None:
+        played = [arm for arm in arms if arm.length]
+        self.head.warm(
+            {arm.length for arm in played if arm.tree is None},
+            {(arm.length, arm.tree.breadth) for arm in played if arm.tree is not None},
+        )
+        self._text, self._newest, self._out = [], 0, None
+
     # -- the text
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -93,14 +102,17 @@ class Eagle(Drafter):
         caught = self._clock(lag)
         sure: list[float] = []
         probs: torch.Tensor | None = None
+        raw: Callable[[], torch.Tensor] | None = None
         if sample is None:
-            tokens: list[int] = self.head.chain(out, length).tolist()
+            chain = self.head.chain(out, length)
+            tokens: list[int] = chain.tokens.tolist()
+            raw = partial(self._over_vocabulary, chain.logits)
         else:
             tokens, probs = self._draw(out, length, sample)
             sure = [min(1.0, p) for p in probs[list(range(length)), tokens].tolist()]
         self.head.crop(len(self._text) - 1)
         paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
-        return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid)
+        return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid, raw=raw)
 
     def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
         """Its likeliest tokens, whether the target is sampled or not: none of them is drawn."""
@@ -110,11 +122,10 @@ class Eagle(Drafter):
         out = self._catch_up()
         caught = self._clock(lag)
         grown = self.head.tree(out, length, shape.breadth, shape.nodes)
-        tokens, parents = grown.tokens.tolist(), grown.parents.tolist()
-        sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence.tolist()))
+        sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
         self.head.crop(len(self._text) - 1)
         paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
-        return Draft(tokens, sure, None, lag, paid, parents)
+        return Draft(grown.tokens, sure, None, lag, paid, grown.parents)
 
     @property
     def _readable(self) -> bool:
@@ -138,6 +149,11 @@ class Eagle(Drafter):
 
             torch.cuda.synchronize(self.head.embed.device)
         return perf_counter()
+
+    def _over_vocabulary(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        return self.head.spread(torch.cat(tuple(rows)))
 
     def _draw(self, out: torch.Tensor, length: int, sample: Sampler) -> tuple[list[int], torch.Tensor]:
         """A chain of drawn tokens, and the distributions they were drawn from."""

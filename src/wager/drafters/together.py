@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from wager.core import Tree
+from wager.core import Arm, Tree
 from wager.drafters.base import Draft, Drafter, Sampler
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Together(Drafter):
         for drafter in self.drafters:
             drafter.follow(target)
 
+    def warm(self, arms: Iterable[Arm]) -> None:
+        lengths = sorted({arm.length for arm in arms if arm.length})
+        for drafter in self.drafters:
+            drafter.warm([Arm(drafter.name, length) for length in lengths])  # whatever the arm, each drafts a chain
+
     @property
     def lag(self) -> int:
         return max(drafter.lag for drafter in self.drafters)
@@ -58,7 +64,8 @@ class Together(Drafter):
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         """The longest of their chains; the others would be lost."""
-        return max((drafter.propose(length) for drafter in self.drafters), key=lambda draft: len(draft.tokens))
+        longest = max((drafter.propose(length) for drafter in self.drafters), key=lambda draft: len(draft.tokens))
+        return replace(longest, raw=None)  # whose it is changes from round to round: it counts as certain
 
     def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
         # Every chain is a drafter's likeliest one, chosen for certain, so the tree is exact under sampling too.

@@ -2,12 +2,15 @@
 
 Grow: of the newest nodes those with the likeliest paths are expanded, each by its likeliest tokens. Choose: of all
 nodes the likeliest paths stay. A path is never likelier than what it goes on from, so what stays is a tree.
+
+The device grows, and hands everything back in one tensor; the host chooses.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -15,47 +18,72 @@ if TYPE_CHECKING:
 
 
 class Branches(NamedTuple):
-    """A drafted tree, parents before their children; all (nodes,)."""
+    """A drafted tree, parents before their children; all as long as it has nodes."""
 
-    tokens: torch.Tensor
-    parents: torch.Tensor  # index of the token before each; -1: the text's last
-    confidence: torch.Tensor  # the head's probability of each, given those before it
+    tokens: list[int]
+    parents: list[int]  # index of the token before each; -1: the text's last
+    confidence: list[float]  # the head's probability of each, given those before it
+
+
+def grown_nodes(depth: int, breadth: int) -> int:
+    """Nodes a tree grows to before some are chosen."""
+    return breadth + (depth - 1) * breadth**2
 
 
 @torch.inference_mode()
-def branches(head: Head, out: torch.Tensor, depth: int, breadth: int, nodes: int) -> Branches:
-    """At most ``nodes`` tokens after the entry with this output, at most ``depth`` deep; nothing is read back.
+def grow(head: Head, out: torch.Tensor, depth: int, breadth: int) -> torch.Tensor:
+    """Everything that grows after the entry with this output, level by level, in float64; nothing is read back.
 
-    The tree's entries are left in the head's cache, behind its length.
+    First the nodes' tokens, then their log-probabilities, then of every level that is expanded, but for the first, the
+    nodes that are: as many as the breadth, counted within the level. The tree's entries are left in the head's cache,
+    behind its length.
     """
-    logp = torch.log_softmax(head.logits(out).float(), -1)
-    breadth = min(breadth, logp.shape[-1])
-    top = logp.topk(breadth)
-    tokens, sure = [head.named(top.indices[0])], [top.values[0]]
-    parents, paths = [torch.full_like(tokens[0], -1)], [top.values[0]]
-    # The nodes to be expanded: where they stand among all, the feature they go on from, which entries they see.
-    leaves = torch.arange(breadth, device=out.device)
+    logp, columns = head.likeliest(out, breadth)
+    tokens, sure, expanded = [head.named(columns[0])], [logp[0]], []
+    # The nodes to be expanded: the feature they go on from, which entries they see.
+    chosen, scores = tokens[0], logp[0]
     features = out.expand(breadth, -1)
     own = torch.eye(breadth, dtype=torch.bool, device=out.device)
     before = own[:, :0]
-    chosen, scores = tokens[0], paths[0]
     for level in range(1, depth):
         seen = torch.cat((before, own), dim=1)
         made = head.branch(chosen, features, level, seen)
-        top = torch.log_softmax(head.logits(made).float(), -1).topk(breadth)  # (breadth, breadth)
-        first = breadth + (level - 1) * breadth**2
-        tokens.append(head.named(top.indices).flatten())
-        sure.append(top.values.flatten())
-        parents.append(leaves[:, None].expand(-1, breadth).flatten())
-        paths.append((scores[:, None] + top.values).flatten())
-        best = paths[-1].topk(breadth)
-        parent = best.indices // breadth
-        leaves, features, before = first + best.indices, made[parent], seen[parent]
-        chosen, scores = tokens[-1][best.indices], best.values
-    every, above = torch.cat(tokens), torch.cat(parents)
+        logp, columns = head.likeliest(made, breadth)  # (breadth, breadth)
+        tokens.append(head.named(columns).flatten())
+        sure.append(logp.flatten())
+        if level + 1 < depth:
+            index, parent, chosen, scores = head.best(scores, logp, tokens[-1])
+            expanded.append(index)
+            features, before = made[parent], seen[parent]
+    whole, sures = torch.cat((*tokens, *expanded)), torch.cat(sure)
+    count = len(sures)
+    grown = torch.empty(len(whole) + count, dtype=torch.float64, device=out.device)
+    grown[:count] = whole[:count]
+    grown[count : 2 * count] = sures
+    if len(whole) > count:
+        grown[2 * count :] = whole[count:]
+    return grown
+
+
+def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nodes: int) -> Branches:
+    """At most ``nodes`` tokens, at most ``depth`` deep, of what grew ``grew`` deep: the likeliest paths."""
+    all_nodes, count = grown_nodes(grew, breadth), grown_nodes(depth, breadth)
+    tokens = grown[:count].astype(np.int64)
+    sure = grown[all_nodes : all_nodes + count]
+    parents = np.full(count, -1)
+    paths = sure.astype(np.float32)  # as the device added them
+    for level in range(1, depth):
+        first, before = grown_nodes(level, breadth), grown_nodes(level - 1, breadth) if level > 1 else 0
+        if level == 1:
+            leaves = np.arange(breadth)
+        else:
+            at = 2 * all_nodes + (level - 2) * breadth
+            leaves = before + grown[at : at + breadth].astype(np.int64)
+        above = np.repeat(leaves, breadth)
+        parents[first : first + len(above)] = above
+        paths[first : first + len(above)] += paths[above]
     # Stable: of two paths as likely, the one that the other goes on from stands first, and stays.
-    stay = torch.cat(paths).sort(descending=True, stable=True).indices[:nodes].sort().values
-    place = torch.full_like(every, -1).index_copy_(0, stay, torch.arange(len(stay), device=out.device))
-    above = above[stay]
-    above = torch.where(above < 0, above, place[above])
-    return Branches(every[stay], above, torch.cat(sure)[stay].exp())
+    stay = np.sort(np.argsort(-paths, kind="stable")[:nodes])
+    place = np.full(count + 1, -1)  # the last one for a parent of -1
+    place[stay] = np.arange(len(stay))
+    return Branches(tokens[stay].tolist(), place[parents[stay]].tolist(), np.exp(sure[stay]).tolist())

@@ -11,15 +11,15 @@ The arithmetic is vLLM's, so a head is the same drafter there and here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
 from wager.models.cut import Cut, cut
-from wager.models.dynamic_tree import Branches, branches
+from wager.models.dynamic_tree import Branches, choose, grow
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.head_file import HeadFile, read
 from wager.models.lean import NARROW
@@ -28,6 +28,13 @@ from wager.models.runner import CHUNK, Runner
 __all__ = ["Head", "fingerprint"]
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
+
+
+class Chain(NamedTuple):
+    """A drafted chain; both may be overwritten by the next."""
+
+    tokens: torch.Tensor  # (length,)
+    logits: Sequence[torch.Tensor]  # what each was chosen by, (1, vocabulary) or (1, cut)
 
 
 class Head:
@@ -66,8 +73,13 @@ class Head:
         if self.target is None or (self.embed.dtype, self.embed.device) != (embed.dtype, embed.device):
             self._place(embed.device, embed.dtype)
         self.target, self.embed = target, embed
-        self.cut = None if self.file.frequent is None else cut(target, self.file.frequent)
+        # On a GPU the whole output head costs some microseconds, and the cut some of the accepted tokens.
+        frequent = None if embed.is_cuda else self.file.frequent
+        self.cut = None if frequent is None else cut(target, frequent)
         self.begin()
+
+    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
+        """Prepare chains of these lengths and trees of these depths and breadths; nothing is to be done here."""
 
     def check(self, target: Runner) -> None:
         """Refuse a target that the head was not made for."""
@@ -206,26 +218,48 @@ class Head:
         return columns if self.cut is None else self.cut.ids[columns]
 
     def spread(self, logits: torch.Tensor) -> torch.Tensor:
-        """One row of logits over the whole vocabulary; a token that is not drafted has no chance."""
+        """Logits (..., columns) over the whole vocabulary; a token that is not drafted has no chance."""
         if self.cut is None:
             return logits
         # Not minus infinity: a processor that forbids all frequent tokens still has to leave a distribution.
-        return logits.new_full((self.vocabulary,), -1e4).index_copy_(0, self.cut.ids, logits)
+        whole = logits.new_full((*logits.shape[:-1], self.vocabulary), -1e4)
+        return whole.index_copy_(-1, self.cut.ids, logits)
+
+    def likeliest(self, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
+        top = torch.log_softmax(self.logits(out).float(), -1).topk(count)
+        return top.values, top.indices
+
+    def best(
+        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths.
+
+        Where they are among all, in which row, their tokens, and how likely their paths are.
+        """
+        top = (scores[:, None] + logp).flatten().topk(len(scores))
+        return top.indices, top.indices // len(scores), tokens[top.indices], top.values
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int) -> torch.Tensor:
-        """The likeliest token after an entry, the likeliest after that, and so on, (length,); nothing is read back."""
-        tokens = torch.empty(length, dtype=torch.long, device=out.device)
+    def chain(self, out: torch.Tensor, length: int) -> Chain:
+        """The likeliest token after an entry, the likeliest after that, and so on; nothing is read back."""
+        tokens: list[torch.Tensor] = []
+        logits: list[torch.Tensor] = []
         for at in range(length):
-            token = self.named(self.logits(out).argmax(-1))
-            tokens[at : at + 1] = token
+            logits.append(self.logits(out))
+            tokens.append(self.named(logits[-1].argmax(-1)))
             if at + 1 < length:
-                out = self.forward(token, out)
-        return tokens
+                out = self.forward(tokens[-1], out)
+        return Chain(torch.cat(tokens), logits)
 
     def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int) -> Branches:
-        """A tree of tokens after an entry (see ``dynamic_tree``); nothing is read back."""
-        return branches(self, out, depth, breadth, nodes)
+        """A tree of tokens after an entry (see ``dynamic_tree``), read back at once."""
+        breadth = self._breadth(breadth)
+        return choose(grow(self, out, depth, breadth).cpu().numpy(), depth, depth, breadth, nodes)
+
+    def _breadth(self, wanted: int) -> int:
+        """No broader than there are tokens to draft."""
+        return min(wanted, self.vocabulary if self.cut is None else len(self.cut.ids))
 
     def _layer(
         self,

@@ -1,33 +1,55 @@
-"""A head on CUDA: drafting captured once, replayed ever after.
+"""A head on CUDA: a draft is one copy to the device, two replays of captured graphs, and one read back.
 
-A head's step is some twenty small kernels, and launching them one by one from Python takes longer than running them.
-Here every shape is fixed: an entry looks at the whole cache, masked, and where it is put is read from the device.
+A head's step is a dozen small kernels, and launching them one by one from Python takes longer than running them. So one
+graph reads the text's new entries and another drafts a whole chain or tree from the last. Every shape is fixed, and
+whatever changes is read from the device. Where the kernels of ``kernels`` can be used, cache and tables may also grow
+and move without a new capture; where they cannot, an entry looks at the whole cache, masked.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
+from torch.nn.functional import linear
 
-from wager.models.dynamic_tree import Branches, branches
-from wager.models.head import Head
-from wager.models.runner import TOLERANCE, Runner, apart
+from wager.models.dynamic_tree import Branches, choose, grow
+from wager.models.head import Chain, Head
+from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
 
 log = logging.getLogger("wager")
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)  # entries read at once; a number in between is padded to the next
 LONGEST = 64  # tokens a captured chain has at most
-LEAST = 2048  # entries there is room for from the start: growing means capturing anew
+LEAST = 2048  # entries there is room for from the start: growing may mean capturing anew
+FUSED_ON = ("cuda",)  # devices with the kernels
+BROADEST = 16  # tokens after an entry that the kernels look for; beyond, torch's own search is as good
+FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+# The graphs' input. Three times where the cache is, as the kernels want to know it (addresses of cache and tables,
+# capacity, first free slot, whether a tree comes): for reading, for a chain after it and for a tree after it. Then the
+# positions of the first entry read and of the first drafted, the index of the last entry read, and the tokens read.
+WHERE = 6  # numbers each
+START = 4  # among them: the first free slot
+READ, CHAIN, TREE = 0, WHERE, 2 * WHERE
+POSITION = {READ: 3 * WHERE, CHAIN: 3 * WHERE + 1, TREE: 3 * WHERE + 1}
+LAST = 3 * WHERE + 2
+TOKENS = 3 * WHERE + 3
+
 Body = Callable[[], Sequence[torch.Tensor]]
 
 
 class HeadGraphs(Head):
-    """A head whose reading, steps and trees are captured; what cannot be goes through the plain forward."""
+    """A head whose reading, chains and trees are captured; what cannot be goes through the plain forward."""
 
     _followed: tuple[object, ...] = ()  # what the graphs were captured with
+    _tables: torch.Tensor | None = None
+    fused = False  # whether the kernels are used
+    holds = False  # whether the body that ran used cache and tables by their addresses
+    chains: frozenset[int] = frozenset()  # lengths that were asked to be warm
+    trees: frozenset[tuple[int, int]] = frozenset()  # likewise depths and breadths
 
     def follow(self, target: Runner) -> None:
         before = self._followed
@@ -37,32 +59,80 @@ class HeadGraphs(Head):
             return
         device, dtype = self.embed.device, self.embed.dtype
         self.replays: dict[Hashable, Callable[[], Sequence[torch.Tensor]]] = {}
+        self.bound: set[Hashable] = set()  # graphs that hold the addresses of cache and tables
         self.captures = True
+        self.fused = self._fits_kernels(device, dtype)
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        # Read by the graphs: the first free slot, the next position, tokens to be read. One copy brings all.
-        self.inputs = torch.zeros(2 + WIDTHS[-1], dtype=torch.long, device=device)
+        self.inputs = torch.zeros(TOKENS + WIDTHS[-1], dtype=torch.long, device=device)
+        self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
         self.features = torch.zeros((WIDTHS[-1], self.hidden), dtype=dtype, device=device)
-        self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # what the next step goes on from
-        self.drafted = torch.zeros(LONGEST, dtype=torch.long, device=device)
-        self.count = torch.zeros(1, dtype=torch.long, device=device)  # tokens drafted
+        self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
+        self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
+        self.scratch: dict[int, torch.Tensor] = {}
+        # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
+        self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
+        self.steps[:, START] = torch.arange(LONGEST, device=device)
+        self.depths = torch.arange(WIDEST_TREE, device=device)[:, None].repeat(1, 2 * WIDEST_TREE)
+        self.bits = torch.ones(WIDEST_TREE, dtype=torch.long, device=device) << torch.arange(WIDEST_TREE, device=device)
         self.ahead: int | None = None  # entries already put after the free slot, while a body runs
+        self.part = READ  # which part of the inputs the body goes by
+        self.rows = self.inputs[None, :WHERE]  # of a body on the kernels, where each of its entries goes
         if device.type == "cuda":
             self._warm()
+            self.warm((), ())
+
+    def _fits_kernels(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether slots are positions, and sizes what the kernels take."""
+        if device.type not in FUSED_ON or dtype not in FUSED_DTYPES:
+            return False
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            return False
+        sized = self.size >= 16 and self.size & (self.size - 1) == 0
+        return self.window == 0 and sized and self.embed.is_contiguous()
+
+    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
+        """Capture drafts of these shapes, so that no round pays for it; and those once asked for, for a new target."""
+        self.chains |= {length for length in chains if 0 < length <= LONGEST}
+        self.trees |= {(depth, self._breadth(breadth)) for depth, breadth in trees}
+        if self.target is None or not self.captures or not (self.chains or self.trees):
+            return
+        self.begin()
+        out = self.read([1], self._probe(1), 0)
+        for length in sorted(self.chains):
+            self.chain(out, length)
+        for depth, breadth in sorted(self.trees):
+            self.tree(out, depth, breadth, 1)
+        self.begin()
 
     @torch.inference_mode()
     def _warm(self) -> None:
-        """Capture reading and steps, so that no draft is slow for it, and drop them if they give anything else."""
+        """Capture reading, and do without kernels, or without graphs, if what comes out is anything else."""
+        limit = TOLERANCE.get(self.embed.dtype, 1e-4)
+        while self.captures:
+            reading, step = self._off()
+            if reading <= limit and step <= limit:
+                break
+            self._give_up(f"it is {reading:.2g} and {step:.2g} standard deviations off")
+        self.begin()
+
+    def _off(self) -> tuple[float, float]:
+        """How far captured outputs, of a reading and of a step after it, are from the plain forward's."""
         for width in WIDTHS:
             self.begin()
             captured = self.read([1] * width, self._probe(width), 0)
-        self.chain(captured, 2)
+        drafted = self.chain(captured, 2)
+        token, stepped = drafted.tokens[:1].clone(), drafted.logits[1].clone()
         self.begin()
         plain = super().read([1] * width, self._probe(width), 0)
-        self.begin()
-        off = apart(captured, plain)
-        if self.captures and not off <= TOLERANCE.get(self.embed.dtype, 1e-4):
-            log.warning("captured drafting is %.2g standard deviations off, and not used: drafts will be slower", off)
-            self.captures = False
+        return apart(captured, plain), apart(stepped, self.logits(super().forward(token, plain)))
+
+    def _give_up(self, why: object) -> None:
+        """Go on without the kernels, or, where that was it, without graphs."""
+        log.warning("drafting by %s is not used (%s): it will be slower", "kernels" if self.fused else "graphs", why)
+        self.captures, self.fused = self.fused, False
+        self.replays, self.bound = {}, set()
 
     def _probe(self, width: int) -> torch.Tensor:
         """Features to try with: rows of the embedding, brought to the size features have."""
@@ -73,9 +143,12 @@ class HeadGraphs(Head):
         before = self.cache
         room = max(width, LEAST - self.slots)
         super()._reserve(room, max(positions, self.length + room))
-        if self.cache is not before or self.cos is not getattr(self, "_tables", None):
+        if self.cache is not before or self.cos is not self._tables:
             self._tables = self.cos
-            self.replays = {}  # graphs hold the addresses they were captured with
+            self.where = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr(), self.capacity)
+            for key in self.bound:
+                del self.replays[key]
+            self.bound = set()
             self.columns = torch.arange(self.capacity, device=self.cache.device)
 
     # -- what is asked for
@@ -87,77 +160,122 @@ class HeadGraphs(Head):
             return super().read(tokens, features, start)
         padded = next(w for w in WIDTHS if w >= width)
         self._reserve(padded, self.length + padded)
-        self.inputs[: 2 + padded] = torch.tensor([self.slots, self.length, *tokens, *[0] * (padded - width)])
+        self._tell([*tokens, *[0] * (padded - width)], width)
         self.features[:width] = features
-        out = self._replayed(("read", padded), lambda: self._read(padded))
-        if out is None:
+        if self._replayed(("read", padded), lambda: self._read(padded)) is None:
             return super().read(tokens, features, start)
         self.length, self.slots = self.length + width, self.slots + width
-        last = out[0][width - 1 : width].clone()
         self._let_go()
-        return last
+        return self.last
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int) -> torch.Tensor:
-        if length > LONGEST or not self.captures:
+    def chain(self, out: torch.Tensor, length: int) -> Chain:
+        # A length that was not asked to be warm comes up at a text's end: a longer one has it in it.
+        whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
+        if whole > LONGEST or not self.captures:
             return super().chain(out, length)
-        self._reserve(length, self.length + length)
-        self._start(out)
-        for _ in range(length - 1):
-            if self._replayed("step", self._step) is None:
-                return super().chain(out, length)
-        self.drafted[length - 1 : length] = self.named(self.logits(self.last).argmax(-1))
-        return self.drafted[:length]
+        self._start(out, whole, whole)
+        made = self._replayed(("chain", whole), lambda: self._chain(whole))
+        if made is None:
+            return super().chain(out, length)
+        return Chain(made[0][:length], made[1 : 1 + length])
 
     @torch.inference_mode()
     def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int) -> Branches:
+        breadth = self._breadth(breadth)
         if not self.captures:
             return super().tree(out, depth, breadth, nodes)
-        room = breadth * depth
-        self._reserve(room, self.length + depth)
-        self._start(out)
-        key = ("tree", depth, breadth, nodes)
-        grown = self._replayed(key, lambda: branches(self, self.last, depth, breadth, nodes))
-        return super().tree(out, depth, breadth, nodes) if grown is None else Branches(*grown)
+        whole = depth
+        if (depth, breadth) not in self.trees:
+            whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
+        self._start(out, breadth * whole, whole)
+        made = self._replayed(("tree", whole, breadth), lambda: self._tree(whole, breadth))
+        if made is None:
+            return super().tree(out, depth, breadth, nodes)
+        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
 
-    def _start(self, out: torch.Tensor) -> None:
-        self.last.copy_(out)
-        self.inputs[:2] = torch.tensor([self.slots, self.length])
-        self.count.zero_()
+    def _start(self, out: torch.Tensor, entries: int, deep: int) -> None:
+        """Let the device know where to go on; after a captured reading it does."""
+        assert not self.fused or self.slots == self.length, "the kernels take slots for positions"
+        self._reserve(entries, self.length + deep)
+        if out is not self.last:
+            self.last.copy_(out)
+        if self.told != (*self.where, self.slots, self.length):
+            self._tell((), 0)
+
+    def _tell(self, tokens: Sequence[int], width: int) -> None:
+        """Everything the graphs go by, in one copy; so many of the tokens are real."""
+        where, slot, position = self.where, self.slots, self.length
+        given = [*where, slot, 0, *where, slot + width, 0, *where, slot + width, 1]
+        given += [position, position + width, max(0, width - 1), *tokens]
+        # From memory that is not pinned: it has been copied when the call returns.
+        self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
+        self.told = (*where, slot + width, position + width)
 
     # -- bodies: everything that changes is read from the device
 
     def _read(self, width: int) -> Sequence[torch.Tensor]:
-        return (self.forward(self.inputs[2 : 2 + width], self.features[:width]),)
-
-    def _step(self) -> Sequence[torch.Tensor]:
-        """Choose the token after ``last``, and make it the next entry."""
-        token = self.named(self.logits(self.last).argmax(-1))
-        self.drafted.index_copy_(0, self.count, token)
-        self.last.copy_(self.forward(token, self.last))
-        self.inputs[:2].add_(1)
-        self.count.add_(1)
+        """Read entries, and keep the output of the last real one."""
+        self.part, self.rows = READ, self.inputs[None, READ : READ + WHERE]
+        made = self.forward(self.inputs[TOKENS : TOKENS + width], self.features[:width])
+        torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
         return ()
+
+    def _chain(self, length: int) -> Sequence[torch.Tensor]:
+        self.part, self.rows = CHAIN, self.inputs[CHAIN : CHAIN + WHERE] + self.steps[:length]
+        drafted = super().chain(self.last, length)
+        return drafted.tokens, *drafted.logits
+
+    def _tree(self, depth: int, breadth: int) -> Sequence[torch.Tensor]:
+        self.part = TREE
+        return (grow(self, self.last, depth, breadth),)
+
+    def likeliest(self, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.ahead is None or not self.fused or count > BROADEST:
+            return super().likeliest(out, count)
+        from wager.models import head_kernels
+
+        return head_kernels.likeliest(self.logits(out), count)
+
+    def best(
+        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.ahead is None or not self.fused or len(scores) > BROADEST:
+            return super().best(scores, logp, tokens)
+        from wager.models import head_kernels
+
+        return head_kernels.best(scores, logp, tokens)
 
     def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         if self.ahead is None:
             return super().forward(tokens, features)
-        new = torch.arange(self.ahead, self.ahead + len(tokens), device=tokens.device)
-        self.ahead += len(tokens)
-        slots = self.inputs[:1] + new
-        return self._fixed(tokens, features, slots, self.inputs[1:2] + new, self.columns <= slots[:, None])
+        at, width = self.ahead, len(tokens)
+        self.ahead += width
+        if self.fused:
+            return self._by_kernels(tokens, features, self.rows[at])
+        new = torch.arange(at, at + width, device=tokens.device)
+        slots = self.inputs[self.part + START] + new
+        return self._masked(tokens, features, slots, self._positions() + new, self.columns <= slots[:, None])
 
     def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
         if self.ahead is None:
             return super().branch(tokens, features, depth, seen)
-        self.ahead += len(tokens)
-        visible = (self.columns < self.inputs[:1]).repeat(len(tokens), 1)
-        of_tree = self.inputs[:1] + torch.arange(seen.shape[1], device=tokens.device)
-        visible.index_copy_(1, of_tree, seen)
-        positions = (self.inputs[1:2] + (depth - 1)).expand(len(tokens))
-        return self._fixed(tokens, features, of_tree[-len(tokens) :], positions, visible)
+        width, entries = seen.shape
+        if self.fused and entries <= WIDEST_TREE:
+            words = (seen * self.bits[:entries]).sum(-1)
+            # Tokens, which the kernels do not look at, and depths are the same number.
+            where = torch.cat((self.inputs[TREE : TREE + WHERE], self.depths[depth - 1, : 2 * width], words))
+            return self._by_kernels(tokens, features, where, entries - width)
+        of_tree = self.inputs[TREE + START] + torch.arange(entries, device=tokens.device)
+        visible = (self.columns < of_tree[:1]).repeat(width, 1).index_copy_(1, of_tree, seen)
+        positions = (self._positions() + (depth - 1)).expand(width)
+        return self._masked(tokens, features, of_tree[-width:], positions, visible)
 
-    def _fixed(
+    def _positions(self) -> torch.Tensor:
+        at = POSITION[self.part]
+        return self.inputs[at : at + 1]
+
+    def _masked(
         self,
         tokens: torch.Tensor,
         features: torch.Tensor,
@@ -165,20 +283,44 @@ class HeadGraphs(Head):
         positions: torch.Tensor,  # (width,)
         visible: torch.Tensor,  # (width, capacity)
     ) -> torch.Tensor:
-        mask = torch.zeros_like(visible, dtype=features.dtype).masked_fill_(~visible, -math.inf)
+        self.holds = True
+        mask = torch.where(visible, self.nothing[0], self.never)
         return self._layer(tokens, features, slots, self.capacity, (self.cos[positions], self.sin[positions]), mask)
+
+    def _by_kernels(
+        self, tokens: torch.Tensor, features: torch.Tensor, where: torch.Tensor, earlier: int = 0
+    ) -> torch.Tensor:
+        """The layer, its small operations fused; the cache is found by ``where``, as ``kernels`` has it."""
+        from wager.models import head_kernels, kernels
+
+        width, heads, groups, size = len(tokens), self.heads, self.groups, self.size
+        rows = kernels.rows_for(heads // groups * width)
+        if rows not in self.scratch:
+            shape = (groups, kernels.SPLITS, rows, size + 2)
+            self.scratch[rows] = torch.empty(shape, dtype=torch.float32, device=tokens.device)
+        x = linear(head_kernels.beside(tokens, self.embed, features), self.fc)
+        q, k, v = _apart(x, self.qkv, (heads * size, groups * size, groups * size))
+        q, k, v = q.view(width, heads, size), k.view(width, groups, size), v.view(width, groups, size)
+        mixed = kernels.attention(q, k, v, where, 0, self.scratch[rows], earlier)
+        y = kernels.norm(x, self.norm, self.eps, linear(mixed, self.out))  # x has the attention added now
+        inner = len(self.gate_up) // 2
+        return x.addmm_(kernels.gate(*_apart(y, self.gate_up, (inner, inner))), self.down.t())
 
     # -- capturing
 
     def _replayed(self, key: Hashable, body: Body) -> Sequence[torch.Tensor] | None:
         """Run a body, from its graph; its tensors are overwritten by the next run. None: it cannot be captured."""
-        if key not in self.replays:
+        while key not in self.replays:
+            if not self.captures:
+                return None
+            self.holds = False
             try:
                 self.replays[key] = self._captured(body)
-            except RuntimeError as error:  # a library that cannot be captured, too little memory
-                log.warning("drafting is not captured (%s): it will be slower", error)
-                self.captures = False
-                return None
+            except Exception as error:  # a library that cannot be captured, a compiler, too little memory
+                self._give_up(f"{type(error).__name__}: {error}")
+                continue
+            if self.holds:
+                self.bound.add(key)
         return self.replays[key]()
 
     def _captured(self, body: Body) -> Callable[[], Sequence[torch.Tensor]]:
@@ -191,22 +333,26 @@ class HeadGraphs(Head):
 
         if self.embed.device.type != "cuda":
             return run  # nothing is captured: the same arithmetic, for tests
-        kept = [tensor.clone() for tensor in (self.inputs, self.last, self.count, self.drafted)]
         with torch.cuda.device(self.embed.device):
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(2):
+                for _ in range(2):  # let every library choose its kernels; to run a body again changes nothing
                     run()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool):
                 made = run()
-        for tensor, before in zip((self.inputs, self.last, self.count, self.drafted), kept, strict=True):
-            tensor.copy_(before)
 
         def replay() -> Sequence[torch.Tensor]:
             graph.replay()
             return made
 
         return replay
+
+
+def _apart(x: torch.Tensor, weight: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
+    """A product with stacked weights, in its parts, each contiguous: of one row they are that anyway."""
+    if len(x) == 1:
+        return torch.split(linear(x, weight), list(sizes), dim=-1)
+    return [linear(x, part) for part in torch.split(weight, list(sizes))]

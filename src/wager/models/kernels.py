@@ -10,7 +10,8 @@ needs no new capture of graphs that run these kernels.
     cache: (layers, 2, groups, capacity, head), keys then values
     cos, sin: (capacity, head), the first half of the sine negated
 
-Whatever their shape, tokens go into the cache in the order they come; a tree's are rotated by their depth.
+Whatever their shape, tokens go into the cache in the order they come; a tree's are rotated by their depth. A tree may
+come in several forwards: ``earlier`` of its tokens are then in the cache already, and the words count from the first.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def _norm(x, delta, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constex
     tl.store(out + row + at, (normed.to(tl.float32) * by.to(tl.float32)).to(value.dtype), mask=inside)
 
 
-@triton.jit(do_not_specialize=["layer"])  # or layers 0, 1 and 16 would each be compiled for
+@triton.jit(do_not_specialize=["layer", "earlier"])  # or layers 0, 1 and 16 would each be compiled for
 def _rotate_store(  # type: ignore[no-untyped-def]
-    q, k, v, where, layer, heads, groups, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
+    q, k, v, where, layer, earlier, heads, groups, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
 ):
     row = tl.program_id(0)
     slot = tl.program_id(1)
@@ -56,7 +57,7 @@ def _rotate_store(  # type: ignore[no-untyped-def]
     capacity = tl.load(where + 3)
     start = tl.load(where + 4)
     is_tree = tl.load(where + 5) != 0
-    place = start + row
+    place = start + earlier + row
     depth = tl.load(where + 6 + tl.num_programs(0) + row, mask=is_tree, other=0)
     position = start + tl.where(is_tree, depth, row.to(tl.int64))
     at = tl.arange(0, HALF)
@@ -88,12 +89,13 @@ def _rotate_store(  # type: ignore[no-untyped-def]
         tl.store(to + HALF + at, tl.load(source + HALF + at))
 
 
-@triton.jit(do_not_specialize=["layer", "width"])
+@triton.jit(do_not_specialize=["layer", "earlier", "width"])
 def _attend(  # type: ignore[no-untyped-def]
     q,
     where,
     partial,
     layer,
+    earlier,
     width,
     share,
     groups,
@@ -111,7 +113,7 @@ def _attend(  # type: ignore[no-untyped-def]
     cache = tl.load(where).to(tl.pointer_type(DTYPE))
     capacity = tl.load(where + 3)
     start = tl.load(where + 4)
-    total = start + width
+    total = start + earlier + width
     size = tl.cdiv(tl.cdiv(total, PARTS), BLOCK) * BLOCK
     first = part * size
     last = tl.minimum(first + size, total)
@@ -213,19 +215,20 @@ def attention(
     where: torch.Tensor,
     layer: int,
     scratch: torch.Tensor,  # (groups, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
+    earlier: int = 0,  # tokens of the same tree that the cache holds after its first tokens; 0 for a chain
 ) -> torch.Tensor:
     """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
     width, heads, head = q.shape
-    assert width <= WIDEST_TREE, "what a query sees of this forward's tokens is one word"
+    assert earlier + width <= WIDEST_TREE, "what a query sees of its tree or chain is one word"
     groups, rows = k.shape[1], scratch.shape[2]
     dtype: Any = TRITON_DTYPE[q.dtype]
     share = heads // groups
     _rotate_store[(width, heads + 2 * groups)](
-        q, k, v, where, layer, heads, groups, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
+        q, k, v, where, layer, earlier, heads, groups, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
     )
     tile = min(rows, TILE)
     _attend[(groups, SPLITS, rows // tile)](
-        q, where, scratch, layer, width, share, groups, rows, head**-0.5,
+        q, where, scratch, layer, earlier, width, share, groups, rows, head**-0.5,
         ROWS=tile, HEAD=head, BLOCK=64 if head <= 64 else 32, PARTS=SPLITS, DTYPE=dtype, num_warps=4,
     )  # fmt: skip
     out = torch.empty((width, heads * head), dtype=q.dtype, device=q.device)
