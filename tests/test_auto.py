@@ -255,9 +255,11 @@ def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
         for length in (1, 4, 8):
             drafting.learn("x", length, 0.003 + 0.002 * length)
         drafting.caught_up("x", 100, 0.05)
+        drafting.caught_up("x", 3, 0.002)
     fixed, each = drafting.parts("x", 0.02)
     assert (fixed, each) == (pytest.approx(0.003, rel=0.2), pytest.approx(0.002, rel=0.1))
-    assert drafting.lag("x", 10) == pytest.approx(0.005)
+    assert drafting.lag("x", 100) == drafting.lag("x", 1000) == pytest.approx(0.05)  # read at once: no longer for more
+    assert drafting.lag("x", 3) == drafting.lag("x", 10) == pytest.approx(0.002)
     drafting.learn("x", 4, 8.0)
     slower, more = drafting.parts("x", 0.02)
     assert slower + 4 * more < 1.6 * (fixed + 4 * each)
@@ -450,7 +452,7 @@ class Slow:
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
                 tokens = known.curves.tokens(key, arms[-1].length)
-                lag = known.drafting.lags.get(name, 0.0) * context.lag.get(name, 0)
+                lag = known.drafting.lag(name, context.lag.get(name, 0))
                 for arm in arms:
                     fixed, each = known.drafting.parts(key, seconds[1])
                     cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / 32
