@@ -1,0 +1,78 @@
+"""The drafters that lie ready for SmolLM2-135M: all there, small enough, with their cards, and none changes a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from wager import Decoder
+from wager.core import OFF, Arm, Context, Round
+from wager.drafters import shipped
+from wager.models import head_file
+
+FOLDER = Path(__file__).parents[1] / "drafters" / "smollm2-135m"
+HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
+MODELS = ("ofa", "code", "math")
+SPECS = [*(f"eagle:{name}" for name in HEADS), *(f"draft:{name}" for name in MODELS)]
+PROMPTS = (
+    "A train has 12 cars with 34 seats each. How many seats are there?",
+    "Translate German to English: Der Hund schläft im Garten.",
+)
+
+
+def test_they_are_all_there_and_small_enough() -> None:
+    found = {name: one for name, one in shipped.available("smollm2-135m").items() if one.folder.parent == FOLDER}
+    assert set(found) == set(SPECS)
+    sizes = {name: sum(f.stat().st_size for f in one.folder.iterdir()) for name, one in found.items()}
+    assert max(sizes.values()) <= 12e6
+    assert sum(sizes.values()) <= 90e6
+    for one in found.values():
+        card = (one.folder / "README.md").read_text(encoding="utf-8")
+        assert all(heading in card for heading in ("## Data", "## Recipe", "## Tokens a round"))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_whole(name: str) -> None:
+    head = head_file.read(FOLDER / f"eagle-{name}")
+    assert head.notes["target"] == "smollm2-135m"
+    assert head.frequent is not None
+    assert all(torch.isfinite(tensor.float()).all() for tensor in head.tensors.values())
+
+
+class InTurn:
+    """Every arm in turn, so that each is played."""
+
+    uses: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.gained: dict[str, int] = {}
+
+    def choose(self, context: Context) -> Arm:
+        self.at += 1
+        arms = [arm for arm in context.arms if arm != OFF]
+        return arms[self.at % len(arms)]
+
+    def observe(self, round: Round) -> None:
+        self.gained[round.arm.drafter] = self.gained.get(round.arm.drafter, 0) + round.accepted
+
+
+def test_no_text_changes_whoever_drafts(smollm2: Any) -> None:
+    model, tokenizer = smollm2
+    policy = InTurn()
+    trees = [f"eagle:{name}:4@3x12" for name in HEADS]
+    arms = [*(f"{spec}:3" for spec in SPECS), *trees]
+    decoder = Decoder(model, tokenizer, drafters=["eagle:*", "draft:*"], arms=arms, policy=policy)
+    for words in PROMPTS:
+        messages = [{"role": "user", "content": words}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        plain = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+        made = decoder.generate(messages, max_new_tokens=40, do_sample=False)
+        assert made.tokens == plain[0, ids.shape[1] :].tolist()
+    # And they guess something: every head, and of the small models, each played a few times, at least one.
+    assert set(policy.gained) == set(SPECS)
+    assert all(policy.gained[f"eagle:{name}"] for name in HEADS), policy.gained
+    assert any(policy.gained[f"draft:{name}"] for name in MODELS), policy.gained
