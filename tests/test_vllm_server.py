@@ -20,14 +20,17 @@ from typer.testing import CliRunner  # noqa: E402
 from wager.bench.reference import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
-from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings  # noqa: E402
+from wager.drafters import shipped  # noqa: E402
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, SCHEDULER, Settings  # noqa: E402
 
 ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
 RANDOM = ("--policy", "random")  # lengths and drafters changed in every step
+# The head that lies ready for the model; where a checkout came without it, the target drafts for itself.
+HEAD = "eagle:ofa" if "eagle:ofa" in shipped.available("smollm2-135m") else "draft-model=smollm2-135m"
 HOOKS: dict[str, tuple[str, ...]] = {
     "scheduler": ("--drafter", "ngram", *RANDOM),
-    "model": ("--drafter", "draft-model=smollm2-135m", "--max-length", "3", *RANDOM),  # the target drafts for itself
+    "model": ("--drafter", HEAD, "--max-length", "3", *RANDOM),
     "proposer": ("--drafter", "suffix,prompt-lookup", *RANDOM),
     "default": (),
 }
@@ -97,6 +100,21 @@ def counters(server: Server) -> dict[str, float]:
     return total
 
 
+def played(server: Server) -> set[str]:
+    """The arms that were played."""
+    families = text_string_to_metric_families(server.metrics())
+    samples = [sample for family in families for sample in family.samples if sample.name == "wager_pulls_total"]
+    return {sample.labels["arm"] for sample in samples if sample.value}
+
+
+def settings(server: Server) -> Settings:
+    """What it was told."""
+    given = HOOKS[server.log.stem]
+    said = dict(zip(given[::2], given[1::2], strict=True))
+    drafters = tuple(said.get("--drafter", ",".join(DRAFTERS)).split(","))
+    return Settings(drafters, int(said.get("--max-length", MAX_LENGTH)), said.get("--policy", POLICY))
+
+
 @pytest.mark.parametrize("concurrency", [1, 4, 12])
 def test_greedy_texts_are_those_of_the_server_without_speculation(
     request: pytest.FixtureRequest, expected: list[Reference], server: Server, concurrency: int
@@ -113,6 +131,9 @@ def test_greedy_texts_are_those_of_the_server_without_speculation(
     free = request.node.callspec.params["server"] == "default" and concurrency > 1
     name = "wager_pulls_total" if free else "wager_accepted_tokens_total"
     assert after[name] > before.get(name, 0), f"{name} did not grow, so nothing was shown"
+    wanted = settings(server)
+    if wanted.hook == SCHEDULER and concurrency == 1:  # by far enough steps for each to have had its turn
+        assert played(server) == {str(arm) for arm in wanted.arms}, "off and every length"
 
 
 def test_a_changed_text_would_be_seen(expected: list[Reference]) -> None:
@@ -201,7 +222,4 @@ def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) 
         for answer in running:
             answer.exception()
     content = json.loads(state.read_text())
-    said = dict(zip(HOOKS[server.log.stem][::2], HOOKS[server.log.stem][1::2], strict=True))
-    drafters = tuple(said.get("--drafter", ",".join(DRAFTERS)).split(","))
-    settings = Settings(drafters, int(said.get("--max-length", MAX_LENGTH)), said.get("--policy", POLICY))
-    settings.build_policy().load(content)
+    settings(server).build_policy().load(content)

@@ -27,6 +27,11 @@ from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
         ({"drafters": ("eagle",)}, "is written eagle=MODEL"),
         ({"drafters": ("ngram=3",)}, "is written ngram"),
         ({"drafters": ("ngram", "suffix")}, "only one such in an engine"),
+        ({"drafters": ("eagle:ofa", "eagle:code")}, "only one such in an engine"),
+        ({"drafters": ("suffix", "draft:ofa")}, "only one such in an engine"),
+        ({"drafters": ("eagle:*",)}, "name one, as in eagle:ofa"),
+        ({"drafters": ("draft:",)}, "is written draft:NAME"),
+        ({"drafters": ("eagle:ofa=",)}, "is written eagle:NAME=PATH"),
         ({"drafters": ("suffix", "suffix")}, "named twice"),
         ({"drafters": ()}, "at least one drafter"),
         ({"max_length": 0}, "1 to 32 tokens, not 0"),
@@ -48,7 +53,8 @@ def test_what_cannot_be_meant_is_refused_with_one_sentence(given: dict[str, Any]
 
 def test_a_drafter_that_vllm_runs_goes_to_the_scheduler_and_ours_to_the_proposer() -> None:
     assert Settings(("ngram",)).hook == SCHEDULER
-    assert Settings(("eagle=folder",)).hook == SCHEDULER
+    for spec in ("eagle=folder", "eagle:ofa", "eagle:mine=folder", "draft:ofa"):
+        assert Settings((spec,)).hook == SCHEDULER
     assert Settings(("suffix", "prompt-lookup")).hook == PROPOSER
 
 
@@ -227,7 +233,27 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
     assert said in error
 
 
-@pytest.mark.parametrize(("kind", "changed"), [("draft-model", "vocab_size"), ("eagle", "hidden_size")])
+@pytest.fixture
+def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: str) -> Any:
+    """Makes a drafter that lies ready for the embedded model, as far as its config.json goes."""
+    from wager.drafters import shipped
+
+    monkeypatch.setattr(shipped, "places", lambda: [tmp_path / "ready"])
+    plain = json.loads(Path(smollm2_folder, "config.json").read_text())
+
+    def make(name: str, target: str = "smollm2-135m", *, notes: dict[str, Any] | None = None, **changed: Any) -> Path:
+        folder = tmp_path / "ready" / target / name
+        folder.mkdir(parents=True)
+        wager = {"kind": name.partition("-")[0], "target": target, **(notes or {})}
+        (folder / "config.json").write_text(json.dumps({**plain, "num_hidden_layers": 1, "wager": wager, **changed}))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"), [("draft-model", "vocab_size"), ("eagle", "hidden_size"), ("eagle", "vocab_size")]
+)
 def test_a_drafter_made_for_another_target_is_refused(
     kind: str, changed: str, tmp_path: Path, smollm2_folder: str
 ) -> None:
@@ -239,6 +265,89 @@ def test_a_drafter_made_for_another_target_is_refused(
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=f"does not fit.*64.*{config[changed]}"):
         engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
+
+
+def test_a_drafter_that_lies_ready_is_found_by_its_name(ready: Any, smollm2_folder: str) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import engine_args
+
+    head, small = ready("eagle-mine"), ready("draft-mine", hidden_size=64)
+    for model in ("smollm2-135m", smollm2_folder):
+        for spec, method, folder in (("eagle:mine", "eagle", head), ("draft:mine", "draft_model", small)):
+            made = engine_args(model, drafters=spec, max_length=3)
+            assert made["speculative_config"]["method"] == method
+            assert made["speculative_config"]["model"] == str(folder)
+            carried = Settings.of(made["additional_config"])
+            assert carried.names == (spec,)
+            assert carried.arms[-1] == Arm(spec, 3)
+    with pytest.raises(ValueError, match="no drafter 'eagle:other' for smollm2-135m; there are eagle:mine, draft:mine"):
+        engine_args("smollm2-135m", drafters="eagle:other")
+
+
+def test_a_drafter_that_lies_ready_is_found_by_the_weights_and_refused_for_others(
+    ready: Any, tmp_path: Path, smollm2_folder: str
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import engine_args, fit
+
+    known = fit.mark(smollm2_folder)
+    copy = tmp_path / "copy"
+    copy.symlink_to(smollm2_folder)
+    head = ready("eagle-mine", notes={"target_fingerprint": known})
+    assert engine_args(copy, drafters="eagle:mine")["speculative_config"]["model"] == str(head)
+    other = ready("eagle-other", notes={"target": "another", "target_fingerprint": known[:-4] + "4242"})
+    with pytest.raises(ValueError, match="does not fit: it was trained for another, and the target has other weights"):
+        engine_args(smollm2_folder, drafters="eagle:other")
+    with pytest.raises(ValueError, match="other weights"):
+        engine_args(smollm2_folder, drafters=f"eagle={other}")
+    with pytest.raises(ValueError, match="no drafter 'eagle:other' for copy"):
+        engine_args(copy, drafters="eagle:other")
+
+
+def test_a_head_is_not_taken_for_a_whole_model(ready: Any, smollm2_folder: str) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import engine_args
+
+    head, small = ready("eagle-mine"), ready("draft-mine")
+    with pytest.raises(ValueError, match=re.escape(f"{head} holds an EAGLE head; write eagle={head}")):
+        engine_args(smollm2_folder, drafters=f"draft-model={head}")
+    with pytest.raises(ValueError, match=re.escape(f"{small} holds a whole model; write draft-model={small}")):
+        engine_args(smollm2_folder, drafters=f"eagle={small}")
+
+
+def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:
+    import torch
+    from heads import tiny
+
+    from wager.models.fingerprint import agree, fingerprint
+    from wager.vllm import fit
+
+    model = tiny()
+    known = fingerprint(model)
+    model.save_pretrained(tmp_path / "whole")
+    assert fit.mark(tmp_path / "whole") == known
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "shards", max_shard_size="5KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert agree(fit.mark(tmp_path / "shards"), known)
+    tiny(seed=1).save_pretrained(tmp_path / "other")
+    assert not agree(fit.mark(tmp_path / "other"), known)
+    assert fit.mark("org/name") == ""
+
+
+def test_the_lengths_of_a_head_change_and_are_called_after_it(ready: Any, smollm2_folder: str) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from serving import Engine, make_request, make_scheduler, true_text
+
+    ready("eagle-mine")
+    scheduler = make_scheduler(smollm2_folder, drafters="eagle:mine", max_length=3, asynchronous=True)
+    requests = [make_request(f"r{n}", 10 + n, 40) for n in range(4)]
+    for request in requests:
+        scheduler.add_request(request)
+    engine = Engine(scheduler, asynchronous=True)
+    engine.run()
+    assert all(engine.emitted[request.request_id] == true_text(request, 40) for request in requests)
+    assert set(engine.asked) == {0, 1, 2, 3}
+    assert {arm.drafter for arm in scheduler.lengths.arms} == {"off", "eagle:mine"}
 
 
 def test_vllms_own_arguments_pass_however_they_are_written(smollm2_folder: str) -> None:

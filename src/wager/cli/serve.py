@@ -45,8 +45,11 @@ def command(
     drafter: Annotated[
         list[str] | None,
         typer.Option(
+            "--drafter",
+            "--drafters",
             help="Who drafts; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. "
-            "Run by vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL.",
+            "Run by vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or "
+            "draft:NAME for one that lies ready for the model.",
             rich_help_panel=_WAGER,
             show_default=",".join(DRAFTERS),
         ),

@@ -66,6 +66,7 @@ def versus(
     from wager.bench.servers import Server
     from wager.bench.versus import PLAIN, TABLE, Contest, closed, table_from
     from wager.models import resolve
+    from wager.vllm.launch import located
     from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
 
     levels, counts = parse_ints(concurrency, "--concurrency"), parse_ints(requests, "--requests")
@@ -88,6 +89,7 @@ def versus(
     recorded = _recorded(trace, speed, start, duration, asked, max_tokens)
     shared = ["--dtype", "float32", "--no-enable-prefix-caching", *context.args]
     folder = str(resolve(model))
+    settings = located(settings, model, folder)
     turns: list[Turn] = []
     warm: list[Turn] = []
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wager.drafters import shipped
 from wager.drafters.datastore import Datastore, fingerprint
 from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
-from wager.vllm import state, versions
-from wager.vllm.settings import DRAFTERS, ENGINE_DRAFTERS, KEY, MAX_LENGTH, POLICY, PROPOSER, Settings, parse_drafter
+from wager.vllm import fit, state, versions
+from wager.vllm.settings import (
+    DRAFTERS,
+    ENGINE_DRAFTERS,
+    KEY,
+    MAX_LENGTH,
+    POLICY,
+    PROPOSER,
+    Settings,
+    engine_kind,
+    parse_drafter,
+)
 
 SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
@@ -39,8 +50,9 @@ def engine_args(
     >>> llm = vllm.LLM(**wager.vllm.engine_args("smollm2-135m", max_model_len=2048))
 
     drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
-    ``draft-model=MODEL``, ``eagle=MODEL``. policy: as listed by ``wager policies``. budget: most draft tokens in a
-    step over all requests. state: a file that keeps what is learned. Everything else goes to vLLM as it is.
+    ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one that lies ready for the model.
+    policy: as listed by ``wager policies``. budget: most draft tokens in a step over all requests. state: a file that
+    keeps what is learned. Everything else goes to vLLM as it is.
     """
     names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
     settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state))
@@ -66,6 +78,7 @@ def arguments(
             "step; take a drafter that vLLM runs, or tensor parallelism"
         )
     where = resolve(model, progress=progress)
+    settings = located(settings, model, where)
     extra = _extra(given.pop("speculative_config", None))
     _check_drafters(where, settings, other_vocabulary=bool(extra.get("use_heterogeneous_vocab")))
     if settings.state:
@@ -93,14 +106,29 @@ def arguments(
     }
 
 
+def located(settings: Settings, model: str | Path, where: Path | str | None = None) -> Settings:
+    """The same settings, with the folder of every drafter that lies ready for this model: ``eagle:ofa=FOLDER``.
+
+    ``where`` is what the model's name resolved to, if that is known.
+    """
+    where = resolve(model) if where is None else where
+    found = []
+    for spec in settings.drafters:
+        if shipped.split(spec):
+            spec = f"{spec}={shipped.find(spec, str(model), lambda: fit.mark(where)).folder}"
+        found.append(spec)
+    return replace(settings, drafters=tuple(found))
+
+
 def speculative_config(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
-    """vLLM's speculative configuration for these drafters."""
+    """vLLM's speculative configuration for these drafters, which have been located."""
     length = settings.max_length
     if settings.hook == PROPOSER:
         return {"method": "custom_class", "model": PROPOSER_CLASS, "num_speculative_tokens": length}
     name, value = parse_drafter(settings.drafters[0])
-    chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[name], "num_speculative_tokens": length}
-    if name == "ngram":
+    kind = engine_kind(name)
+    chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[kind], "num_speculative_tokens": length}
+    if kind == "ngram":
         # as wager's own prompt lookup; vLLM's default of 5 finds next to nothing
         return {**chosen, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     chosen["model"] = str(resolve(value, progress=progress))
@@ -133,32 +161,8 @@ def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: 
                 store.check(fingerprint(load_tokenizer(where)))
             finally:
                 store.close()
-        elif name in ENGINE_DRAFTERS and value:
-            _check_fit(name, value, _config(resolve(value)), _config(where), other_vocabulary)
-
-
-def _check_fit(
-    kind: str, name: str, drafter: Mapping[str, Any], target: Mapping[str, Any], other_vocabulary: bool
-) -> None:
-    """Refuse a draft model or head that was made for another target, as far as their configurations tell."""
-    if kind == "draft-model":
-        key, of, theirs = "vocab_size", "vocabulary", drafter.get("vocab_size")
-    else:  # a head works on the target's own hidden states
-        key, of = "hidden_size", "hidden size"
-        theirs = drafter.get("target_hidden_size", drafter.get("hidden_size"))
-    if not (other_vocabulary and kind == "draft-model"):
-        ours = target.get(key)
-        if theirs is not None and ours is not None and theirs != ours:
-            raise ValueError(f"drafter {kind}={name} does not fit: it has a {of} of {theirs}, the target {ours}")
-
-
-def _config(where: Path | str) -> dict[str, Any]:
-    """A local model's configuration; nothing for one on a hub, which vLLM will look at."""
-    try:
-        content = json.loads(Path(where, "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        elif engine_kind(name) and value:
+            fit.check(spec, resolve(value), where, other_vocabulary=other_vocabulary)
 
 
 def _check_state(path: Path, settings: Settings) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from wager.core import OFF, Arm
-from wager.drafters import registry
+from wager.drafters import registry, shipped
 from wager.policies import POLICIES, ArmPolicy, build
 from wager.policies.registry import parse
 
@@ -16,6 +16,10 @@ SCHEDULER, PROPOSER = "scheduler", "proposer"  # the two hooks
 
 # Drafters that vLLM runs itself, one in an engine, and the method each is to vLLM.
 ENGINE_DRAFTERS = {"ngram": "ngram", "draft-model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
+NAMED = {
+    "eagle": "eagle",
+    "draft": "draft-model",
+}  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
 OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
 DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
@@ -27,7 +31,7 @@ TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of t
 class Settings:
     """One engine's speculation, refused with one sentence where it cannot be meant."""
 
-    drafters: tuple[str, ...] = DRAFTERS  # as written: suffix, retrieval=PATH, eagle=MODEL, …
+    drafters: tuple[str, ...] = DRAFTERS  # as written: suffix, retrieval=PATH, eagle=MODEL, eagle:NAME, …
     max_length: int = MAX_LENGTH  # tokens
     policy: str = POLICY
     budget: int = 0  # most draft tokens in a step over all requests; 0: no limit
@@ -51,10 +55,10 @@ class Settings:
             raise ValueError(f"name at least one drafter: {_choices()}")
         if len(set(names)) != len(names):
             raise ValueError(f"a drafter is named twice in {', '.join(self.drafters)}")
-        engines = [name for name in names if name in ENGINE_DRAFTERS]
+        engines = [name for name in names if engine_kind(name)]
         if engines and len(names) > 1:
             raise ValueError(
-                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; "
+                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine, alone; "
                 f"several side by side can be {', '.join(OWN_DRAFTERS)}"
             )
         if self.budget and self.hook == SCHEDULER:
@@ -64,7 +68,7 @@ class Settings:
     @property
     def hook(self) -> str:
         """Which of vLLM's hooks carries it."""
-        return SCHEDULER if parse_drafter(self.drafters[0])[0] in ENGINE_DRAFTERS else PROPOSER
+        return SCHEDULER if engine_kind(self.names[0]) else PROPOSER
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,8 +122,18 @@ class Settings:
 
 
 def parse_drafter(spec: str) -> tuple[str, str]:
-    """The name and the value of a drafter for serving, both checked."""
+    """The name and the value of a drafter for serving, both checked; whether a shipped one is there is not.
+
+    The name is the arms': ``eagle:ofa`` for ``eagle:ofa`` and for ``eagle:ofa=PATH``.
+    """
     name, equals, value = spec.partition("=")
+    kind, colon, own = name.partition(":")
+    if colon and kind in NAMED:
+        if own == shipped.EVERY and not equals:
+            raise ValueError(
+                f"{spec} is several drafters, and vLLM runs one model beside the target; name one, as in {kind}:ofa"
+            )
+        return registry.parse(spec)
     if name not in ENGINE_DRAFTERS:
         if name not in OWN_DRAFTERS:
             raise ValueError(f"unknown drafter {spec!r} for serving; choose from {_choices()}")
@@ -129,12 +143,20 @@ def parse_drafter(spec: str) -> tuple[str, str]:
     return name, value
 
 
+def engine_kind(name: str) -> str:
+    """Which drafter of vLLM's a name stands for, ``draft-model`` for ``draft:code``; empty for wager's own."""
+    kind, colon, _ = name.partition(":")
+    if colon:
+        return NAMED.get(kind, "")
+    return name if name in ENGINE_DRAFTERS else ""
+
+
 def speculative_method(settings: Settings) -> tuple[str, int]:
     """What vLLM must have been configured for: its method and the number of tokens."""
-    name = parse_drafter(settings.drafters[0])[0]
-    return ENGINE_DRAFTERS.get(name, "custom_class"), settings.max_length
+    return ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class"), settings.max_length
 
 
 def _choices() -> str:
     own = [registry.DRAFTERS[name].written(name) for name in OWN_DRAFTERS]
-    return ", ".join([*own, *(name if name == "ngram" else f"{name}=MODEL" for name in ENGINE_DRAFTERS)])
+    engines = [name if name == "ngram" else f"{name}=MODEL" for name in ENGINE_DRAFTERS]
+    return ", ".join([*own, *engines, *registry.SHIPPED])
