@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ from wager.models.eager import Eager
 from wager.models.lean import NARROW, Lean
 from wager.models.runner import Runner, ancestry, seen
 
+HERE = find_spec("arctic_inference") is not None
+ARCTIC = pytest.param("arctic", marks=pytest.mark.skipif(not HERE, reason="arctic-inference is not installed"))
 VOCABULARY = 64
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
 NEAR = 2e-4  # largest difference of two ways to the same float32 logits, in their standard deviations
@@ -576,7 +579,7 @@ def check_shape(draft: Draft, length: int, shape: Tree) -> None:
         assert len(draft.hint.confidence) == len(draft.tokens)
 
 
-@pytest.mark.parametrize("engine", ["own", "arctic"])
+@pytest.mark.parametrize("engine", ["own", ARCTIC])
 def test_a_suffix_tree_holds_what_followed_wherever_it_branches(engine: str) -> None:
     drafter = Suffix(engine=engine)
     drafter.begin([1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3, 4, 7, 1, 2, 3])
@@ -595,6 +598,7 @@ def test_both_suffix_engines_grow_the_same_trees_where_the_limits_allow(seed: in
     """With room for everything there is, both hold all that is likely enough, and chose the match by the same score."""
     rng = random.Random(seed)
     shape, compared = Tree(60, 60), 0
+    pytest.importorskip("arctic_inference", reason="arctic-inference is not installed")
     one, two = Suffix(engine="own", depth=8, factor=8.0), Suffix(engine="arctic", depth=8, factor=8.0)
     for _ in range(3):
         text = [rng.randrange(4) for _ in range(12)]
@@ -627,7 +631,7 @@ def test_a_suffix_tree_of_one_branch_is_the_chain() -> None:
     assert same > 50  # but for ties decided by rounding
 
 
-@pytest.mark.parametrize("kind", ["own", "arctic", "retrieval"])
+@pytest.mark.parametrize("kind", ["own", ARCTIC, "retrieval"])
 def test_trees_keep_to_their_shape(kind: str, tmp_path: Path) -> None:
     rng = random.Random(6)
     text, other = ([rng.randrange(4) for _ in range(200)] for _ in range(2))
@@ -665,7 +669,7 @@ def test_a_retrieval_tree_holds_the_most_frequent_continuations(tmp_path: Path) 
     assert drafter.propose_tree(2, Tree(3, 9)).tokens == []
 
 
-@pytest.mark.parametrize("engine", ["own", "arctic"])
+@pytest.mark.parametrize("engine", ["own", ARCTIC])
 def test_greedy_text_with_suffix_and_retrieval_trees_is_the_models_own(engine: str, tmp_path: Path) -> None:
     model = tiny()
     corpus_of = [plain(model, prompt) for prompt in ([1, 2, 9], [4, 1, 2], PROMPT[:7])]
