@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import small
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -15,19 +16,7 @@ from wager.models import head_file
 from wager.models.fingerprint import fingerprint
 
 VOCABULARY = 24
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.4,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SHAPE = {**small.SHAPE, "vocab_size": VOCABULARY, "max_position_embeddings": 512, "initializer_range": 0.4}
 TEXT = [(5 * i * i + 3 * i) % VOCABULARY for i in range(60)]
 PROMPT = TEXT[:12]
 

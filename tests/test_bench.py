@@ -17,13 +17,7 @@ from wager.bench.routing import Classifier, Routed
 from wager.cli import main
 from wager.core import OFF, Arm, Round
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

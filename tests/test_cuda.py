@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from small import path_to, tree_of
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -25,19 +25,6 @@ def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any
     sizes = {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512, "max_position_embeddings": 4096}
     config = getattr(transformers, f"{kind}Config")(**{**shape, **sizes, **more})
     return getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype).eval()
-
-
-def tree_of(rng: random.Random, width: int) -> list[int]:
-    """Random parents: now a bush, now nearly a chain."""
-    deep = rng.random()
-    return [-1, *(at if rng.random() < deep else rng.randrange(-1, at + 1) for at in range(width - 1))]
-
-
-def path_to(parents: Sequence[int], at: int) -> list[int]:
-    path = [at]
-    while parents[path[0]] >= 0:
-        path.insert(0, parents[path[0]])
-    return path
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

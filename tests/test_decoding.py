@@ -6,12 +6,13 @@ import copy
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import small
 import torch
 from identity import first_difference, first_difference_is_a_tie
 from transformers import (
@@ -39,7 +40,6 @@ from transformers import (
     TextIteratorStreamer,
     TextStreamer,
 )
-from transformers.utils import logging
 
 import wager
 from wager.core import OFF, Arm, Context, Request, Round, TraceWriter
@@ -77,20 +77,7 @@ POLICIES = (
     "ucbspec:reward=goodput",
 )
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SHAPE = {**small.SHAPE, "vocab_size": VOCABULARY, "head_dim": 8, "max_position_embeddings": 256}
 FAMILIES: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
@@ -112,14 +99,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    """One thread: with another worker on the same cores, threads that wait for each other take many times as long."""
-    logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny(family: str = "llama", seed: int = 0, **shape: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from fit import FITS, misfit
 from heads import PROMPT, TEXT, VOCABULARY, config, plain, save, tiny, weights
 from identity import first_difference_is_a_tie
 from reference.eagle import SlowHead
-from transformers.utils import logging
 
 import wager
 from wager.core import Arm, Tree
@@ -39,14 +38,7 @@ from wager.models.head_graphs import HeadGraphs
 from wager.models.runner import Runner
 from wager.policies import build
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def reading(model: Any, text: Sequence[int] = TEXT) -> Runner:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from heads import PROMPT, TEXT, config, plain, save, tiny, weights
 from identity import first_difference_is_a_tie
-from transformers.utils import logging
 
 import wager
 from wager.drafters import registry, shipped
@@ -21,14 +19,7 @@ from wager.models.choose import runner
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.lean import Lean
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- bad input

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils import logging
 
 from wager import Decoder
 from wager.core import Arm, Context, Round, kept
@@ -50,13 +49,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny(layers: int = 2) -> Any:

@@ -6,14 +6,16 @@ The drafters' trees and the arms they make are here too; sampling is in ``test_t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 import torch
+from small import path_to, tree_of
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -30,7 +32,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from transformers.utils import logging
 
 import wager
 from wager.core import OFF, Arm, Round, TraceWriter, Tree
@@ -53,20 +54,7 @@ ARCTIC = pytest.param("arctic", marks=pytest.mark.skipif(not HERE, reason="arcti
 VOCABULARY = 64
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
 NEAR = 2e-4  # largest difference of two ways to the same float32 logits, in their standard deviations
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SHAPE = {**small.SHAPE, "vocab_size": VOCABULARY, "head_dim": 8, "max_position_embeddings": 512}
 ODD: dict[str, Any] = {"vocab_size": VOCABULARY, "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": None}
 QWEN2 = {name: value for name, value in SHAPE.items() if name != "head_dim"}
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -81,13 +69,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 RUNNERS = [("llama", Lean), ("qwen2", Lean), ("qwen3", Lean), ("llama", Eager), ("qwen3", Eager), ("gpt2", Eager)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny(family: str = "llama") -> Any:
@@ -103,19 +85,6 @@ def begun(kind: type[Runner], model: Any) -> Runner:
 
 def tokens_of(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(VOCABULARY) for _ in range(count)]
-
-
-def tree_of(rng: random.Random, width: int) -> list[int]:
-    """Random parents: now a bush, now nearly a chain."""
-    deep = rng.random()
-    return [-1, *(at if rng.random() < deep else rng.randrange(-1, at + 1) for at in range(width - 1))]
-
-
-def path_to(parents: Sequence[int], at: int) -> list[int]:
-    path = [at]
-    while parents[path[0]] >= 0:
-        path.insert(0, parents[path[0]])
-    return path
 
 
 def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -20,48 +20,47 @@ from wager.training.config import Drafter
 
 def head_config(target: Any) -> Any:
     """A Llama configuration of one layer, in the target's sizes."""
-    from transformers import LlamaConfig
-
     config = target.config
-    return LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        vocab_size=config.vocab_size,
+    return _llama(
+        target,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_hidden_layers=1,
         num_attention_heads=config.num_attention_heads,
         num_key_value_heads=config.num_key_value_heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-        max_position_embeddings=config.max_position_embeddings,
-        rms_norm_eps=config.rms_norm_eps,
         rope_parameters=dict(config.rope_parameters),
-        tie_word_embeddings=True,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        dtype="bfloat16",
     )
 
 
 def small_config(target: Any, drafter: Drafter) -> Any:
     """A small Llama of the target's vocabulary."""
-    from transformers import LlamaConfig
-
-    config = target.config
-    return LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        vocab_size=config.vocab_size,
+    return _llama(
+        target,
         hidden_size=drafter.hidden,
         intermediate_size=drafter.intermediate,
         num_hidden_layers=drafter.layers,
         num_attention_heads=drafter.heads,
         num_key_value_heads=drafter.heads,
         head_dim=drafter.hidden // drafter.heads,
+    )
+
+
+def _llama(target: Any, **shape: Any) -> Any:
+    """A Llama of this shape that reads and writes what the target does."""
+    from transformers import LlamaConfig
+
+    config = target.config
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
         rms_norm_eps=config.rms_norm_eps,
         tie_word_embeddings=True,
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         dtype="bfloat16",
+        **shape,
     )
 
 

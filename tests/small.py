@@ -1,0 +1,33 @@
+"""Small things that several tests are made of: a model's shape, random trees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+SHAPE: dict[str, Any] = {  # of a model so random that its choices vary, and so small that it costs nothing
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def tree_of(rng: random.Random, width: int) -> list[int]:
+    """Random parents: now a bush, now nearly a chain."""
+    deep = rng.random()
+    return [-1, *(at if rng.random() < deep else rng.randrange(-1, at + 1) for at in range(width - 1))]
+
+
+def path_to(parents: Sequence[int], at: int) -> list[int]:
+    """The nodes from the root to this one."""
+    path = [at]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
