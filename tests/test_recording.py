@@ -6,7 +6,7 @@ import copy
 import gzip
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,7 @@ PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
 LONGEST = 6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny(seed: int = 3, **shape: Any) -> Any:

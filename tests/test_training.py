@@ -405,6 +405,36 @@ def test_from_prompts_to_a_drafter_that_decodes(tmp_path: Path, corpora: Path, t
         assert decoder.generate([5, 6, 7], max_new_tokens=30, do_sample=False, eos_token_id=None).tokens == plain
 
 
+def test_drafters_are_judged_and_get_their_cards(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan, data, kept = tmp_path / "plan.toml", tmp_path / "prompts", tmp_path / "kept"
+    plan.write_text(plan_text().replace("TARGET", str(target)))
+    data.mkdir()
+    categories = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
+    records = [json.dumps({"category": c, "turns": [f"{c} {w * 4}"]}) for c in categories for w in "xyz"]
+    (data / "spec_bench.jsonl").write_text("\n".join(records))
+    answered = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
+    assert run(*answered).exit_code == 0
+    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", tmp_path / "out")
+    assert run(*learn, "--work", tmp_path / "work", "--device", "cpu").exit_code == 0
+    folders = sorted((tmp_path / "out").iterdir())
+    tasks = [word for t in ("mt_bench", *categories[1:]) for word in ("--task", t)]
+    asked = ("train", "evaluate", *folders, "-m", target, "--data", data, *tasks, "--device", "cpu", "--answers", kept)
+    done = run(*asked, "--prompts", "2", "--max-tokens", "12", "--json", tmp_path / "j.json", "--cards", plan)
+    assert done.exit_code == 0, (done.output, done.exception)
+    result = json.loads((tmp_path / "j.json").read_text())
+    assert set(result["drafters"]) == set(result["spec_bench_mat_4"]) == {folder.name for folder in folders}
+    row = result["drafters"]["eagle-ofa"]["qa"]
+    assert row["texts"] == 2
+    assert row["mat"]["4"] == pytest.approx(row["tokens"]["4"] / row["rounds"]["4"], abs=1e-4)
+    assert "| qa |" in (tmp_path / "out" / "eagle-ofa" / "README.md").read_text()
+    other = run(*asked, "--prompts", "3", "--max-tokens", "12")
+    assert isinstance(other.exception, ValueError)
+    assert "answers to other prompts" in str(other.exception)
+    weights = tmp_path / "out" / "eagle-ofa" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert "cannot read" in str(run(*asked, "--prompts", "2", "--max-tokens", "12").exception)
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(plan_text().replace("TARGET", str(target)))

@@ -7,7 +7,7 @@ is emitted. Then the engine: every token of a long text must be a draw from a ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 
@@ -34,12 +34,7 @@ Answers = dict[tuple[Text, int], int]  # how often which path was kept, and whic
 Rule = Callable[[torch.Tensor, Sequence[int], Sequence[int], torch.Tensor | None, int], Answers]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- the rule

@@ -284,8 +284,11 @@ def over_arms(
     every = [arm.drafter for arm in given]
     if classifier is not None:
         routed = Routed(given)
-        show = lambda ids: routed.take(classifier(ids))  # noqa: E731
-        methods.append(wager_method("wager router", model, routed, made(every), arms, before=show, **settings))
+
+        def route(ids: list[int]) -> None:
+            routed.take(classifier(ids))
+
+        methods.append(wager_method("wager router", model, routed, made(every), arms, before=route, **settings))
     return methods + [
         wager_method(f"wager {policy}", model, policy, made(every), arms, **settings) for policy in policies
     ]

@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 PlanFile = Annotated[Path, typer.Argument(help="What to train, in TOML: training/smollm2-135m.toml is one.")]
 AnswersFolder = Annotated[Path, typer.Option("--answers", help="Folder of the target's answers.")]
-EVALUATED = (*workloads.TASKS, "xsum", "alpaca")
+SPEC_BENCH = ("mt_bench", *workloads.SPEC_BENCH)
 LENGTHS = (1, 2, 3, 4, 5)
 
 
@@ -127,7 +127,7 @@ def evaluate(
     if json_file is not None:
         check_writable(json_file)
     plan = plans.read(cards) if cards is not None else None
-    tasks = tuple(task or EVALUATED)
+    tasks = tuple(task or workloads.ALL)
     chosen = workloads.prompts(data, tasks=tasks, count=count)
     import torch
 
@@ -139,8 +139,7 @@ def evaluate(
 
     model, tokenizer = load(target, dtype=dtype, device=device)
     judged = {folder.name: build.loaded(folder, Target(model)) for folder in folders}
-    with _bar("answering", len(chosen)) as advance:
-        texts = _greedy(model, tokenizer, chosen, tokens, longest, kept, advance)
+    texts = _greedy(model, tokenizer, chosen, tokens, longest, kept)
     rows: dict[str, dict[str, Any]] = {}
     with _bar("judging", len(judged) * len(tasks)) as advance:
         for name, learner in judged.items():
@@ -158,8 +157,13 @@ def evaluate(
                 }
                 advance(f"{name} on {one}")
     _print(rows, tasks)
+    over = _over(rows) if set(SPEC_BENCH) <= set(tasks) else {}
+    for name, mat in over.items():
+        print(f"{name}: {mat:.3f} tokens a round over Spec-Bench")
     if json_file is not None:
-        write_json(json_file, {"target": target, "max_tokens": tokens, "drafters": rows})
+        write_json(
+            json_file, {"target": target, "max_tokens": tokens, "spec_bench_mat_4": over or None, "drafters": rows}
+        )
     if plan is not None:
         how = f"{count} prompts a task, answers of at most {tokens} tokens, {model.device.type} in {model.dtype}"
         for folder in folders:
@@ -174,7 +178,6 @@ def _greedy(
     tokens: int,
     longest: int,
     kept: Path | None,
-    advance: Callable[[str], None],
 ) -> list[Text]:
     """The target's greedy answers to the prompts."""
     from tempfile import TemporaryDirectory
@@ -185,10 +188,22 @@ def _greedy(
     batch = 256 if model.device.type == "cuda" else 1
     how = plans.Answers((0.0,), (1.0,), tokens, longest, batch)
     work = self_distillation.parts(asked, tokenizer, how)
-    with TemporaryDirectory() as spare:
+    with TemporaryDirectory() as spare, _bar("answering", len(work)) as advance:
         folder = kept or Path(spare)
         self_distillation.answer(model, work, folder, tokens, done=lambda part: advance(f"{part.texts} texts"))
-        return list(self_distillation.texts(folder))
+        wanted = {prompt.key for part in work for prompt, _ in part.prompts}
+        found = {text.key: text for text in self_distillation.texts(folder) if text.key in wanted}
+    if found.keys() != wanted:
+        raise ValueError(f"{folder} holds answers to other prompts; give another folder with --answers")
+    return list(found.values())
+
+
+def _over(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Tokens a round of drafts of four over all of Spec-Bench, for every drafter."""
+    return {
+        name: round(sum(row[t]["tokens"]["4"] for t in SPEC_BENCH) / sum(row[t]["rounds"]["4"] for t in SPEC_BENCH), 4)
+        for name, row in rows.items()
+    }
 
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:

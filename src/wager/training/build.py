@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 import torch
 
+from wager.models import head_file, load_model
 from wager.training import export
 from wager.training.answers import Text
-from wager.training.config import Drafter, Plan
+from wager.training.config import KINDS, Drafter, Plan
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
@@ -41,7 +41,7 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
         folder.parent.mkdir(parents=True, exist_ok=True)
         common = export.frequent(every, drafter.frequent) if drafter.frequent else None
         recipe = {**asdict(drafter), "domains": list(plan.domains_of(drafter))}
-        held_out = running.progress.looks[-1] if running.progress.looks else {}
+        held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out}
         export.save(folder, drafter, running.best, config, notes, common=common)
 
@@ -61,21 +61,21 @@ def best(folder: Path) -> dict[str, torch.Tensor]:
 
 def loaded(folder: Path, target: Target) -> Learner:
     """A trained drafter, to be judged."""
-    from safetensors.torch import load_file
-
-    try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        kind = content["wager"]["kind"]
-        weights = load_file(folder / "model.safetensors")
-    except (OSError, ValueError, KeyError, TypeError):
+    notes = head_file.read_config(folder).get("wager", {})
+    kind = notes.get("kind") if isinstance(notes, dict) else None
+    if kind not in KINDS:
         raise ValueError(
-            f"{folder} holds no drafter that `wager train` made: config.json and model.safetensors"
-        ) from None
-    from transformers import LlamaConfig
-
-    config = LlamaConfig(**{k: v for k, v in content.items() if k != "wager"})
-    made, _ = learner(Drafter(f"{kind}-judged", kind), target, config)
+            f"{folder} holds no drafter that `wager train` made: its config.json does not say of what kind"
+        )
+    weights: Mapping[str, torch.Tensor]
+    if kind == "eagle":
+        head = head_file.read(folder)
+        config, weights = head.config, head.tensors
+    else:
+        model = load_model(folder, device=str(target.embed.device))
+        config, weights = model.config, model.state_dict()
     if config.vocab_size != target.embed.shape[0] or (kind == "eagle" and config.hidden_size != target.embed.shape[1]):
-        raise ValueError(f"{folder} was trained for another target than {target.model.config._name_or_path or 'this'}")
-    made.module.load_state_dict(weights, strict=False)
+        raise ValueError(f"{folder} was trained for another target: its sizes differ")
+    made, _ = learner(Drafter(f"{kind}-judged", kind), target, config)
+    made.module.load_state_dict(weights)
     return made

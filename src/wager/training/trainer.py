@@ -155,9 +155,7 @@ class Trainer:
         try:
             state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             known = {**state["drafter"], "steps": self.drafter.steps, "patience": self.drafter.patience}
-            if known != {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.drafter).items()} and (
-                known != asdict(self.drafter)
-            ):
+            if known != asdict(self.drafter):
                 raise ValueError(
                     f"{self.checkpoint} was made with other settings of {self.drafter.name}; "
                     "put them back, or delete it to start anew"
