@@ -43,14 +43,20 @@ def test_norm_and_gate_round_as_the_model_does(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("width", "start"), [(1, 0), (1, 700), (5, 100), (9, 63), (24, 300), (64, 0), (64, 250)])
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize(
+    ("width", "start", "tree"),
+    [(w, s, t) for w, s in ((1, 0), (1, 700), (5, 100), (9, 63), (24, 300), (64, 0), (64, 250)) for t in (False, True)]
+    + [(96, 0, False), (192, 33, False), (512, 0, False), (512, 500, False)],
+)
 def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int, tree: bool) -> None:
     from wager.models import kernels
     from wager.models.runner import ancestry, seen
 
-    parents = tree_of(random.Random(width), width) if tree else range(-1, width - 1)
-    depths, words = ancestry(parents)
+    depths, words = list(range(width)), [0] * width
+    own = torch.ones(width, width, dtype=torch.bool, device="cuda").tril()
+    if tree:
+        depths, words = ancestry(tree_of(random.Random(width), width))
+        own = seen(words, torch.device("cuda"))
     at = torch.tensor(depths, device="cuda") + start
     heads, groups, head, capacity = 8, 2, 64, 1024
     cache = torch.randn(2, 2, groups, capacity, head, device="cuda", dtype=dtype)
@@ -77,7 +83,7 @@ def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int,
     assert torch.allclose(cache.float(), wanted_cache.float(), atol=ERROR[dtype], rtol=ROUNDING[dtype])
     keys, values = (wanted_cache[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
     before = torch.ones(width, start, dtype=torch.bool, device="cuda")
-    mask = torch.cat((before, seen(words, torch.device("cuda"))), 1)
+    mask = torch.cat((before, own), 1)
     mixed = scaled_dot_product_attention(wanted_q.transpose(0, 1).float(), keys.float(), values.float(), attn_mask=mask)
     assert torch.allclose(got.float(), mixed.transpose(0, 1).reshape(width, -1), atol=ERROR[dtype])
 
@@ -87,13 +93,13 @@ def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int,
 def test_graphs_give_the_models_own_logits(kind: str, head: int) -> None:
     from wager.models.choose import runner
     from wager.models.eager import Eager
-    from wager.models.graphs import WIDTHS, Graphs
+    from wager.models.graphs import WIDE, WIDTHS, Graphs
 
     model = tiny(kind, head_dim=head, **({"sliding_window": None} if kind == "Mistral" else {}))
     graphs, eager = runner(model), Eager(model)
     assert isinstance(graphs, Graphs)
     eager.begin()
-    for width in (100, *WIDTHS, 3, 10, 40):
+    for width in (100, *WIDTHS, *WIDE, 3, 10, 40, 500, 600):
         tokens = torch.randint(0, 512, (width,)).tolist()
         ours, theirs = graphs.forward(tokens, width), eager.forward(tokens, width)
         assert torch.allclose(ours, theirs, atol=1e-4)

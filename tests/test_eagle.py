@@ -291,6 +291,19 @@ def test_a_draft_is_one_copy_and_two_replays(tmp_path: Path, monkeypatch: pytest
         eagle.extend([token])
 
 
+def test_a_captured_chain_is_not_drawn_where_the_target_is_sampled(tmp_path: Path) -> None:
+    model = tiny()
+    folder, target = save(tmp_path, model), reading(model)
+    eagle, graphs = graphed(folder, target)
+    plain = eagle.propose(4)
+    drafted = eagle.propose(4, lambda *_: pytest.fail("every drawn token would be waited for"))
+    assert (drafted.tokens, drafted.probs) == (plain.tokens, None)  # proposed for certain, which acceptance knows
+    graphs.captures = False
+    drawn = eagle.propose(4, lambda text, logits: (7, torch.softmax(logits, -1)))
+    assert drawn.tokens == [7] * 4
+    assert drawn.probs is not None
+
+
 def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
     model = tiny()
     target = reading(model)

@@ -95,6 +95,10 @@ class Eagle(Drafter):
     # -- drafts
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+        """A chain: where the target is sampled drawn token by token, or its likeliest tokens where that is captured.
+
+        Either is exact. Drawn tokens are accepted a little more often, but each is waited for.
+        """
         if not self._readable or length < 1:
             return Draft()
         began, lag = perf_counter(), self.lag
@@ -103,7 +107,7 @@ class Eagle(Drafter):
         sure: list[float] = []
         probs: torch.Tensor | None = None
         raw: Callable[[], torch.Tensor] | None = None
-        if sample is None:
+        if sample is None or self.head.captures:
             chain = self.head.chain(out, length)
             tokens: list[int] = chain.tokens.tolist()
             raw = partial(self._over_vocabulary, chain.logits)

@@ -8,7 +8,7 @@ from typing import Any
 from wager.models.eager import Eager
 from wager.models.lean import Lean
 from wager.models.runner import TOLERANCE, Runner, apart, vocabulary
-from wager.models.shaped import shaped, why_not
+from wager.models.shaped import configured, outline, shaped, why_not
 
 log = logging.getLogger("wager")
 
@@ -24,6 +24,7 @@ def runner(model: Any) -> Runner:
         except Exception as error:  # a compiler, a driver, too little memory: the model's own forward still works
             reason = f"the lean forward failed ({type(error).__name__}: {error})"
         if not reason:
+            lean.outline = outline(model)
             return lean
     log.log(
         logging.INFO if temporary else logging.WARNING,
@@ -38,15 +39,17 @@ def runner(model: Any) -> Runner:
 
 def current(model: Any, known: Runner) -> Runner:
     """The runner as it was, or another one if the model has changed under it: hooks, adapters, weights, vocabulary."""
-    if isinstance(known, Lean) and (why_not(model) or known.weights is not shaped(model)):
-        return runner(model)
+    if isinstance(known, Lean):
+        changed = known.outline != outline(model) or bool(configured(model))
+        if changed or known.weights is not shaped(model):
+            return runner(model)
     if isinstance(known, Eager) and known.temporary and not why_not(model):
         return runner(model)
     known.vocabulary = vocabulary(model)
     return known
 
 
-def _lean(model: Any) -> Runner:
+def _lean(model: Any) -> Lean:
     if model.device.type == "cuda":
         from wager.models.graphs import Graphs
 

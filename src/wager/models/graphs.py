@@ -1,4 +1,4 @@
-"""The lean forward on CUDA: captured once per width, replayed ever after.
+"""The lean forward on CUDA: captured once per width, replayed ever after, prompts included.
 
 Launching a layer's kernels from Python takes far longer than running them. A captured graph launches all layers at
 once. The cache may grow and move without a new capture, because the kernels read its address from the device; so they
@@ -17,10 +17,11 @@ from torch.nn.functional import embedding, linear
 
 from wager.models import kernels
 from wager.models.lean import Lean
-from wager.models.runner import ancestry
+from wager.models.runner import CHUNK, ancestry
 
 # Widths that are captured; a draft in between is padded to the next, and what the padding wrote is cropped.
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
+WIDE = (96, 128, 192, 256, 384, CHUNK)  # those of prompts, whose output head is left out: few want it of every token
 
 TOKENS_AT = 6  # in the graphs' input, which the kernels call ``where``
 
@@ -31,7 +32,7 @@ class Captured:
 
     graph: torch.cuda.CUDAGraph
     final: torch.Tensor  # (width, hidden), what the head is applied to; overwritten by every replay
-    logits: torch.Tensor  # (width, vocabulary), likewise
+    logits: torch.Tensor | None  # (width, vocabulary), likewise; None where the graph ends before the head
     seconds: float  # what capturing took
 
 
@@ -43,7 +44,8 @@ class Graphs(Lean):
         self.captured: dict[int, Captured] = {}
         self.pool = torch.cuda.graph_pool_handle()
         # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
-        self.inputs = torch.zeros(TOKENS_AT + 3 * WIDTHS[-1], dtype=torch.long, device=self.device)
+        room = max(3 * WIDTHS[-1], WIDE[-1])
+        self.inputs = torch.zeros(TOKENS_AT + room, dtype=torch.long, device=self.device)
         self.scratch: dict[int, torch.Tensor] = {}
 
     def begin(self) -> None:
@@ -54,7 +56,7 @@ class Graphs(Lean):
 
     def warm(self, widths: Iterable[int]) -> None:
         self.begin()
-        for width in widths:
+        for width in (*widths, *WIDE):
             self.forward([0] * width, 1)
             self.crop(0)
 
@@ -62,9 +64,9 @@ class Graphs(Lean):
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         width, start = len(tokens), self.length
         with torch.cuda.device(self.device):  # kernels and captures go to the current device
-            if width > WIDTHS[-1]:
+            if width > WIDE[-1]:
                 return super().forward(tokens, keep, parents)
-            padded = next(w for w in WIDTHS if w >= width)
+            padded = next(w for w in (*WIDTHS, *WIDE) if w >= width)
             self._reserve(start + padded)
             addresses = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
             # Padding is token 0: what stood there before may have been no token.
@@ -77,6 +79,8 @@ class Graphs(Lean):
             if self.watched:
                 self.features[start : start + width] = captured.final[:width]
         self.before, self.length = start, start + width
+        if captured.logits is None:
+            return self._logits(captured.final[width - keep : width])
         return captured.logits[width - keep : width]
 
     def _capture(self, width: int) -> Captured:
@@ -94,7 +98,7 @@ class Graphs(Lean):
         self.captured[width] = Captured(graph, final, logits, perf_counter() - began)
         return self.captured[width]
 
-    def _body(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _body(self, width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
         where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
         scratch = self._scratch(width)
@@ -114,9 +118,8 @@ class Graphs(Lean):
                 linear(y, mlp.gate_proj.weight, mlp.gate_proj.bias), linear(y, mlp.up_proj.weight, mlp.up_proj.bias)
             )
             delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
-        head = self.model.lm_head
         final = kernels.norm(x, self.weights.final, self.eps, delta)
-        return final, linear(final, head.weight, head.bias)
+        return final, self._logits(final) if width <= WIDTHS[-1] else None
 
     def _scratch(self, width: int) -> torch.Tensor:
         rows = kernels.rows_for(self.heads // self.groups * width)

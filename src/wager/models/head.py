@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from wager.models.cut import Cut, cut
 from wager.models.dynamic_tree import Branches, choose, grow
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.head_file import HeadFile, read
-from wager.models.lean import NARROW
+from wager.models.lean import NARROW, attend_wide
 from wager.models.runner import CHUNK, Runner
 
 __all__ = ["Head", "fingerprint"]
@@ -44,6 +44,8 @@ class Head:
     a ``window`` the cache holds the first few and at least the last so many entries: older ones are let go, or not
     read.
     """
+
+    captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
 
     def __init__(self, folder: str | Path, *, window: int = 0) -> None:
         if window < 0:
@@ -295,10 +297,7 @@ class Head:
         keys, values = self.cache[:groups, :end], self.cache[groups:, :end]  # (groups, end, head size)
         q = turned[:, :heads].transpose(0, 1)
         if width > NARROW:
-            mixed = scaled_dot_product_attention(
-                q[None], keys[None], values[None], attn_mask=mask, scale=self.scale, enable_gqa=heads != groups
-            )
-            return mixed[0].transpose(0, 1).reshape(width, heads * size)
+            return attend_wide(q, keys, values, mask, self.scale)
         # The heads of a group share its keys: stacked as rows, they are one product a group.
         q = q.reshape(groups, -1, size)  # (groups, heads / groups * width, head size)
         if mask is None:

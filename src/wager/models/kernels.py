@@ -106,6 +106,7 @@ def _attend(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
     DTYPE: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     # One program: up to ROWS queries of one group's heads, over one part of the cache.
     group = tl.program_id(0)
@@ -123,10 +124,11 @@ def _attend(  # type: ignore[no-untyped-def]
     at = tl.arange(0, HEAD)
     source = q + ((token * groups + group) * share + row // width)[:, None] * HEAD + at[None, :]
     query = tl.load(source, mask=real[:, None], other=0.0)
-    # Which of this forward's tokens each query sees, as bits: in a chain all up to its own.
-    is_tree = tl.load(where + 5) != 0
-    word = tl.load(where + 6 + 2 * width + token, mask=real & is_tree, other=0)
-    word = tl.where(is_tree, word, (tl.full((ROWS,), 2, tl.int64) << token.to(tl.int64)) - 1)
+    # Which of this forward's tokens each query sees: in a chain all up to its own; a tree's are the bits of a word.
+    if not WIDE:
+        is_tree = tl.load(where + 5) != 0
+        word = tl.load(where + 6 + 2 * width + token, mask=real & is_tree, other=0)
+        word = tl.where(is_tree, word, (tl.full((ROWS,), 2, tl.int64) << token.to(tl.int64)) - 1)
     keys = cache + ((layer * 2) * groups + group) * capacity * HEAD
     values = cache + ((layer * 2 + 1) * groups + group) * capacity * HEAD
     best = tl.full((ROWS,), -1e30, tl.float32)
@@ -138,8 +140,12 @@ def _attend(  # type: ignore[no-untyped-def]
         key = tl.load(keys + n[:, None] * HEAD + at[None, :], mask=there[:, None], other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale
         new = n - start
-        bit = (word[:, None] >> tl.minimum(tl.maximum(new, 0), 63)[None, :]) & 1
-        score = tl.where(there[None, :] & ((new < 0)[None, :] | (bit != 0)), score, -1e30)
+        if WIDE:
+            visible = new[None, :] <= token[:, None]
+        else:
+            bit = (word[:, None] >> tl.minimum(tl.maximum(new, 0), 63)[None, :]) & 1
+            visible = (new < 0)[None, :] | (bit != 0)
+        score = tl.where(there[None, :] & visible, score, -1e30)
         better = tl.maximum(best, tl.max(score, 1))
         weight = tl.exp(score - better[:, None])
         weight = tl.where(score > -1e29, weight, 0.0)
@@ -217,9 +223,12 @@ def attention(
     scratch: torch.Tensor,  # (groups, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
     earlier: int = 0,  # tokens of the same tree that the cache holds after its first tokens; 0 for a chain
 ) -> torch.Tensor:
-    """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
+    """Put keys and values into the cache, and attend to all of it: (width, heads * head).
+
+    More than WIDEST_TREE tokens are always a chain.
+    """
     width, heads, head = q.shape
-    assert earlier + width <= WIDEST_TREE, "what a query sees of its tree or chain is one word"
+    assert not earlier or earlier + width <= WIDEST_TREE, "what a query sees of its tree is one word"
     groups, rows = k.shape[1], scratch.shape[2]
     dtype: Any = TRITON_DTYPE[q.dtype]
     share = heads // groups
@@ -229,7 +238,8 @@ def attention(
     tile = min(rows, TILE)
     _attend[(groups, SPLITS, rows // tile)](
         q, where, scratch, layer, earlier, width, share, groups, rows, head**-0.5,
-        ROWS=tile, HEAD=head, BLOCK=64 if head <= 64 else 32, PARTS=SPLITS, DTYPE=dtype, num_warps=4,
+        ROWS=tile, HEAD=head, BLOCK=64 if head <= 64 else 32, PARTS=SPLITS, DTYPE=dtype, WIDE=width > WIDEST_TREE,
+        num_warps=4,
     )  # fmt: skip
     out = torch.empty((width, heads * head), dtype=q.dtype, device=q.device)
     _combine[(width, heads)](scratch, out, width, share, rows, HEAD=head, PARTS=SPLITS, DTYPE=dtype, num_warps=2)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
 
 from wager.models import packed
@@ -38,6 +39,7 @@ class Lean(Runner):
         scale = self.head**-0.5
         self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0
         self.after = scale / self.ahead
+        self.outline: object = None  # of the model when it was found fit for this
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2 groups, capacity, head), keys then values
         self.weights = shaped(model)
@@ -183,10 +185,7 @@ class Lean(Runner):
         keys, values = cache[:groups, :end], cache[groups:, :end]  # (groups, end, head)
         q = qkv[:, :heads].transpose(0, 1)
         if width > NARROW:
-            mixed = scaled_dot_product_attention(
-                q[None], keys[None], values[None], attn_mask=mask, scale=self.after, enable_gqa=heads != groups
-            )
-            return mixed[0].transpose(0, 1).reshape(width, heads * head)
+            return attend_wide(q, keys, values, mask, self.after)
         # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated.
         q = q.reshape(groups, -1, head)  # (groups, heads / groups * width, head)
         seen = keys.transpose(1, 2)
@@ -197,6 +196,24 @@ class Lean(Runner):
             scores = scores.float()
         mixed = torch.bmm(torch.softmax(scores, dim=-1).to(self.dtype), values)
         return mixed.view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
+
+
+def attend_wide(
+    q: torch.Tensor,  # (heads, width, head)
+    keys: torch.Tensor,  # (groups, end, head)
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+) -> torch.Tensor:
+    """Attention of many tokens by torch: (width, heads * head).
+
+    Not by cuDNN, which plans for every new shape, and that takes longer than a short text.
+    """
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        mixed = scaled_dot_product_attention(
+            q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=len(q) != len(keys)
+        )
+    return mixed[0].transpose(0, 1).flatten(1)
 
 
 def rotary(model: Any, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:

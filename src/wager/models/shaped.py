@@ -21,13 +21,16 @@ STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depe
 
 def why_not(model: Any) -> str:
     """Why a model cannot take the lean forward; empty if it can."""
+    return configured(model) or composed(model)
+
+
+def configured(model: Any) -> str:
+    """What its configuration says against it."""
     config = model.config
     if type(model).__name__ not in SHAPED:
         return f"{type(model).__name__} is not one of {', '.join(SHAPED)}"
     if getattr(config, "quantization_config", None) is not None or hasattr(model, "peft_config"):
         return "its weights are quantized or adapted"
-    if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
-        return "its weights lie on several devices or have several dtypes"
     if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"its weights are {model.dtype}"
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -39,6 +42,13 @@ def why_not(model: Any) -> str:
         return "its layers see a window only"
     if config.rope_parameters["rope_type"] not in STEADY_ROPES or config.hidden_act != "silu":
         return f"rotary type {config.rope_parameters['rope_type']!r} or activation {config.hidden_act!r} is not covered"
+    return ""
+
+
+def composed(model: Any) -> str:
+    """What its modules and weights say against it."""
+    if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
+        return "its weights lie on several devices or have several dtypes"
     for name, module in model.named_modules():
         if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
             return f"{name or 'the model'} has hooks"
@@ -133,16 +143,34 @@ def shaped(model: Any) -> Shaped:
     return known
 
 
-def stamp(model: Any) -> list[tuple[int, int, float]]:
+def outline(model: Any) -> tuple[object, ...]:
+    """Changes whenever a module, a hook or a weight does, but for what is written through ``.data``.
+
+    A request asks for it, so it walks the modules itself: torch's own walks take milliseconds.
+    """
+    found: list[object] = []
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        held = module.__dict__
+        hooked = bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or "_hf_hook" in held)
+        found += (type(module), hooked)
+        for weight in held["_parameters"].values():
+            if weight is not None:
+                found += (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        waiting.extend(child for child in held["_modules"].values() if child is not None)
+    return tuple(found)
+
+
+def stamp(model: Any) -> object:
     """Changes whenever a weight does.
 
     Writing through ``.data`` leaves address and version as they are, so where there are packed copies that could go
     stale, on the CPU, a few numbers of each weight are looked at too.
     """
-    look = model.device.type == "cpu"
-    return [
-        (p.data_ptr(), 0 if p.is_inference() else p._version, _glance(p) if look else 0.0) for p in model.parameters()
-    ]
+    if model.device.type != "cpu":
+        return outline(model)
+    return [(p.data_ptr(), 0 if p.is_inference() else p._version, _glance(p)) for p in model.parameters()]
 
 
 def _glance(weight: torch.Tensor) -> float:
