@@ -128,6 +128,34 @@ def batch() -> Batch:
     return Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]))
 
 
+def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(tiny())
+    features = target.features(batch)
+    columns = (features[:, 1:] @ target.head.T).argmax(-1).unique()[::3]  # some of the target's own choices
+    made, _ = build.learner(head(), target, columns=columns)
+    whole, _ = build.learner(head(), target)
+    assert isinstance(made, EagleLearner)
+    assert isinstance(whole, EagleLearner)
+    # The loss, row by row, of distributions over the columns alone.
+    judged = made._judged(batch)
+    wanted = torch.softmax((features[:, 1:][judged] @ target.head.T)[:, columns], -1)
+    total = weights = 0.0
+    for step, out in enumerate(made._steps(batch, features)):
+        logits = (out[judged] @ target.head.T)[:, columns]
+        apart_from = torch.nn.functional.smooth_l1_loss(out[judged], features[:, 1:][judged])
+        weight = made.drafter.decay**step
+        crossed = -(wanted * torch.log_softmax(logits, -1)).sum(-1).mean()
+        total = total + weight * (crossed + made.drafter.feature * apart_from)
+        weights += weight
+    assert torch.allclose(made.loss(batch), total / weights, atol=1e-5)
+    assert not torch.allclose(made.loss(batch), whole.loss(batch), atol=1e-3)
+    # Drafts that are as good as can be are right wherever the target's choice is one they may name, by its id.
+    choices = (features[:, 1:][judged] @ target.head.T).argmax(-1)
+    monkeypatch.setattr(made, "_steps", lambda batch, features: iter([features[:, 1:]]))
+    assert 0 < int(torch.isin(choices, columns).sum()) < len(choices)
+    assert torch.equal(made.accepted(batch)[:, 1:][judged] > 0, torch.isin(choices, columns))
+
+
 @torch.no_grad()
 def test_training_sees_what_drafting_sees(learner: EagleLearner, batch: Batch) -> None:
     assert apart(learner, batch) < 1e-4

@@ -90,14 +90,12 @@ def drafters(
     target, mark = Target(model), fingerprint(model)
     for name in names or plan.drafters:
         drafter = plan.drafters[name]
-        domains = plan.domains_of(drafter)
-        own = [text for text in texts if text.domain in domains]
-        trainer, export = build.trainer(plan, drafter, target, own, work)
+        trainer, export = build.trainer(plan, drafter, target, texts, work)
         with _bar(name, drafter.steps, done=trainer.progress.step) as advance:
             trainer.run(
                 shown=lambda p, look: advance(f"loss {p.loss:.3f}, MAT {p.best:.2f}" if look or p.looks else "")
             )
-        export(out / name, {"target": plan.target, "target_fingerprint": mark}, texts)
+        export(out / name, {"target": plan.target, "target_fingerprint": mark})
         best = trainer.progress
         print(
             f"{name}: {best.step} steps, MAT {best.best:.3f} on held-out answers at step {best.best_step}; {out / name}"

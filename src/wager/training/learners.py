@@ -140,9 +140,12 @@ class EagleLearner:
     predicts token j + 2. In draft step s the feature is what step s - 1 made one entry earlier.
     """
 
-    def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
+    def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
         self.target, self.drafter = target, drafter
         self.module = EagleHead(config).to(target.embed.device)
+        # The tokens it may draft, by id; over the others nothing is computed.
+        self.columns = None if columns is None else columns.to(target.embed.device)
+        self.output = target.head if self.columns is None else target.head[self.columns]
 
     def _steps(self, batch: Batch, features: torch.Tensor) -> Iterator[torch.Tensor]:
         """What every draft step makes of every entry, (texts, entries, hidden)."""
@@ -161,14 +164,14 @@ class EagleLearner:
         return answered[:, 1:] & torch.cat((answered[:, 2:], torch.zeros_like(answered[:, :1])), 1)
 
     def loss(self, batch: Batch) -> torch.Tensor:
+        at = self._judged(batch).flatten().nonzero()[:, 0]  # looked for once: the device is waited for
         features = self.target.features(batch)
-        judged = self._judged(batch)
-        after = features[:, 1:][judged]
-        wanted = self.target.distribution(after)
+        after = _rows(features[:, 1:], at)
+        wanted = torch.softmax(linear(after, self.output), -1)
         total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
         for out in self._steps(batch, features):
-            made = out[judged].to(after.dtype)
-            loss = soft_cross_entropy(linear(made, self.target.head), wanted)
+            made = _rows(out, at).to(after.dtype)
+            loss = soft_cross_entropy(linear(made, self.output), wanted)
             loss = loss + self.drafter.feature * smooth_l1_loss(made.float(), after.float())
             total, weights = total + weight * loss, weights + weight
             weight *= self.drafter.decay
@@ -183,7 +186,8 @@ class EagleLearner:
         count = torch.zeros_like(judged, dtype=torch.long)
         for step, out in enumerate(self._steps(batch, features)):
             right = torch.zeros_like(judged)
-            right[judged] = linear(out[judged].to(features.dtype), self.target.head).argmax(-1) == choices
+            drafted = linear(out[judged].to(features.dtype), self.output).argmax(-1)
+            right[judged] = (drafted if self.columns is None else self.columns[drafted]) == choices
             alive = right if not step else back(alive[..., None], 1)[..., 0] & right
             count += torch.cat((alive[:, step:], torch.zeros_like(alive[:, :step])), 1)  # where the draft began
         return _by_token(count, judged)
@@ -238,6 +242,11 @@ class SmallLearner:
             alive = alive & right
             count += alive
         return torch.where(judged, count, -1)
+
+
+def _rows(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Those of (texts, entries, size) at these places, counted through all texts: (rows, size)."""
+    return x.flatten(0, 1).index_select(0, at)
 
 
 def _by_token(count: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
