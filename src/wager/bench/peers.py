@@ -8,34 +8,30 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from wager.bench.answers import Answer, mat, ratio, tokens_per_second
 from wager.bench.routing import Classifier, Routed
 from wager.bench.workloads import Prompt
-from wager.core import OFF, Arm, Round
+from wager.core import OFF, Arm
 from wager.decoding.arms import build_drafters
 from wager.decoding.decoder import Decoder
+from wager.decoding.generation import Generation
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
+from wager.drafters.registry import parse
 from wager.models.shaped import SHAPED
 from wager.policies.base import Policy
 
 PLAIN, OURS = "transformers", "wager off"
 LOOKUP, ASSISTED = "transformers prompt lookup", "transformers assisted"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One method's answer to one prompt."""
-
-    tokens: list[int]
-    seconds: float  # the whole call, the prompt's own forward included
-    forwards: int  # of the target, that one included
-    rounds: Sequence[Round] = ()  # wager's own methods: how it came about
-    own: float = 0.0  # seconds that were neither prompt nor drafter nor target
+LOOKED_UP = 10  # tokens transformers' own prompt lookup drafts
+Asked = tuple[Prompt, torch.Tensor]  # a prompt and its tokens, (1, length)
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -45,6 +41,8 @@ class Method:
     name: str
     run: Callable[[torch.Tensor, int], Answer]
     answers: list[Answer] = field(default_factory=list)
+    decoder: Decoder | None = None  # of wager's own methods: what they learn is there
+    latest: Generation | None = None  # and how the answer before this came about
 
 
 def truncated(model: Any, layers: int) -> Any:
@@ -74,11 +72,10 @@ def transformers_method(name: str, model: Any, **settings: Any) -> Method:
     """transformers' own generate, greedy unless told otherwise."""
 
     def run(ids: torch.Tensor, count: int) -> Answer:
-        forwards = 0
+        forwards: list[float] = []  # when each began
 
         def counted(*_: Any) -> None:
-            nonlocal forwards
-            forwards += 1
+            forwards.append(perf_counter())
 
         hook = model.register_forward_pre_hook(counted)
         try:
@@ -89,7 +86,8 @@ def transformers_method(name: str, model: Any, **settings: Any) -> Method:
             seconds = perf_counter() - began
         finally:
             hook.remove()
-        return Answer(tokens, seconds, forwards)
+        first = forwards[1] - began if len(forwards) > 1 else seconds  # the second forward reads the first token
+        return Answer(tokens, seconds, len(forwards), prefill_seconds=first)
 
     return Method(name, run)
 
@@ -102,14 +100,22 @@ def wager_method(
     arms: Sequence[str],
     tokens: int = 10_000,
     *,
+    seed: int = 0,
     before: Callable[[list[int]], None] | None = None,
     **settings: Any,
 ) -> Method:
     """wager with a policy over some arms; what it learns it keeps from prompt to prompt.
 
-    ``before`` is shown every prompt's tokens first.
+    ``seed`` is the policy's, and ``before`` is shown every prompt's tokens first.
     """
-    decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens)
+    decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens, seed=seed)
+    return decoder_method(name, decoder, before, **settings)
+
+
+def decoder_method(
+    name: str, decoder: Decoder, before: Callable[[list[int]], None] | None = None, **settings: Any
+) -> Method:
+    """wager as this decoder does it."""
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
@@ -118,22 +124,35 @@ def wager_method(
         made = decoder.generate(ids, **{"max_new_tokens": count, "do_sample": False, **settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)
-        return Answer(made.tokens, seconds, 1 + len(made.rounds), made.rounds, max(0.0, own))
+        method.latest = made
+        return Answer(made.tokens, seconds, 1 + len(made.rounds), made.rounds, max(0.0, own), made.prefill_seconds)
 
-    return Method(name, run)
+    method = Method(name, run, decoder=decoder)
+    return method
 
 
 def play(
-    methods: Sequence[Method], prompts: Sequence[tuple[Prompt, torch.Tensor]], count: int, *, seed: int = 0
+    methods: Sequence[Method], prompts: Sequence[Asked], count: int, *, seed: int = 0
 ) -> Iterator[tuple[Prompt, str]]:
     """Answer every prompt with every method, in an order drawn anew for each prompt; yields after each answer."""
+    for method in methods:
+        warm_up(method, prompts[0][1].device, count)
+    for (prompt, ids), method in turns(methods, prompts, seed=seed):
+        method.answers.append(method.run(ids, count))
+        yield prompt, method.name
+
+
+def warm_up(method: Method, device: Any, count: int) -> int:
+    """Warm up kernels, graphs and caches, on a text that no prompt shares; the tokens that were made."""
+    return len(method.run(torch.arange(5, 69, device=device)[None], min(count, 32)).tokens)
+
+
+def turns(methods: Sequence[Method], prompts: Iterable[Item], *, seed: int = 0) -> Iterator[tuple[Item, Method]]:
+    """Every prompt with every method, in an order drawn anew for each prompt."""
     order = random.Random(seed)
-    for method in methods:  # warm up kernels, graphs and caches, on a text that no prompt shares
-        method.run(torch.arange(5, 69, device=prompts[0][1].device)[None], min(count, 32))
-    for prompt, ids in prompts:
+    for asked in prompts:
         for method in order.sample(list(methods), len(methods)):
-            method.answers.append(method.run(ids, count))
-            yield prompt, method.name
+            yield asked, method
 
 
 def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str, Any]]:
@@ -154,20 +173,19 @@ def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str,
             at = [i for i, name in enumerate(tasks) if name == task]
             own = [method.answers[i] for i in at]
             per_task[task] = {
-                "ratio": _ratio(own, [plain.answers[i] for i in at]),
-                "mat": _mat(own),
+                "ratio": round(ratio(own, [plain.answers[i] for i in at]), 4),
+                "mat": round(mat(own), 4),
                 "arms": _shares(own),
+                "arms_over_rounds": _over_rounds(own),
             }
         rows.append(
             {
                 "method": method.name,
-                "ratio": _ratio(method.answers, plain.answers),
+                "ratio": round(ratio(method.answers, plain.answers), 4),
                 "median_ratio": round(statistics.median(ratios), 4),
                 "quartiles": [round(low, 4), round(high, 4)],
-                "mat": _mat(method.answers),
-                "tokens_per_second": round(
-                    sum(len(a.tokens) for a in method.answers) / sum(a.seconds for a in method.answers), 2
-                ),
+                "mat": round(mat(method.answers), 4),
+                "tokens_per_second": round(tokens_per_second(method.answers), 2),
                 "different_texts": sum(
                     a.tokens != b.tokens for a, b in zip(method.answers, plain.answers, strict=True)
                 ),
@@ -178,8 +196,8 @@ def summarize(methods: Sequence[Method], tasks: Sequence[str]) -> list[dict[str,
     return rows
 
 
-def steady(methods: Sequence[Method]) -> dict[str, float]:
-    """wager's methods beside its plain decoding, on a machine without stalls: what each round took is replaced.
+def steady(methods: Sequence[Method], off: str = OURS) -> dict[str, float]:
+    """wager's methods beside its plain decoding on a machine without stalls: what each round took is replaced.
 
     A round counts as long as the median of all rounds of the run that verified as many tokens, its drafting as the
     method's own median for as many tokens, and so does the rest. On a machine that is shared, one stall outweighs every
@@ -194,7 +212,7 @@ def steady(methods: Sequence[Method]) -> dict[str, float]:
         own = statistics.median(a.own / len(a.rounds) for a in answers)
         seconds = sum(verifying[r.drafted] + drafting[r.arm.drafter, r.drafted] + own for r in rounds)
         speeds[name] = sum(r.emitted for r in rounds) / seconds
-    plain = speeds.get(OURS)
+    plain = speeds.get(off)
     return {name: round(speed / plain, 4) for name, speed in speeds.items()} if plain else {}
 
 
@@ -204,23 +222,24 @@ def _shares(answers: Sequence[Answer]) -> dict[str, float]:
     return {arm: round(count / counts.total(), 4) for arm, count in counts.most_common()}
 
 
+def _over_rounds(answers: Sequence[Answer], parts: int = 10) -> list[dict[str, float]]:
+    """The shares in each tenth of the rounds, first to last; empty where there are too few or one arm has them all."""
+    rounds = [r for a in answers for r in a.rounds]
+    if len(rounds) < parts or len({r.arm for r in rounds}) == 1:
+        return []
+    edges = [len(rounds) * part // parts for part in range(parts + 1)]
+    told = []
+    for first, last in pairwise(edges):
+        counts = Counter(str(r.arm) for r in rounds[first:last])
+        told.append({arm: round(count / counts.total(), 4) for arm, count in counts.most_common()})
+    return told
+
+
 def _medians(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     found: dict[Hashable, list[float]] = {}
     for key, seconds in pairs:
         found.setdefault(key, []).append(seconds)
     return {key: statistics.median(seconds) for key, seconds in found.items()}
-
-
-def _ratio(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
-    """Tokens a second of ours over theirs."""
-    speeds = [sum(len(a.tokens) for a in answers) / sum(a.seconds for a in answers) for answers in (ours, theirs)]
-    return round(speeds[0] / speeds[1], 4)
-
-
-def _mat(answers: Sequence[Answer]) -> float:
-    """Tokens per forward after the prompt's own, which gives the first."""
-    rounds = sum(a.forwards - 1 for a in answers)
-    return round(sum(len(a.tokens) - 1 for a in answers) / rounds, 4) if rounds else 1.0
 
 
 def standard(
@@ -238,20 +257,25 @@ def standard(
     """
     methods = [
         transformers_method(PLAIN, model),
-        transformers_method(LOOKUP, model, prompt_lookup_num_tokens=10),
+        transformers_method(LOOKUP, model, prompt_lookup_num_tokens=LOOKED_UP),
     ]
     if draft is not None:
         methods.append(transformers_method(ASSISTED, model, assistant_model=draft))
     methods.append(wager_method(OURS, model, "off", [], [str(OFF)]))
     for name, make in drafters.items():
         for length in lengths[name]:
-            policy = f"fixed:drafter={name},length={length}"
-            methods.append(wager_method(f"wager {name}:{length}", model, policy, [make()], [f"{name}:{length}"]))
+            arm = Arm(name, length)
+            methods.append(wager_method(f"wager {arm}", model, fixed(arm), [make()], [str(arm)]))
     arms = [f"{name}:{length}" for name in drafters for length in free or lengths[name]]
     return methods + [
         wager_method(f"wager {policy}", model, policy, [make() for make in drafters.values()], arms)
         for policy in policies
     ]
+
+
+def fixed(arm: Arm) -> str:
+    """The policy that always plays this arm."""
+    return f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
 
 
 def over_arms(
@@ -262,25 +286,33 @@ def over_arms(
     *,
     plain: bool = True,
     classifier: Classifier | None = None,
+    alone: Sequence[str] = (),
+    specs: Sequence[str] = (),
     **settings: Any,
 ) -> list[Method]:
     """transformers as it is, wager with each of these arms alone, and wager with each policy over all of them.
 
+    Arms in ``alone`` are played alone and left out of every policy's choice.
+
     With a ``classifier`` also wager with the arm of the domain that each prompt is taken for. ``settings`` are those of
     generate, the same for all.
 
-    Every method has drafters of its own, made from the arms' names: ``eagle:ofa:4`` is drafted by ``eagle:ofa``.
+    Every method has drafters of its own, made from the arms' names: ``eagle:ofa:4`` is drafted by ``eagle:ofa``. A
+    drafter that needs more than its name is specified in ``specs``: ``retrieval=PATH``.
     """
     given = [Arm.parse(arm) for arm in arms]
+    known = {parse(spec)[0]: spec for spec in specs}
     methods = [transformers_method(PLAIN, model, **settings)] if plain else []
     methods.append(wager_method(OURS, model, "off", [], [str(OFF)], **settings))
 
     def made(names: Iterable[str]) -> list[Drafter]:
-        return list(build_drafters(list(dict.fromkeys(names)), model, tokenizer).values())
+        wanted = [known.get(name, name) for name in dict.fromkeys(names)]
+        return list(build_drafters(wanted, model, tokenizer).values())
 
-    for arm in given:
-        policy = f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
-        methods.append(wager_method(f"wager {arm}", model, policy, made([arm.drafter]), [str(arm)], **settings))
+    methods += [
+        wager_method(f"wager {arm}", model, fixed(arm), made([arm.drafter]), [str(arm)], **settings)
+        for arm in [*given, *map(Arm.parse, alone)]
+    ]
     every = [arm.drafter for arm in given]
     if classifier is not None:
         routed = Routed(given)

@@ -1,40 +1,103 @@
-"""The commands, one function each."""
+"""The commands. A module is imported when its command is called: help, completion and the version need none of them."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperGroup
 
 import wager
-from wager.cli import bench, chat, datastore, generate, record, replay, serve, simulate, top, train
-from wager.core import trace as traces
-from wager.core.round import Round
-from wager.policies import POLICIES
+
+WHERE: dict[str, tuple[str, dict[str, Any]]] = {}  # command -> MODULE:NAME, and how it is registered
+
+
+class _Commands(TyperGroup):
+    """Knows the names and summaries of all commands, and makes the one that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _loaded(name) if name in WHERE else command, rest
+
+
+def _loaded(name: str) -> Any:
+    """The command, its module imported."""
+    where, settings = WHERE[name]
+    module, _, what = where.partition(":")
+    found = getattr(import_module(module), what)
+    alone = typer.Typer(rich_markup_mode="rich")
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name, **settings)(found)
+    return typer.main.get_group(alone).commands[name]
+
+
+def _later(name: str, where: str, summary: str, **settings: Any) -> None:
+    """Register a command, or a group of them, by the first line of its help; tests compare it with the module's own."""
+    WHERE[name] = where, settings
+    app.command(name, help=summary)(_empty)
+
+
+def _empty() -> None:
+    pass
+
 
 app = typer.Typer(
     name="wager",
+    cls=_Commands,
     help="Adaptive speculative decoding: faster generation, the same text, nothing to tune.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command("generate")(generate.command)
-app.command("chat")(chat.command)
-app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve.command)
-app.command("simulate")(simulate.command)
-app.command("record")(record.command)
-app.command("replay")(replay.command)
-app.command("top")(top.command)
-app.add_typer(bench.app, name="bench")
-app.add_typer(datastore.app, name="datastore")
-app.add_typer(train.app, name="train")
+_later("generate", "wager.cli.generate:command", "Generate a text, faster, and not a token changed.")
+_later("chat", "wager.cli.chat:command", "Talk to a model; what one answer taught makes the next faster.")
+_later(
+    "serve",
+    "wager.cli.serve:command",
+    "Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+_later(
+    "top",
+    "wager.cli.top:command",
+    "Watch a running server: load, draft length, acceptance, and every arm's rounds and goodput.",
+)
+_later(
+    "simulate",
+    "wager.cli.simulate:command",
+    "Play policies in a simulated environment and compare their regret; no model needed.",
+)
+_later(
+    "record",
+    "wager.cli.record:command",
+    "Write texts with a model and record what each drafter would have had accepted at every position.",
+)
+_later(
+    "replay",
+    "wager.cli.replay:command",
+    "Replay recorded texts under policies, every fixed arm and the clairvoyant; no model needed.",
+)
+_later("bench", "wager.cli.bench:app", "Measure what wager costs and what it brings.")
+_later("tune", "wager.cli.tune:command", "Find out in two minutes whether your model should speculate, and with what.")
+_later("report", "wager.cli.report:command", "Make one self-contained page of charts from runs, traces and results.")
+_later(
+    "reproduce",
+    "wager.cli.reproduce:command",
+    "Re-run the tables and figures of the four papers on the models that can be had here.",
+)
+_later("datastore", "wager.cli.datastore:app", "Make and inspect datastores for the retrieval drafter.")
+_later(
+    "train",
+    "wager.cli.train:app",
+    "Make drafters for a target: let it answer prompts, train heads and small models on the answers, judge them.",
+)
 
 
 def _version(wanted: bool) -> None:
@@ -58,6 +121,8 @@ def policies(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List every policy with the paper it comes from, or one with its parameters."""
+    from wager.policies import POLICIES
+
     if name is not None and name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
     entries = POLICIES if name is None else {name: POLICIES[name]}
@@ -83,6 +148,9 @@ def policies(
             among = f"one of {', '.join(entry.rewards)}" if key == "reward" else ""
             print(f"  {key}: " + ("; ".join(filter(None, (said, among))) or "optional"))
     else:
+        from rich.console import Console
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False)
         for column in ("policy", "from", "what it does"):
             table.add_column(column, no_wrap=column == "policy", style="bold" if column == "policy" else None)
@@ -97,6 +165,12 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Say what a recorded trace holds: requests, rounds, tokens per round, time, and the share of each arm."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from wager.core import trace as traces
+    from wager.core.round import Round
+
     meta = traces.read_meta(path)
     pulls: Counter[str] = Counter()
     accepted: Counter[str] = Counter()

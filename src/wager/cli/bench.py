@@ -14,21 +14,17 @@ from rich.progress import track
 from rich.table import Table
 
 from wager.bench.decisions import arms_for, decision_seconds, hinted_seconds, rows_seconds
-from wager.cli import endurance, engines, load, soaks, versus
+from wager.cli import endurance, engines, load, soaks, suite, versus
 from wager.cli.files import check_writable, write_json
 from wager.policies import POLICIES
 
-app = typer.Typer(help="Measure what wager costs and what it brings.", no_args_is_help=True)
+app = typer.Typer(help="Measure what wager costs and what it brings.")
 
 LIMITS = {8: 10e-6, 64: 30e-6}  # arms -> seconds a decision may take
 STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
+app.callback(invoke_without_command=True)(suite.suite)
 app.command("engine")(engines.engine)
 app.command("generate")(engines.generation)
 app.command("identity")(soaks.identity)

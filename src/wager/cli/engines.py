@@ -103,6 +103,13 @@ def generation(
             help="Instead of all that: these arms, each alone, and policies over them; such as eagle:ofa:4,suffix:8."
         ),
     ] = "",
+    alone: Annotated[
+        str, typer.Option(help="With --arms: further arms to run alone, which no policy chooses from.")
+    ] = "",
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="With --arms: a drafter that needs more than its name, such as retrieval=PATH; repeat it."),
+    ] = None,
     plain: Annotated[
         bool, typer.Option("--plain/--no-plain", help="With --arms: compare with transformers too, or with off only.")
     ] = True,
@@ -123,7 +130,8 @@ def generation(
     if shuffle:
         random.Random(seed).shuffle(chosen)
     named = [arm.strip() for arm in arms.split(",") if arm.strip()]
-    for arm in named:
+    single = [arm.strip() for arm in alone.split(",") if arm.strip()]
+    for arm in [*named, *single]:
         Arm.parse(arm)
     free = parse_ints(lengths, "--lengths") if lengths else ()
     policies = policy or ["auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput"]
@@ -148,7 +156,17 @@ def generation(
     how = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
     classifier = _classifier(router, corpora, target, tokenizer) if router is not None else None
     methods = (
-        peers.over_arms(target, tokenizer, named, policies, plain=plain, classifier=classifier, **how)
+        peers.over_arms(
+            target,
+            tokenizer,
+            named,
+            policies,
+            plain=plain,
+            classifier=classifier,
+            alone=single,
+            specs=drafter or (),
+            **how,
+        )
         if named
         else peers.standard(target, drafters, fixed, policies, draft, free)
     )
@@ -179,6 +197,7 @@ def generation(
             "draft_layers": layers,
             "lengths": list(free),
             "arms": named,
+            "alone": single,
             "shuffled": shuffle,
             "temperature": temperature,
         }

@@ -80,7 +80,7 @@ def command(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object: text, tokens, sources, figures.", rich_help_panel=_OUT),
+        typer.Option("--json", help="Print one JSON object: text, tokens, rounds, figures.", rich_help_panel=_OUT),
     ] = False,
     trace: Annotated[
         Path | None,
@@ -128,7 +128,8 @@ def command(
         if comparing:
             warm_up(session, ids)
         names = list(session.decoder.drafters)
-        watch: Callable[[Piece], None] | None = None
+        steps: list[Piece] = []
+        watch: Callable[[Piece], None] = steps.append
         if not as_json:
             watch = SourceWriter(out, session.tokenizer, names) if show else plain_writer(out)
         explained: list[Explained] | None = None
@@ -147,6 +148,8 @@ def command(
             outcome = compare(session, ids, made if trace is None else None, repeats=repeat, seed=drawn)
         session.keep()
     if as_json:
+        from wager.decoding.generation import token_view
+
         content = {
             **provenance(),
             **options.described(),
@@ -156,6 +159,7 @@ def command(
             "text": made.text,
             "tokens": made.tokens,
             "sources": made.sources,
+            "pieces": token_view(steps, session.tokenizer),
             "summary": made.summary(),
             "explained": None if explained is None else [each.json() for each in explained],
             "compare": outcome.json() if outcome else None,

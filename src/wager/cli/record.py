@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from wager.bench.workloads import ALL, PARTS, Prompt, prompts
+from wager.bench.workloads import ALL, PARTS, Prompt, prompts, read_file
 from wager.cli.files import check_writable, provenance
 from wager.cli.options import MODEL, Device, Drafters, Dtype, Model, Options
 from wager.core.recording import RecordingWriter, Text
@@ -88,7 +87,7 @@ def command(
     elif data is not None or task or part is not None:
         raise ValueError("--data, --task and --part choose among the benchmark tasks; leave them out with a file")
     else:
-        chosen = read_prompts(file)
+        chosen = read_file(file)
     random.Random(seed).shuffle(chosen)
     if file is not None:
         chosen = chosen[:count]
@@ -109,7 +108,15 @@ def command(
             "part": None if file is not None else part or "all",
         }
         cut = min(longest_prompt, held - max_tokens)
-        texts = list(_record(recorder, [(p, tokenized(p, recorder, cut)) for p in chosen], max_tokens, about, out))
+        texts = list(
+            _record(
+                recorder,
+                [(p, p.ids(recorder.decoder.tokenizer, cut, "cpu")[0].tolist()) for p in chosen],
+                max_tokens,
+                about,
+                out,
+            )
+        )
     if not texts:
         raise ValueError(f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")
@@ -117,43 +124,6 @@ def command(
         agreed = statistics.fmean(n for text in texts for n in text.tracks[name].agreed)
         size = statistics.fmean(n for text in texts for n in text.tracks[name].size)
         print(f"  {name}: {agreed:.2f} of {size:.2f} proposed tokens agreed with the text, on average over positions")
-
-
-def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file, labelled with their task or, where they have none, with the file's name."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text") from None
-    label = path.name.partition(".")[0]
-    found = [Prompt(label, line) for line in lines if line]
-    if path.suffix in (".jsonl", ".json"):
-        found = [_prompt(line, label, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line]
-    if not found:
-        raise ValueError(f"{path} holds no prompt")
-    return found
-
-
-def _prompt(line: str, label: str, where: str) -> Prompt:
-    try:
-        record = json.loads(line)
-        text, task = record["prompt"], record.get("task", label)
-        if not (isinstance(text, str) and isinstance(task, str) and text.strip() and task.strip()):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f'{where}: not a JSON object with a "prompt" and perhaps a "task"') from None
-    return Prompt(task, text)
-
-
-def tokenized(prompt: Prompt, recorder: Recorder, longest: int) -> list[int]:
-    """The prompt's tokens, as a chat where the model has a template for it."""
-    tokenizer = recorder.decoder.tokenizer
-    ids: list[int]
-    if getattr(tokenizer, "chat_template", None):
-        ids = prompt.ids(tokenizer, longest, "cpu")[0].tolist()
-        return ids
-    ids = tokenizer(prompt.text).input_ids
-    return ids if len(ids) <= longest else [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
 
 
 def _recorder(options: Options, longest: int) -> Recorder:

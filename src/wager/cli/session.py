@@ -97,6 +97,7 @@ class Session:
         tokens: list[int] = []
         sources: list[str] = []
         rounds: list[Round] = []
+        rejected: list[tuple[int, ...]] = []
         prefill = decode = 0.0
         pieces = self.decoder.stream(list(ids), seed=seed, **{**self.options.settings(), **more})
         interrupted = False
@@ -110,7 +111,9 @@ class Session:
                 prefill, decode = (prefill, decode + taken) if tokens else (taken, 0.0)
                 tokens += piece.tokens
                 sources += piece.sources
-                rounds += [piece.round] if piece.round is not None else []
+                if piece.round is not None:
+                    rounds.append(piece.round)
+                    rejected.append(piece.rejected)
                 if watch is not None:
                     watch(piece)
                 interrupted = stopped()
@@ -118,7 +121,7 @@ class Session:
             pieces.close()  # type: ignore[attr-defined]  # a generator
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         finish = self.decoder.finish or INTERRUPTED
-        return Generation(text, tokens, sources, len(ids), finish, prefill, decode, rounds)
+        return Generation(text, tokens, sources, len(ids), finish, prefill, decode, rounds, rejected)
 
 
 def open_session(options: Options, console: Console) -> Session:

@@ -87,7 +87,8 @@ class TraceWriter:
     """Append records to a new trace file; use it as a context manager."""
 
     def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
-        self._file: IO[str] = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by __exit__; never overwrites
+        # Closed by __exit__; never overwrites; every line is there to be read as soon as it is written.
+        self._file: IO[str] = open(path, "x", encoding="utf-8", buffering=1)  # noqa: SIM115
         header = {"format": FORMAT, "version": VERSION, "meta": dict(meta or {})}
         self._file.write(json.dumps(header, allow_nan=False) + "\n")
 

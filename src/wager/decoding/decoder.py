@@ -97,6 +97,7 @@ class Decoder:
         tokens: list[int] = []
         sources: list[str] = []
         rounds = []
+        rejected = []
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
         began = perf_counter()
@@ -108,11 +109,13 @@ class Decoder:
                 prefilled = ended
             else:
                 rounds.append(step.round)
+                rejected.append(step.rejected)
             tokens += step.tokens
             sources += _sources(step)
         text = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
+        seconds = prefilled - began, ended - prefilled
         return Generation(
-            text, tokens, sources, prepared.ids.shape[1], self.finish, prefilled - began, ended - prefilled, rounds
+            text, tokens, sources, prepared.ids.shape[1], self.finish, *seconds, rounds=rounds, rejected=rejected
         )
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
@@ -122,7 +125,7 @@ class Decoder:
         prepared = self.prepare(prompt, settings)
         text = TextStream(self.tokenizer)
         for step in self.run(prepared, self.target, label, seed):
-            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)), step.round)
+            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)), step.round, step.rejected)
         if rest := text.end():
             yield Piece(rest, (), (), None)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wager.core import Round
+from wager.core import OFF, Round
+from wager.decoding.text import TextStream
 
 PLAIN, BONUS = "plain", "bonus"  # sources of a token that no drafter proposed: a round without a draft, or with one
 
@@ -20,6 +21,7 @@ class Piece:
     tokens: tuple[int, ...]
     sources: tuple[str, ...]  # where each token came from: a drafter's name, 'bonus' or 'plain'
     round: Round | None  # None for the token that came out of the prompt's own forward
+    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     rounds: list[Round] = field(default_factory=list)
+    rejected: list[tuple[int, ...]] = field(default_factory=list)  # of each round: drafted tokens that were not taken
 
     @property
     def tokens_per_second(self) -> float:
@@ -50,6 +53,18 @@ class Generation:
         """Arm -> its share of the rounds, the most used first."""
         counts = Counter(str(r.arm) for r in self.rounds)
         return {arm: count / len(self.rounds) for arm, count in counts.most_common()}
+
+    def pieces(self, tokenizer: Any) -> list[list[Any]]:
+        """How the text came about, step by step; see ``token_view``."""
+        return token_view(self._steps(), tokenizer)
+
+    def _steps(self) -> Iterator[Piece]:
+        at = len(self.tokens) - sum(r.emitted for r in self.rounds)  # what came out of the prompt's own forward
+        yield Piece("", tuple(self.tokens[:at]), tuple(self.sources[:at]), None)
+        for played, rejected in zip(self.rounds, self.rejected, strict=True):
+            end = at + played.emitted
+            yield Piece("", tuple(self.tokens[at:end]), tuple(self.sources[at:end]), played, rejected)
+            at = end
 
     def summary(self) -> dict[str, Any]:
         """The figures as JSON."""
@@ -69,3 +84,31 @@ class Generation:
 def mean_tokens(rounds: Sequence[Round]) -> float:
     """Tokens emitted per round; 1 where there was none, as in plain decoding."""
     return sum(r.emitted for r in rounds) / len(rounds) if rounds else 1.0
+
+
+def token_view(steps: Iterable[Piece], tokenizer: Any) -> list[list[Any]]:
+    """Every step as JSON: its arm, each token's text and source, and the texts of the draft tokens not taken.
+
+    The first step, the token that came out of the prompt's own forward, has the arm ``off``. A character of several
+    tokens is the text of the last of them; of those before it the text is empty.
+    """
+    stream = TextStream(tokenizer)
+    shown: list[list[Any]] = []
+    last: list[int] = []
+    for step in steps:
+        arm = str(OFF if step.round is None else step.round.arm)
+        if not step.tokens:  # the end of a stream that was cut inside a character
+            continue
+        rejected = [_after(tokenizer, last, token) for token in step.rejected]
+        texts = [[stream.push([token]), source] for token, source in zip(step.tokens, step.sources, strict=True)]
+        shown.append([arm, texts, rejected])
+        last = [step.tokens[-1]]
+    if shown and (rest := stream.end()):
+        shown[-1][1][-1][0] += rest
+    return shown
+
+
+def _after(tokenizer: Any, before: list[int], token: int) -> str:
+    """The text of a token in its place: some tokenizers leave out the space before the first token of a text."""
+    start, whole = (str(tokenizer.decode(ids)) for ids in (before, [*before, token]))
+    return whole[len(start) :] if whole.startswith(start) else str(tokenizer.decode([token]))

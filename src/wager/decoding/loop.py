@@ -35,6 +35,7 @@ class Step(NamedTuple):
     tokens: list[int]
     accepted: int  # how many of them came from the round's drafter; the rest are the target's own
     round: Round | None  # None for the token that came out of the prompt's own forward
+    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take; of a tree those off its path
 
 
 @dataclass(slots=True)
@@ -125,10 +126,11 @@ class Loop:
             logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
             accepted, following, scores = self._accept(logits, draft)
             self.target.crop(len(self.text) + accepted)
-            kept = draft.tokens[:accepted]
+            kept, rejected = draft.tokens[:accepted], tuple(draft.tokens[accepted:])
         else:
             path, following, scores = self._verify_tree(draft, draft.parents)
             accepted, kept = len(path), [draft.tokens[at] for at in path]
+            rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
         verified = perf_counter()
         shared = self._overlap(scores, draft)  # while the text is what the draft goes on from
         tokens, seen = self._commit([*kept, following])
@@ -152,7 +154,7 @@ class Loop:
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - sum(asked.values())
-        return Step(tokens, min(accepted, len(tokens)), played)
+        return Step(tokens, min(accepted, len(tokens)), played, rejected)
 
     def _ask(self, room: int) -> tuple[dict[str, Draft], dict[str, float]]:
         """What the cheap drafters propose that are worth asking, and the seconds it took each."""

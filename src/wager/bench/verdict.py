@@ -1,0 +1,154 @@
+"""A run's figures in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wager.bench.summary import EVERY
+from wager.core import Arm
+
+FASTER, SLOWER, EVEN, UNTOLD = "faster", "slower", "no clear difference", "too few prompts"
+ENOUGH = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
+UNSTEADY = 1.6  # plain decoding of two prompts may differ by this factor before the machine is said to be busy
+Row = Mapping[str, Any]
+
+
+def standing(row: Row) -> str:
+    """Whether a method is faster than the first, slower, or neither beyond doubt."""
+    if row["interval"] is None or row["prompts"] < ENOUGH:
+        return UNTOLD
+    low, high = row["interval"]
+    return FASTER if low > 1 else SLOWER if high < 1 else EVEN
+
+
+def words(summary: Mapping[str, Any]) -> list[str]:
+    """The verdict: sentence after sentence, the most important first."""
+    if not summary["prompts"]:
+        return ["No prompt has been answered by every method yet, so there is nothing to compare."]
+    every = summary["tasks"][0]
+    rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
+    ours = headline(every["methods"])
+    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}."]
+    said += filter(None, (advice(summary), _tasks(summary, ours), _peers(every["methods"])))
+    said += filter(None, (_texts(summary.get("differences")), _busy(summary)))
+    return said
+
+
+def headline(rows: Sequence[Row]) -> Row:
+    """The method a user would take: auto, else the first policy, else the fastest after the first."""
+    policies = [row for row in rows if row["kind"] == "policy"]
+    auto = next((row for row in policies if row["method"].partition(":")[0] == "auto"), None)
+    return auto or next(iter(policies), None) or max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
+
+
+def advice(summary: Mapping[str, Any]) -> str:
+    """What to do."""
+    every = summary["tasks"][0]
+    rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
+    ours, best = headline(every["methods"]), every["best_arm"]
+    arms = [row for row in every["methods"] if row["kind"] in ("arm", "policy", "off")]
+    if every["prompts"] < ENOUGH:
+        return f"So few prompts tell too little; measure at least {ENOUGH}."
+    lost = ours["regret_interval"][0] > 0 if ours["regret_interval"] else False
+    if best is not None and best != ours["method"] and lost and standing(rows[best]) == FASTER:
+        return (
+            f"That single setting was clearly faster than `{ours['method']}`, which lost {ours['regret_seconds']:.1f} "
+            f"of its {ours['seconds']:.1f} s to it; take it with {option(best)} if your prompts are all like these."
+        )
+    if standing(ours) == FASTER:
+        return f"Take `{ours['method']}`: nothing has to be set." if ours["method"] == "auto" else ""
+    faster = [row for row in arms if standing(row) == FASTER]
+    if not faster:
+        return "Nothing is gained by speculating here: decode plainly, with `--policy off` or without wager."
+    first = max(faster, key=lambda row: float(row["speedup"]))["method"]
+    return f"`{first}` is faster beyond doubt; more prompts would tell whether `{ours['method']}` is."
+
+
+def _stands(row: Row) -> str:
+    name, times = f"`{row['method']}`", f"{row['speedup']:.2f}x"
+    if standing(row) == UNTOLD:
+        count = "one prompt" if row["prompts"] == 1 else f"{row['prompts']} prompts"
+        return f"{name} ran at {times} the speed of plain decoding on the {count} measured"
+    span = f"95 % interval {row['interval'][0]:.2f}x to {row['interval'][1]:.2f}x"
+    return {
+        FASTER: f"{name} is {times} faster than plain decoding ({span})",
+        SLOWER: f"{name} is slower than plain decoding: {times} its speed ({span})",
+        EVEN: f"{name} makes no clear difference to plain decoding: {times} its speed ({span})",
+    }[standing(row)]
+
+
+def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
+    """The best single setting in hindsight."""
+    best = every["best_arm"]
+    if best is None or best == ours["method"]:
+        return ""
+    times = f"{rows[best]['speedup']:.2f}x"
+    if best == "off":
+        if not any(row["kind"] == "arm" for row in every["methods"]):
+            return f"; wager's own plain decoding, `off`, runs at {times}"
+        return f"; no single draft setting tried here beats `off`, wager's own plain decoding: {times}"
+    return f"; your best single setting would have been {spoken(best)}: {times}"
+
+
+def spoken(arm: str) -> str:
+    """An arm in words."""
+    if arm == "off":
+        return "`off`, no drafts"
+    played = Arm.parse(arm)
+    tree = f" in trees of {played.tree.nodes}" if played.tree else ""
+    return f"{played.drafter}, length {played.length}{tree}"
+
+
+def option(arm: str) -> str:
+    """How `wager generate` is told to play this arm and nothing else."""
+    if arm == "off":
+        return "`--policy off`"
+    played = Arm.parse(arm)
+    tree = f",tree={played.tree}" if played.tree else ""
+    return f"`--drafters {played.drafter} --policy fixed:drafter={played.drafter},length={played.length}{tree}`"
+
+
+def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
+    """Where it gains most and least."""
+    gains = {
+        task["task"]: row["speedup"]
+        for task in summary["tasks"]
+        for row in task["methods"]
+        if task["task"] != EVERY and row["method"] == ours["method"]
+    }
+    if len(gains) < 2:
+        return ""
+    most, least = max(gains, key=lambda task: gains[task]), min(gains, key=lambda task: gains[task])
+    return f"It gains most on {most} ({gains[most]:.2f}x) and least on {least} ({gains[least]:.2f}x)."
+
+
+def _peers(rows: Sequence[Row]) -> str:
+    told = [
+        f"{row['method'].replace('transformers ', '')} {row['speedup']:.2f}x" for row in rows if row["kind"] == "peer"
+    ]
+    return f"transformers' own ways to speculate: {', '.join(told)}." if told else ""
+
+
+def _texts(differences: Mapping[str, Any] | None) -> str:
+    """Whether the texts were plain decoding's."""
+    if differences is None:
+        return ""
+    many, parted = differences["answers"], differences["texts"]
+    if not parted:
+        return f"All {many} texts are plain decoding's own, token for token."
+    if not differences["unexplained"]:
+        return f"{parted} of {many} texts part from plain decoding's, each where two logits tie within float error."
+    return (
+        f"{differences['unexplained']} of {many} texts differ from plain decoding's, and no tie of two logits explains "
+        "it: this is a bug, please report it."
+    )
+
+
+def _busy(summary: Mapping[str, Any]) -> str:
+    if summary["unsteady"] <= UNSTEADY:
+        return ""
+    return (
+        f"Plain decoding itself was {summary['unsteady']:.1f} times as fast on one prompt as on another: something "
+        "else uses this machine, so trust the intervals more than the figures."
+    )

@@ -1,0 +1,54 @@
+"""`wager report`: one page of charts from result files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from wager.cli.files import check_writable
+
+
+def command(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN…",
+            help="Runs, traces, texts and results, in any mix; a folder stands for the run.json in it.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    live: Annotated[
+        Path | None,
+        typer.Option(help="Follow this trace while it is written; the page loads itself anew.", show_default=False),
+    ] = None,
+    every: Annotated[float, typer.Option(help="With --live: seconds between two pages.")] = 3.0,
+    idle: Annotated[
+        float, typer.Option(help="With --live: the trace is finished when nothing came for so long.")
+    ] = 60.0,
+) -> None:
+    """Make one self-contained page of charts from runs, traces and results."""
+    from wager.report.live import follow
+    from wager.report.page import render, write
+    from wager.report.read import READS, read
+
+    given = list(files or ())
+    if (live is None) == (not given):
+        raise ValueError(f"name files to report, or one trace with --live; a report reads {READS}")
+    if not every >= 0.2 or not idle >= every:
+        raise ValueError(f"--every is at least 0.2 seconds and --idle no less than it, not {every} and {idle}")
+    check_writable(out)
+    clash = next((path for path in [*given, *([live] if live else [])] if path.resolve() == out.resolve()), None)
+    if clash is not None:
+        raise ValueError(f"{out} is one of the files to read; name another page with -o")
+    told = Console(stderr=True, highlight=False)
+    if live is not None:
+        told.print(f"following {live}; open {out} in a browser, and end with Ctrl-C", markup=False, soft_wrap=True)
+        with told.status("waiting for rounds …") as status:
+            follow(live, out, every=every, idle=idle, told=status.update)
+    else:
+        write(out, render([read(path) for path in given]))
+    told.print(f"wrote {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)

@@ -1,0 +1,98 @@
+"""Any file a report can show, read: what it is is told by what it holds, not by its name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wager.core import trace as traces
+from wager.report import from_replay, from_results, from_run, from_trace
+from wager.report.views import SIMULATION, Material, Source
+
+READS = (
+    "a run (wager bench), a trace (wager generate --trace), a text (wager generate --json), or the JSON of "
+    "wager bench generate, engine, versus or drafters, of wager simulate or wager replay"
+)
+
+# What a file is, by keys that it must hold; the first that fits.
+KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source], Material]], ...] = (
+    ("a generated text", ("text", "sources", "summary"), from_results.generated),
+    ("servers compared", ("compared", "turns"), from_results.served),
+    ("an engine measured", ("widths", "own_seconds_per_round"), from_results.engine),
+    (SIMULATION, ("marks", "best_fixed_arm", "policies"), from_results.simulated),
+    ("recorded texts replayed", ("rows", "tasks", "best_fixed_arm", "cost"), from_replay.replayed),
+    ("methods compared", ("methods", "prompts", "max_tokens"), from_results.compared),
+)
+
+
+def read(path: Path) -> Material:
+    """Everything a file holds that a report can show; one sentence where it cannot be read."""
+    if path.is_dir():
+        path = path / "run.json"
+    try:
+        content = _text(path)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text; a report reads {READS}") from None
+    first = content.split("\n", 1)[0]
+    if f'"{traces.FORMAT}"' in first:
+        return _guarded(path, "a trace", lambda: from_trace.traced(path))
+    try:
+        held = json.loads(content, parse_constant=_refused)
+    except ValueError:
+        raise ValueError(f"{path} is neither JSON nor a trace; a report reads {READS}") from None
+    if not isinstance(held, dict):
+        raise ValueError(f"{path} holds no JSON object; a report reads {READS}")
+    if held.get("format") == from_run.FORMAT:
+        if held.get("version") != from_run.VERSION:
+            raise ValueError(
+                f"{path} is a run of version {held.get('version')!r}; this wager reads version {from_run.VERSION}, "
+                "so run the command in it again"
+            )
+        source = _source(path, "a run", held)
+        return _guarded(path, "a run", lambda: from_run.ran(from_run.with_answers(held, path), source))
+    for kind, keys, make in KINDS:
+        if all(key in held for key in keys):
+            source = _source(path, kind, held)
+            return _guarded(path, kind, lambda make=make, source=source: make(held, source))  # type: ignore[misc]
+    known = f" (it was written by: {held['command']})" if isinstance(held.get("command"), str) else ""
+    raise ValueError(f"{path} holds nothing a report shows{known}; it reads {READS}")
+
+
+def _refused(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError):
+            raise ValueError(f"{path} is a gzip file that does not unpack; make it again") from None
+    return content.decode("utf-8")
+
+
+def _source(path: Path, kind: str, held: dict[str, Any]) -> Source:
+    said = {key: held[key] if isinstance(held.get(key), str) else "" for key in ("command", "date", "machine")}
+    device = held.get("device")
+    if isinstance(device, str):
+        said["machine"] = f"{device}; {said['machine']}" if said["machine"] else device
+    complete = held.get("complete") is not False
+    return Source(path.name, kind, said["command"], said["date"], said["machine"], complete)
+
+
+def _guarded(path: Path, kind: str, make: Callable[[], Material]) -> Material:
+    """What ``make`` makes, or one sentence that names the file and what it lacks."""
+    try:
+        return make()
+    except traces.TraceError as error:
+        raise ValueError(f"{error}; record it again") from None
+    except KeyError as error:
+        raise ValueError(f"{path} looks like {kind} but lacks {error}; run the command that wrote it again") from None
+    except (TypeError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
+        raise ValueError(
+            f"{path} looks like {kind} but does not hold together ({error}); run the command that wrote it again"
+        ) from None

@@ -1,0 +1,119 @@
+"""The token view: a text with every token in the colour of the drafter that brought it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+from wager.report.charts import tip
+from wager.report.colours import Palette
+from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
+from wager.report.views import Text, TextRound
+
+OWN = {"bonus": "bonus: the target's own, after a draft", "plain": "plain: a round without a draft"}
+
+
+def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
+    """Texts of one file, the first open."""
+    counts: Counter[str] = Counter(who for text in texts for r in text.rounds for _, who in r.tokens)
+    brought = [who for who in counts if who not in OWN]
+    total = sum(counts.values())
+    share = sum(counts[who] for who in brought) / total if total else 0.0
+    says = f"{share:.0%} of {plural(total, 'token')} came from a drafter. "
+    worded = all(text.worded for text in texts)
+    says += (
+        "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
+        if worded
+        else "This file does not hold the tokens' own texts; write it again with wager generate --json to see words."
+    )
+    parts = [_one(text, palette, is_open=i == 0) for i, text in enumerate(texts)]
+    switch = '<label class="switch"><input type="checkbox" class="rejections"> show rejected drafts in the text</label>'
+    any_rejected = any(r.rejected for text in texts for r in text.rounds)
+    rows: list[list[Cell]] = [
+        [OWN.get(who, who), Value(count, f"{count:,}"), Value(count / total, f"{count / total:.1%}")]
+        for who, count in counts.most_common()
+    ]
+    legend = [Key(who, palette.drafter(who)) for who in brought]
+    legend += [
+        Key(said, palette.drafter(who), "2 4", line=who == "bonus", hollow=who == "plain")
+        for who, said in OWN.items()
+        if who in counts
+    ]
+    return Figure(
+        "tokens",
+        "Where every token came from",
+        says,
+        texts[0].source,
+        Table(["source", "tokens", "share"], rows),
+        html=(switch if any_rejected else "") + "".join(parts),
+        legend=legend,
+    )
+
+
+def _one(text: Text, palette: Palette, *, is_open: bool) -> str:
+    tokens = sum(len(r.tokens) for r in text.rounds)
+    lost = sum(len(r.rejected) for r in text.rounds)
+    rounds = len(text.rounds) - _prompts_own(text.rounds[0]) if text.rounds else 0
+    said = f"{plural(tokens, 'token')} in {plural(rounds, 'round')}"
+    said += f", {plural(lost, 'drafted token')} rejected" if lost else ""
+    body, first = [], True
+    for i, played in enumerate(text.rounds):
+        told, rejected = _told(i, played), _rejected(played)
+        for piece, who in played.tokens:
+            index = "0" if first else "-1"
+            first = False
+            head = f"{_quoted(piece)}: {OWN.get(who, who)}" if text.worded else OWN.get(who, who)
+            kind = "t" if text.worded else "t block"
+            kind += f" {who}" if who in OWN else ""
+            if who in OWN:  # where the draft went on otherwise
+                body.append(rejected)
+                rejected = ""
+            body.append(
+                f'<span class="{kind}" style="--t:{palette.drafter(who)}" tabindex="{index}" data-round="{i}"'
+                f"{tip(f'{head}{chr(10)}{told}')}>{_shown(piece)}</span>"
+            )
+        body.append(rejected)
+    whole = f'<p class="whole">{escape(text.whole)}</p>' if not text.worded else ""
+    return (
+        f'<details class="text"{" open" if is_open else ""}><summary><b>{escape(text.title)}</b> '
+        f"<span>{said}</span></summary>"
+        f'<div class="tokens" role="group" aria-label="{escape(text.title)}">{"".join(body)}</div>{whole}</details>'
+    )
+
+
+def _rejected(played: TextRound) -> str:
+    """The drafts that were not taken, on one line, to be shown on demand."""
+    if not played.rejected:
+        return ""
+    said = escape("".join(played.rejected)).replace("\n", "↵")
+    return f'<span class="rejected" aria-hidden="true">{said}</span>'
+
+
+def _prompts_own(first: TextRound) -> bool:
+    """Whether a text's first step is the token out of the prompt's own forward."""
+    return first.arm == "off"
+
+
+def _told(i: int, played: TextRound) -> str:
+    """What a token's round was."""
+    if i == 0 and _prompts_own(played):
+        return "from the prompt's own forward"
+    taken = sum(who not in OWN for _, who in played.tokens)
+    lines = [f"round {i}, {played.arm}" + (f": {taken} accepted" if played.arm != "off" else "")]
+    if played.rejected:
+        lines.append(f"rejected: {_quoted(''.join(played.rejected))}")
+    elif played.arm != "off" and not taken:
+        lines.append("nothing was drafted")
+    return "\n".join(lines)
+
+
+def _quoted(piece: str) -> str:
+    return "“" + piece.replace("\n", "↵") + "”" if piece else "no text of its own"
+
+
+def _shown(piece: str) -> str:
+    """A token in the text; a line's end can be seen, and so can a token that is part of a character only."""
+    if not piece:
+        return '<i class="sign">·</i>'
+    return escape(piece).replace("\n", '<i class="sign">↵</i>\n')

@@ -1,0 +1,185 @@
+"""What a report can show, whatever file it came from: one small type for each kind of figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+SIMULATION = "a simulation"  # a source's kind that figures name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where numbers come from: the file and the command that wrote it."""
+
+    file: str  # its name, no folder
+    kind: str  # what it is, in words
+    command: str = ""
+    date: str = ""
+    machine: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number with the range it lies in, where that is known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to decode, and how many times as fast as the base it is."""
+
+    name: str
+    kind: str  # 'plain', 'peer', 'off', 'arm', 'policy' or 'bound'
+    overall: Measure
+    tasks: Mapping[str, Measure]
+
+
+@dataclass(frozen=True, slots=True)
+class Speedups:
+    """Methods on tasks, as ratios to the speed of one of them."""
+
+    source: Source
+    base: str
+    tasks: Sequence[str]
+    methods: Sequence[Method]
+    interval: str  # what low and high are; empty where there are none
+    task_interval: str
+    how: str  # how the ratios were made
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line: y over x, with half widths of its band where known."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    half: Sequence[float] = ()
+    reference: bool = False  # a bound or a baseline, drawn apart
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What policies lost against the best fixed arm, cumulative."""
+
+    source: Source
+    best: str
+    unit: str  # 'rounds' or 'seconds'
+    curves: Sequence[Curve]  # over tokens generated
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Arms in the order they were played."""
+
+    source: Source
+    who: str  # the policy
+    arms: Sequence[str]  # one a round
+    marks: Sequence[tuple[int, str]] = ()  # round at which something begins, and what
+    batches: Sequence[int] = ()  # requests in each round's step; empty: always one
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The share of rounds that each arm had, by policy or task, where the order is not known."""
+
+    source: Source
+    rows: Mapping[str, Mapping[str, float]]  # row -> arm -> share
+    what: str  # what a row is
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Rounds by what they say of a drafter: (tokens deep it drafted, tokens accepted)."""
+
+    source: Source
+    pairs: Mapping[str, Sequence[tuple[int, int]]]  # drafter -> one pair a round
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one verification by its width in tokens."""
+
+    source: Source
+    lines: Mapping[str, Mapping[int, Measure]]  # who -> width -> seconds
+    interval: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRow:
+    """One method under one load."""
+
+    method: str
+    point: str
+    latency: Measure | None  # seconds, over repetitions
+    ratio: Measure | None  # throughput beside no speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Servers under loads."""
+
+    source: Source
+    points: Sequence[str]  # in order; numbers are requests in flight
+    methods: Sequence[str]
+    rows: Sequence[LoadRow]
+    table: Sequence[Sequence[int]]  # vLLM's own: from, to, length
+    differ: int
+    texts: int
+
+    def at(self, method: str, point: str) -> LoadRow | None:
+        """One cell."""
+        return next((row for row in self.rows if (row.method, row.point) == (method, point)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TextRound:
+    """One round of a text: the arm, its tokens with where each came from, and the drafts that were not taken."""
+
+    arm: str
+    tokens: Sequence[tuple[str, str]]  # (text, source); source is a drafter, 'bonus' or 'plain'
+    rejected: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A generated text, round by round."""
+
+    source: Source
+    title: str
+    rounds: Sequence[TextRound]
+    worded: bool = True  # whether the tokens' own texts are known
+    whole: str = ""  # the text, where the tokens' own texts are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Big:
+    """One of the big figures at the top."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Material:
+    """Everything one file holds that a report can show."""
+
+    source: Source
+    verdict: Sequence[str] = ()
+    figures: Sequence[Big] = ()
+    speedups: list[Speedups] = field(default_factory=list)
+    regrets: list[Regret] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    shares: list[Shares] = field(default_factory=list)
+    drafted: list[Drafted] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)

@@ -1,0 +1,69 @@
+"""Prompts in other words: the instruction around a question is rephrased, the question itself stays."""
+
+from __future__ import annotations
+
+import random
+import re
+
+# task -> how its instruction begins, and other ways to say the same
+INSTRUCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "translation": (
+        r"^Translate (?P<a>\w+) (?:in)?to (?P<b>\w+)(?: the following)?[^:\n]*:\s*",
+        (
+            "Convert this text from {a} to {b}: ",
+            "What does this {a} sentence say in {b}? ",
+            "I need the {b} version of these {a} words: ",
+        ),
+    ),
+    "summarization": (
+        r"^(?:Summarize|Summarise)(?: this article)?[^:\n]*[:.]\s*",
+        (
+            "Provide a concise overview of the following text: ",
+            "What are the main points here? ",
+            "Boil this down to what matters: ",
+        ),
+    ),
+    "humaneval": (
+        r"^Complete this Python function\. Write out the whole function\.\s*",
+        (
+            "Here is the start of a Python function. Finish it and show all of it.\n\n",
+            "Please fill in the body of the function below and print it in full.\n\n",
+            "The following Python code stops too early; go on until the function is whole.\n\n",
+        ),
+    ),
+    "xsum": (
+        r"^Summarize this article in a few sentences\.\s*",
+        ("Tell me briefly what this report says.\n\n", "Give the gist of the following news story.\n\n"),
+    ),
+}
+AROUND = (
+    ("Could you help me with this? ", ""),
+    ("", "\n\nPlease explain as you go."),
+    ("Here is something I would like an answer to. ", ""),
+    ("", "\n\nTake your time and answer it well."),
+    ("A friend asked me this, and I do not know what to say: ", ""),
+)
+
+
+def rephrased(task: str, text: str, seed: int) -> str:
+    """The prompt with its instruction in other words; the same seed gives the same words."""
+    dice = random.Random(f"{seed} {task}")
+    begins, others = INSTRUCTIONS.get(task, ("", ()))
+    found = re.match(begins, text, flags=re.IGNORECASE) if others else None
+    if found is not None and found.end() > 0:
+        return dice.choice(others).format(**found.groupdict()) + text[found.end() :]
+    before, after = dice.choice(AROUND)
+    return f"{before}{text}{after}"
+
+
+def lengthened(texts: list[str], words: int) -> str:
+    """Several questions of one kind as one long one of about so many words, under the instruction of the first."""
+    head, _, first = texts[0].partition(":")
+    if not first:
+        head, first = "Answer all of this", texts[0]
+    joined: list[str] = []
+    for text in [first, *(t.partition(":")[2] or t for t in texts[1:])]:
+        joined.append(text.strip())
+        if sum(len(t.split()) for t in joined) >= words:
+            break
+    return f"{head}: " + " ".join(joined)

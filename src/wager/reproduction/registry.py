@@ -1,0 +1,27 @@
+"""Every experiment by name, in the order of the papers."""
+
+from __future__ import annotations
+
+from wager.reproduction import banditspec, metasd, nightjar, onthefly
+from wager.reproduction.base import Experiment
+
+PAPERS = {
+    "banditspec": "BanditSpec",
+    "onthefly": "On-the-fly adaptation",
+    "nightjar": "Nightjar",
+    "metasd": "MetaSD",
+}
+_ALL = (*banditspec.EXPERIMENTS, *onthefly.EXPERIMENTS, *nightjar.EXPERIMENTS, *metasd.EXPERIMENTS)
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+
+
+def chosen(names: list[str]) -> list[Experiment]:
+    """The experiments of these names; a paper's key stands for all of its own."""
+    found: dict[str, Experiment] = {}
+    for name in names:
+        own = [e for e in _ALL if e.name == name or e.paper == name]
+        if not own:
+            near = [e.name for e in _ALL if e.paper == name.partition("-")[0]] or list(PAPERS)
+            raise ValueError(f"unknown experiment {name!r}; choose from {', '.join(near)}")
+        found |= {experiment.name: experiment for experiment in own}
+    return list(found.values())
