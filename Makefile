@@ -8,7 +8,7 @@ BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-policies bench-engine bench-auto bench-serving clean
+.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +35,9 @@ setup: $(READY)  ## make the environment
 demo: $(READY)  ## generate beside plain decoding: a text that copies, and one that does not
 	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --no-memory --show --compare
 	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --no-memory --show --compare
+
+docs: $(READY)  ## the documentation as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

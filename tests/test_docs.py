@@ -43,7 +43,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # Python that is compiled and not run, by its first line.
 NOT_RUN = {
-    "arm = policy.choose(context)": "the contract alone; docs/index.md runs it",
     "import openai": "asks a running server",
     "import vllm": "loads a model into vLLM",
     "client.chat.completions.create(": "asks a running server",

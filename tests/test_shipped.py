@@ -74,3 +74,16 @@ def test_no_text_changes_whoever_drafts(smollm2: Any) -> None:
         assert made.tokens == plain[0, ids.shape[1] :].tolist()
     assert set(policy.gained) == set(SPECS)
     assert sum(map(bool, policy.gained.values())) > len(SPECS) / 2, policy.gained  # each was played a few times only
+
+
+def test_one_that_may_be_missing_is_taken_where_it_lies_ready_and_left_out_elsewhere() -> None:
+    specs = ["suffix", "eagle:ofa?", "eagle:nobody?"]
+    assert shipped.expand(specs, "smollm2-135m") == ["suffix", "eagle:ofa"]
+    assert shipped.expand(specs, "another") == specs  # its weights may be known under another name
+    assert shipped.expand(specs, "another", lambda: "of other weights") == ["suffix"]
+    mark = head_file.read(FOLDER / "eagle-ofa").notes["target_fingerprint"]
+    assert shipped.expand(specs, "another", lambda: mark) == ["suffix", "eagle:ofa"]
+
+
+def test_the_head_drafts_unless_told_otherwise(smollm2: Any) -> None:
+    assert list(Decoder(*smollm2).drafters) == ["suffix", "prompt-lookup", "eagle:ofa"]

@@ -19,7 +19,7 @@ from wager.policies.registry import parse
 
 # As in Decoder, which cannot be asked here: importing it imports torch, and help should not wait for that.
 MODEL, POLICY, MAX_TOKENS = "smollm2-135m", "auto", 256
-DRAFTERS, LENGTHS = "suffix,prompt-lookup", "1,2,3,4,5,6,7,8"
+DRAFTERS, LENGTHS = "suffix,prompt-lookup,eagle:ofa?", "1,2,3,4,5,6,7,8"
 
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
@@ -121,7 +121,7 @@ MinP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Makes what is sampled repeatable; also the policy's seed.",
+        help="Makes draws repeatable, and texts where the same arms are played (--policy off); also the policy's seed.",
         rich_help_panel=_SAMPLING,
         show_default="drawn anew",
     ),
@@ -189,6 +189,7 @@ class Options:
         if shipped.available(self.model):  # else the model's weights tell what there is for it
             specs = shipped.expand(specs, self.model)
         parsed = [registry.parse(spec) for spec in specs]
+        open_ones = {name for spec, (name, _) in zip(specs, parsed, strict=True) if spec.endswith(shipped.MAYBE)}
         self.specs = [spec for spec, (name, _) in zip(specs, parsed, strict=True) if name != "off"]
         names = [name for name, _ in parsed if name != "off"]
         if len(set(names)) != len(names):
@@ -196,7 +197,8 @@ class Options:
         for name, value in parsed:
             if name == "retrieval":
                 Datastore.open(value).close()
-            shipped.known(f"{name}={value}" if value else name, self.model)
+            if name not in open_ones:
+                shipped.known(f"{name}={value}" if value else name, self.model)
         return names
 
     def _trees(self, chains: list[Arm]) -> list[Arm]:

@@ -103,6 +103,7 @@ def command(
                 "model": model,
                 "commands": commands,
                 "seconds": round(time.monotonic() - began, 1),
+                "runs_kept_from_before": len(tools.reused),
                 **outcome.json(),
             }
             if out is not None:

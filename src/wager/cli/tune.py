@@ -120,9 +120,8 @@ def _methods(options: Options, decoder: Any, target: Any, tokenizer: Any) -> tup
     """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
     from wager.bench.peers import decoder_method
 
-    specs = list(options.specs)
-    if "eagle:ofa" in shipped.available(options.model) and "eagle:ofa" not in specs:
-        specs.append("eagle:ofa")  # it lies ready: tell whether it would be better
+    plain = [spec.removesuffix(shipped.MAYBE) for spec in options.specs]
+    specs = [spec for spec in plain if registry.parse(spec)[0] in decoder.drafters]
     arms = [arm for spec in specs for arm in fixed_arms(spec)]
     named = suites.parse_methods(",".join(["transformers", "off"]))
     named += [suites.Named(arm, "arm") for arm in arms]

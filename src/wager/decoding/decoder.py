@@ -27,7 +27,7 @@ from wager.models.runner import Runner
 from wager.policies import build as build_policy
 from wager.policies.base import Policy
 
-DRAFTERS = ("suffix", "prompt-lookup")
+DRAFTERS = ("suffix", "prompt-lookup", "eagle:ofa?")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 POLICY = "auto"
 MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says

@@ -47,6 +47,7 @@ DRAFTERS: dict[str, Entry] = {
 SHIPPED: dict[str, str] = {
     "eagle:NAME": "An EAGLE head that lies ready for the target; eagle:* is all of them.",
     "draft:NAME": "A small model that lies ready for the target; draft:* is all of them.",
+    "eagle:NAME?": "The same where there is one, and nothing where there is none.",
 }
 
 
@@ -99,8 +100,11 @@ def build(
 def parse(spec: str) -> tuple[str, str]:
     """The name and the value of a specification, both checked; whether a shipped drafter is there is not.
 
-    A head or a model may be given a name of its own, to have several: ``eagle:mine=PATH``, ``draft:mine=MODEL``.
+    A head or a model may be given a name of its own, to have several: ``eagle:mine=PATH``, ``draft:mine=MODEL``. A
+    question mark after a shipped one, which may be missing then, is not part of its name.
     """
+    if shipped.split(spec) is not None:
+        spec = spec.removesuffix(shipped.MAYBE)
     name, equals, value = spec.partition("=")
     kind, colon, own = name.partition(":")
     if colon and kind in shipped.KINDS:

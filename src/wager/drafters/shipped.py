@@ -18,6 +18,7 @@ from wager.models.fingerprint import agree
 VARIABLE = "WAGER_DRAFTERS"  # names a place of one's own
 KINDS = {"eagle": "eagle-", "draft": "draft-"}  # how a specification begins, and how the folder's name does
 EVERY = "*"
+MAYBE = "?"  # after a specification: left out where there is none
 Mark = Callable[[], str]  # the target's fingerprint, worked out only where a name does not tell
 
 
@@ -83,10 +84,18 @@ def find(spec: str, target: str = "", mark: Mark | None = None) -> Shipped:
 
 
 def expand(specs: Sequence[Any], target: str = "", mark: Mark | None = None) -> list[Any]:
-    """The same specifications, with ``eagle:*`` and ``draft:*`` replaced by all there are; what is no text stays."""
+    """The same specifications, with ``eagle:*`` and ``draft:*`` replaced by all there are; what is no text stays.
+
+    One that ends with a question mark is left out where there is none; as long as only weights could tell, it stays.
+    """
     expanded: list[Any] = []
     for spec in specs:
         named = split(spec.strip()) if isinstance(spec, str) else None
+        if named is not None and named[1].endswith(MAYBE):
+            plain, found = spec.strip().removesuffix(MAYBE), available(target, mark)
+            if plain in found or (mark is None and not found):
+                expanded.append(plain if plain in found else spec.strip())
+            continue
         if named is None or named[1] != EVERY:
             expanded.append(spec)
             continue

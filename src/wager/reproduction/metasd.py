@@ -41,6 +41,13 @@ def mixed(quick: bool) -> tuple[Run, ...]:
     return (Generated(tasks, 2 if quick else 8, 72 if quick else 192, arms, (UCB, "discounted-ucb")),)
 
 
+def long_and_short(quick: bool) -> tuple[Run, ...]:
+    count, words, prompt = (2, 120, 512) if quick else (8, 240, 1024)
+    arms, tokens = runs.arms(SOME), (80, 40) if quick else (256, 128)
+    long = Generated(("translation",), count, tokens[0], arms, (UCB,), prompt=prompt, words=words)
+    return (long, Generated(("translation",), count, tokens[1], arms, (UCB,), prompt=prompt))
+
+
 def lengths(quick: bool) -> tuple[Run, ...]:
     return tuple(
         Replayed(runs.everything(quick), MODELS, (n,), (UCB,), labels=("humaneval", "debug_bench"))
@@ -149,18 +156,7 @@ EXPERIMENTS = (
         "translation of long texts",
         "On long texts UCB comes within a per cent of the best drafter, closer than on short ones.",
         WHITE + "German sentences of Spec-Bench joined to long ones. " + KEPT,
-        lambda quick: (
-            Generated(
-                ("translation",),
-                2 if quick else 8,
-                80 if quick else 256,
-                runs.arms(SOME),
-                (UCB,),
-                prompt=512,
-                words=120 if quick else 240,
-            ),
-            runs.heads(quick),
-        ),
+        long_and_short,
         judges.long_texts,
     ),
     Experiment(

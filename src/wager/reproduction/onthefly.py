@@ -73,7 +73,7 @@ def judge_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequ
 
 
 def selection(quick: bool) -> tuple[Run, ...]:
-    count, tokens = (3, 32) if quick else (12, 128)
+    count, tokens = (3, 24) if quick else (12, 128)
     single = f"fixed:drafter=draft:ofa,length={FIXED}"
     one = Generated(THREE, count, tokens, ("draft:ofa:1", "draft:ofa:2", "draft:ofa:5"), (OURS, single), alone=())
     every = tuple(f"{name}:{length}" for name in runs.MODELS for length in (1, 2, 5))

@@ -34,23 +34,23 @@ def arms(names: tuple[str, ...], length: int = 4) -> tuple[str, ...]:
 
 
 def heads(quick: bool) -> Generated:
-    """Every EAGLE head alone and MetaSD's ways to choose among them, at home and on two tasks that are nobody's."""
-    tasks = (*FIVE, "rag", "alpaca")
-    count, tokens, prompt = (1, 36, 192) if quick else (6, 128, 1024)
+    """Every EAGLE head alone and MetaSD's ways to choose among them, at home and on tasks that are nobody's."""
+    tasks = (*FIVE, "rag") if quick else (*FIVE, "rag", "alpaca")
+    count, tokens, prompt = (1, 24, 96) if quick else (6, 128, 1024)
     return Generated(tasks, count, tokens, arms(HEADS), (UCB, BE, EXP3, HALVING, RANDOM), prompt=prompt)
 
 
 def heads_reworded(quick: bool) -> Generated:
     """The same heads on prompts in other words, and a router."""
-    count, tokens, prompt = (1, 36, 192) if quick else (6, 128, 1024)
+    count, tokens, prompt = (1, 24, 96) if quick else (6, 128, 1024)
     alone = ("eagle:ofa:4",) if quick else None
     return Generated(FIVE, count, tokens, arms(HEADS), (UCB,), prompt=prompt, rephrase=True, route=True, alone=alone)
 
 
 def heads_routed(quick: bool) -> Generated:
     """The router beside MetaSD on prompts as they are, at home and abroad."""
-    tasks = (*FIVE, "rag", "alpaca")
-    count, tokens, prompt = (1, 36, 192) if quick else (6, 128, 1024)
+    tasks = (*FIVE, "rag") if quick else (*FIVE, "rag", "alpaca")
+    count, tokens, prompt = (1, 24, 96) if quick else (6, 128, 1024)
     return Generated(tasks, count, tokens, arms(HEADS), (UCB,), prompt=prompt, route=True, alone=())
 
 
