@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from wager.reproduction.base import Check
 from wager.reproduction.board import Board
@@ -87,8 +87,3 @@ def highest(values: dict[str, float], name: str, where: str, *, unit: str = "", 
         f"{name} is highest{near} {where}: {values[name]:,.4g}{others}{unit}",
         values[name] >= (1 - slack) * values[best],
     )
-
-
-def listed(words: Iterable[str]) -> str:
-    """Words in a row."""
-    return ", ".join(words)

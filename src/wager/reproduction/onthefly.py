@@ -193,7 +193,7 @@ def judge_trees(content: Result) -> Outcome:
             "depth is tried.",
         ),
         Check(
-            f"and beats plain decoding ({over:.2f}x)",
+            f"and no slower than plain decoding ({over:.2f}x)",
             over >= 1,
             "On a CPU verifying 17 tokens takes twice the time of one; the trees bring hardly more than twice "
             "the tokens.",
@@ -201,7 +201,9 @@ def judge_trees(content: Result) -> Outcome:
         Check(
             f"its tokens a round are no fewer ({board.mat(OURS):.2f} against {board.mat(deepest):.2f})",
             board.mat(OURS) >= board.mat(deepest),
-            "A shallower tree of the same size is wider, not longer: it is faster because it drafts in fewer steps.",
+            ONCE_OFF
+            if board.mat(OURS) < 1.1
+            else "A shallower tree of the same size is wider, not longer: it is faster as it drafts in fewer steps.",
         ),
     )
     return Outcome(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from wager.core import OFF, Arm
@@ -249,8 +249,3 @@ class Replayed:
                 for s in range(self.seeds)
             ]
         return {"methods": methods(found), "texts": len(texts), "cost": self.cost, "drafters": list(scenario.drafters)}
-
-
-def only(text: Text, names: Sequence[str]) -> Text:
-    """The text with these drafters."""
-    return replace(text, tracks={name: text.tracks[name] for name in names}, shared={})
