@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_files import ARMS, ONE, Tables, a_run, a_text, put, rounds_of, write_trace
 
+from wager.bench import verdict
 from wager.cli import main
 from wager.core import trace as traces
 from wager.report.charts import (
@@ -97,6 +98,15 @@ def test_whiskers_are_the_runs_own_intervals(run: Path) -> None:
         assert [method.overall.low, method.overall.high] == (row["interval"] or [None, None])
     assert methods[-1].overall.low is not None
     assert "95 % intervals" in render([read(run)])
+
+
+@pytest.mark.parametrize("kinds", [("plain", "peer", "off", "arm", "policy"), ("plain", "off", "arm"), ("plain",)])
+def test_the_big_figures_are_of_the_method_that_the_verdict_is_about(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    held = a_run()
+    for task in held["summary"]["tasks"]:
+        task["methods"] = [row for row in task["methods"] if row["kind"] in kinds]
+    about = verdict.headline(held["summary"]["tasks"][0]["methods"])
+    assert read(put(tmp_path / "run.json", held)).figures[0].label == f"{about['method']} over transformers"
 
 
 def test_regret_ends_where_the_runs_summary_says(run: Path) -> None:
@@ -382,6 +392,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "prose": ("hello", "neither JSON nor a trace"),
     "bytes": (b"\xff\xfe\x00\x01", "is not text"),
     "gzip": (b"\x1f\x8b\x08\x00rest", "does not unpack"),
+    "damaged gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\3garbage garbage", "does not unpack"),
     "not a number": (json.dumps({**a_text(), "summary": float("nan")}), "neither JSON nor a trace"),
     "list": ("[1, 2]", "no JSON object"),
     "stranger": ('{"command": "wager bench memory", "rows": []}', "written by: wager bench memory"),
@@ -427,7 +438,8 @@ def test_the_command_line(
         (tmp_path / "none.json",): "none.json",
         (run, "-o", run): "is one of the files to read",
         (run, "-o", tmp_path / "no" / "page.html"): "cannot write",
-        ("--live", run, "--every", "0"): "--every is at least",
+        ("--live", run, "--every", "0"): "--every is 0.2 to 3,600 seconds",
+        ("--live", run, "--every", "inf", "--idle", "inf"): "--every is 0.2 to 3,600 seconds",
         ("--live", run): "is not a wager trace",
     }.items():
         given_out = () if "-o" in wrong else ("-o", out)

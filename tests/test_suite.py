@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
@@ -12,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jinja2 import TemplateError
 from letters import Letters, writer
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from wager.bench import answers as maths
 from wager.bench import suite as suites
@@ -75,7 +78,7 @@ def play(folder: Path, model: Any, *, kill_at: int | None = None, methods: str =
     tokenizer = Letters()
     named = suites.parse_methods(methods)
     asked = suites.questions(PROMPTS, tokenizer, 64, "cpu")
-    head = suites.head(named, asked, {"machine": "m", "versions": {}}, suite="test", seed=1, max_tokens=TOKENS)
+    head = suites.head(named, asked, model, {"machine": "m", "versions": {}}, suite="test", seed=1, max_tokens=TOKENS)
     with Run(folder, head) as run:
         made = suites.build(named, model, tokenizer, tokens=100, seed=1)
         if kill_at is not None:
@@ -260,6 +263,18 @@ def test_a_run_with_other_settings_is_refused_by_name_unless_it_may_be_overwritt
     assert read(tmp_path / "wager-bench" / RUN)["max_tokens"] == 11
 
 
+def test_another_model_of_the_same_name_does_not_go_on_with_the_run(
+    bench: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench(*SMALL)[0] == 0
+    other = copy.deepcopy(model)
+    other.get_input_embeddings().weight.data.mul_(1.5)
+    monkeypatch.setattr("wager.models.load", lambda *_, **__: (other, Letters()))
+    code, _, err = bench(*SMALL)
+    assert code == 2
+    assert "other settings (the model's weights: they are not the same)" in err
+
+
 def test_an_interrupted_command_says_that_it_can_go_on(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +332,19 @@ def test_methods_are_read_as_they_are_written() -> None:
     ]
     two = suites.parse_methods("fixed:drafter=suffix,length=4")
     assert two[1].name == "fixed:drafter=suffix,length=4"
-    assert suites.arms_of(suites.parse_methods("auto"))[:3] == ["off", "suffix:1", "suffix:2"]
+
+
+def test_without_arms_of_their_own_policies_choose_among_those_of_generate(
+    bench: Any, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench(*SHORT, "--suite", "humaneval", "--methods", "off,auto")[0] == 0
+    assert read(tmp_path / "wager-bench" / RUN)["arms"] == [
+        "off",
+        *(f"{drafter}:{length}" for drafter in ("suffix", "prompt-lookup") for length in range(1, 9)),
+    ]
+    monkeypatch.setattr("wager.drafters.shipped.available", lambda *_: {"eagle:ofa": object()})
+    assert suites.arms_of(suites.parse_methods("auto"), model)[-8:] == [f"eagle:ofa:{n}" for n in range(1, 9)]
+    assert suites.arms_of(suites.parse_methods("auto,suffix:3"), model) == ["off", "suffix:3"]
 
 
 def test_a_head_is_played_only_where_it_lies_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,9 +360,18 @@ def test_transformers_assisted_gets_a_draft_model_made_of_the_target(model: Any,
     assert outline(run)[0][2] == outline(run)[1][2]
 
 
+def test_a_default_run_leaves_out_assisted_generation_where_no_draft_model_can_be_had(model: Any) -> None:
+    other = GPT2LMHeadModel(GPT2Config(vocab_size=128, n_embd=16, n_layer=4, n_head=2))
+    names = suites.parse_methods("transformers-assisted,off")
+    assert suites.without_impossible(names, model) == names
+    assert [m.name for m in suites.without_impossible(names, other)] == ["transformers", "off"]
+
+
 def test_paths_stay_out_of_the_command() -> None:
     said = "wager bench --out /home/me/made --data ~/data -m ./model --suite quick"
     assert without_paths(said) == "wager bench --out made --data data -m ./model --suite quick"
+    joined = "wager bench --out=/home/me/made --data=~/data --methods=fixed:length=4 --model=ORG/NAME"
+    assert without_paths(joined) == "wager bench --out=made --data=data --methods=fixed:length=4 --model=ORG/NAME"
 
 
 # -- prompts
@@ -362,6 +398,26 @@ def test_with_data_a_suite_reads_it(tmp_path: Path) -> None:
     (tmp_path / "humaneval.jsonl").write_text("".join(json.dumps({"prompt": f"def f{i}():"}) + "\n" for i in range(5)))
     assert len(workloads.suite_prompts("humaneval", tmp_path, None, 0)) == 5
     assert len(workloads.suite_prompts("humaneval", tmp_path, 2, 0)) == 2
+
+
+def test_data_without_a_prompt_and_records_of_another_shape_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "humaneval.jsonl"
+    path.write_text("")
+    with pytest.raises(ValueError, match="holds no prompt of humaneval"):
+        workloads.suite_prompts("humaneval", tmp_path, None, 0)
+    for line in ("[1]", "null", '{"prompt_": ""}', "not JSON"):
+        path.write_text(line)
+        with pytest.raises(ValueError, match=r"cannot read .*humaneval\.jsonl .* with prompt: HumanEval"):
+            workloads.suite_prompts("humaneval", tmp_path, None, 0)
+
+
+def test_a_conversation_that_the_models_template_refuses_is_said_in_one_sentence() -> None:
+    class Strict(Letters):
+        def apply_chat_template(self, *_: Any, **__: Any) -> Any:
+            raise TemplateError("roles must alternate")
+
+    with pytest.raises(ValueError, match="chat template refuses a prompt of qa: roles must alternate"):
+        Prompt("qa", "Why?", (("user", "Hm."),)).ids(Strict(), 64, "cpu")
 
 
 def test_tasks_take_turns() -> None:
@@ -456,6 +512,33 @@ def test_a_summary_tells_the_best_arm_and_the_regret_against_it() -> None:
     assert task["methods"] == every["methods"]
 
 
+def test_a_task_that_is_called_all_counts_its_prompts_once() -> None:
+    methods = [{"name": "transformers", "kind": "plain"}, {"name": "auto", "kind": "policy"}]
+    asked = [{"id": f"all-{n}", "task": "all"} for n in range(3)] + [{"id": "qa-0", "task": "qa"}]
+    answers = {(p["id"], m["name"]): Answer([1] * 20, 1.0, 20) for p in asked for m in methods}
+    summary = summarize(methods, asked, answers)
+    assert [(task["task"], task["prompts"]) for task in summary["tasks"]] == [("all", 4), ("all", 3), ("qa", 1)]
+    assert any(sentence.startswith("It gains most on all") for sentence in verdict.words(summary))
+
+
+def test_the_luckiest_of_many_arms_that_are_all_alike_is_seldom_called_clearly_faster() -> None:
+    dice = random.Random(0)
+    names = {"transformers": "plain", "auto": "policy"} | {f"suffix:{n}": "arm" for n in range(1, 10)}
+    methods = [{"name": name, "kind": kind} for name, kind in names.items()]
+    asked = [{"id": f"t-{n}", "task": "t"} for n in range(21)]
+    wrong = 0
+    for _ in range(60):
+        answers = {
+            (p["id"], m["name"]): Answer(
+                [1] * 20, dice.lognormvariate(0, 0.1) / (1.0 if m["kind"] == "plain" else 1.3), 20
+            )
+            for p in asked
+            for m in methods
+        }
+        wrong += "clearly faster" in verdict.advice(summarize(methods, asked, answers))
+    assert wrong <= 6, "one time in ten at most; with intervals for a single arm it is one in four"
+
+
 def test_prompts_that_not_all_have_answered_do_not_count() -> None:
     answers = {("a", "transformers"): Answer([1], 1.0, 1), ("a", "off"): Answer([1], 1.0, 1)}
     methods = [{"name": "transformers", "kind": "plain"}, {"name": "off", "kind": "off"}]
@@ -486,6 +569,14 @@ def test_the_verdict_when_a_single_setting_is_clearly_faster() -> None:
     assert "`--drafters suffix --policy fixed:drafter=suffix,length=4`" in said[1]
 
 
+def test_a_drafter_is_advised_as_it_was_given() -> None:
+    assert verdict.option("draft-model:3", ["suffix", "draft-model=ORG/SMALL"]).startswith(
+        "`--drafters draft-model=ORG/SMALL --policy fixed:drafter=draft-model,length=3"
+    )
+    assert verdict.option("eagle:mine:3", ["eagle:mine=a head"]).startswith("`--drafters 'eagle:mine=a head' ")
+    assert verdict.option("eagle:ofa:3", ["eagle:ofa?"]).startswith("`--drafters eagle:ofa ")
+
+
 def test_the_verdict_when_there_is_no_gain() -> None:
     said = verdict.words(
         summary_of({"transformers": 1.0, "off": 1.0, "suffix:4": 0.5, "auto": 1.0}, noise=0.2, prompts=40)
@@ -493,6 +584,12 @@ def test_the_verdict_when_there_is_no_gain() -> None:
     assert said[0].startswith("On this machine `auto` makes no clear difference to plain decoding: ")
     assert "no single draft setting tried here beats `off`" in said[0]
     assert said[1].startswith("Nothing is gained by speculating here: decode plainly")
+
+
+def test_a_wide_interval_is_not_taken_for_no_gain() -> None:
+    summary = summary_of({"transformers": 1.0, "off": 1.0, "suffix:4": 0.5, "auto": 1.4}, noise=0.8)
+    assert summary["tasks"][0]["methods"][-1]["interval"][1] > 1.2
+    assert verdict.advice(summary).startswith("Speculating shows no gain here, but one of up to ")
 
 
 def test_the_verdict_when_it_is_slower() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import heads
 import pytest
 import torch
 from letters import Letters, writer
@@ -187,12 +188,32 @@ def test_json_holds_the_verdict_and_every_figure(run: Any) -> None:
     assert content["summary"]["differences"]["unexplained"] == 0
 
 
+def test_every_head_that_lies_ready_by_the_models_weights_is_played_alone(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        heads.save(tmp_path / "drafters" / "elsewhere" / f"eagle-{name}", writer())
+    monkeypatch.setenv("WAGER_DRAFTERS", str(tmp_path / "drafters"))
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix,eagle:*", "--json")
+    assert code == 0, err
+    methods = [row["method"] for row in json.loads(out)["summary"]["tasks"][0]["methods"]]
+    assert methods[2:] == ["suffix:4", "suffix:8", "eagle:one:3", "eagle:two:3", "auto"]
+
+
+def test_a_model_that_holds_too_little_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = writer()
+    small.config.max_position_embeddings = 100
+    monkeypatch.setattr("wager.models.load", lambda *_, **__: (small, Letters()))
+    code, _, err = run("tiny", "--prompts", "mine.txt")
+    assert (code, "tiny holds 100 tokens: too few" in err) == (2, True)
+
+
 def test_bad_input_is_one_sentence(run: Any) -> None:
     for words, said in {
         ("tiny", "--minutes", "0"): "--minutes is above 0",
         ("tiny", "--prompts", "nowhere.txt"): "nowhere.txt",
         ("tiny", "--drafters", "nobody"): "unknown drafter 'nobody'",
-        ("tiny", "--prompts", "mine.txt", "--minutes", "0.0001"): "were too short for one prompt; try --minutes",
+        ("tiny", "--prompts", "mine.txt", "--minutes", "0.0001"): "were too short for one prompt; try --minutes 1\n",
     }.items():
         code, _, err = run(*words)
         assert code == 2

@@ -52,10 +52,16 @@ def ratio_interval(ours: Sequence[Answer], theirs: Sequence[Answer], *, seed: in
     return _middle((a[0] / a[1]) / (b[0] / b[1])) if len(ours) > 1 else None
 
 
-def regret_interval(ours: Sequence[Answer], best: Sequence[Answer], *, seed: int = 0) -> Interval | None:
-    """The 95 % interval of the regret, by bootstrap over prompts; None for a single one."""
+def regret_interval(
+    ours: Sequence[Answer], best: Sequence[Answer], *, seed: int = 0, among: int = 1
+) -> Interval | None:
+    """The 95 % interval of the regret, by bootstrap over prompts; None for a single one.
+
+    ``best`` was picked ``among`` so many by these very answers, and the luckiest of many looks better than it is: the
+    interval is as wide as it takes to hold for all of them at once (Bonferroni).
+    """
     a, b = _resampled(ours, best, seed=seed)
-    return _middle(a[1] - a[0] * b[1] / b[0]) if len(ours) > 1 else None
+    return _middle(a[1] - a[0] * b[1] / b[0], among) if len(ours) > 1 else None
 
 
 def _resampled(*methods: Sequence[Answer], seed: int) -> list[np.ndarray]:
@@ -69,6 +75,7 @@ def _resampled(*methods: Sequence[Answer], seed: int) -> list[np.ndarray]:
     return sums
 
 
-def _middle(values: np.ndarray) -> Interval:
-    low, high = np.quantile(values, (0.025, 0.975))
+def _middle(values: np.ndarray, among: int = 1) -> Interval:
+    tail = 0.025 / among
+    low, high = np.quantile(values, (tail, 1 - tail))
     return float(low), float(high)

@@ -26,6 +26,7 @@ RUN, ANSWERS, STATE, LOCK = "run.json", "answers.jsonl", "state", ".lock"
 SETTINGS = {
     "suite": "--suite",
     "model": "--model",
+    "weights": "the model's weights",
     "device": "the device",
     "dtype": "--dtype",
     "seed": "--seed",
@@ -105,7 +106,7 @@ class Run:
             if theirs == ours:
                 continue
             what = f"{name}: {_short(key, theirs)} there, {_short(key, ours)} here"
-            if key in ("prompts", "arms"):
+            if key in ("prompts", "arms", "weights"):
                 what = f"{name}: they are not the same"
             raise ValueError(
                 f"{self.folder} holds a run with other settings ({what}); give another --out, or --afresh to overwrite"

@@ -97,14 +97,22 @@ def default_methods(names: Sequence[str], model: str) -> list[Named]:
     return [method for method in parse_methods(",".join(names)) if ready(method)]
 
 
-def arms_of(methods: Sequence[Named]) -> list[str]:
+def arms_of(methods: Sequence[Named], model: Any) -> list[str]:
     """What policies choose from: the arms that are played alone, else those of `wager generate`; off is the first."""
     fixed = [method.name for method in methods if method.kind == "arm"]
     if not fixed and any(method.kind == "policy" for method in methods):
         from wager.decoding.decoder import DRAFTERS, LENGTHS
 
-        fixed = [f"{drafter}:{length}" for drafter in DRAFTERS for length in LENGTHS]
+        ready = shipped.expand(DRAFTERS, *_known(model))
+        fixed = [f"{drafter}:{length}" for drafter in ready for length in LENGTHS]
     return [str(OFF), *fixed]
+
+
+def _known(model: Any) -> tuple[str, shipped.Mark]:
+    """By what drafters that lie ready for a model are found."""
+    from wager.models.fingerprint import fingerprint
+
+    return getattr(model, "name_or_path", ""), lambda: fingerprint(model)
 
 
 def build(
@@ -117,7 +125,7 @@ def build(
     from wager.bench import peers
     from wager.decoding.arms import build_drafters
 
-    arms = arms_of(methods)
+    arms = arms_of(methods, model)
     written = {spec.partition("=")[0]: spec for spec in specs}
 
     def ours(name: str, policy: str, played: Sequence[str]) -> Method:
@@ -139,18 +147,30 @@ def build(
     return made
 
 
+def without_impossible(methods: Sequence[Named], model: Any) -> list[Named]:
+    """These methods, less assisted generation where there is no draft model for the target and none can be cut."""
+    from wager.models.shaped import SHAPED
+
+    cut = type(model).__name__ in SHAPED and model.config.num_hidden_layers > 1
+    return [method for method in methods if method.name != ASSISTED or cut or _drafts(model)]
+
+
 def _assistant(model: Any) -> Any:
     """A draft model for transformers: one that lies ready for the target, else some of the target's own layers."""
     from wager.bench.peers import truncated
     from wager.models import load_model
-    from wager.models.fingerprint import fingerprint
 
-    there = shipped.available(getattr(model, "name_or_path", ""), lambda: fingerprint(model))
-    drafts = [one for spec, one in there.items() if spec.startswith("draft:")]
+    drafts = _drafts(model)
     if not drafts:
         return truncated(model, max(1, model.config.num_hidden_layers // CUT))
     one = next((each for each in drafts if each.spec == "draft:ofa"), drafts[0])
     return load_model(one.folder, dtype=str(model.dtype).removeprefix("torch."), device=str(model.device))
+
+
+def _drafts(model: Any) -> list[shipped.Shipped]:
+    """The draft models that lie ready for it."""
+    there = shipped.available(*_known(model))
+    return [one for spec, one in there.items() if spec.startswith("draft:")]
 
 
 def questions(prompts: Sequence[Prompt], tokenizer: Any, longest: int, device: Any) -> list[Question]:
@@ -165,15 +185,18 @@ def questions(prompts: Sequence[Prompt], tokenizer: Any, longest: int, device: A
 
 
 def head(
-    methods: Sequence[Named], asked: Sequence[Question], described: Mapping[str, Any], **settings: Any
+    methods: Sequence[Named], asked: Sequence[Question], target: Any, described: Mapping[str, Any], **settings: Any
 ) -> dict[str, Any]:
-    """What a run's file says of how it is made."""
+    """What a run's file says of how it is made; ``target`` is the loaded model."""
+    from wager.models.fingerprint import fingerprint
+
     return {
         **settings,
         **described,
+        "weights": fingerprint(target),
         "methods": [method.json() for method in methods],
         "prompts": [question.json() for question in asked],
-        "arms": arms_of(methods),
+        "arms": arms_of(methods, target),
     }
 
 

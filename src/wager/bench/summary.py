@@ -25,15 +25,16 @@ def summarize(
     """
     names = [method["name"] for method in methods]
     whole = [prompt for prompt in prompts if all((prompt["id"], name) in answers for name in names)]
-    tasks: dict[str, list[str]] = {EVERY: [prompt["id"] for prompt in whole]}
+    tasks: dict[str, list[str]] = {}
     for prompt in whole:
         tasks.setdefault(prompt["task"], []).append(prompt["id"])
+    parts = [(EVERY, [prompt["id"] for prompt in whole]), *tasks.items()]  # a task of the user's may be called so too
     return {
         "base": names[0],
         "prompts": len(whole),
         "tasks": [
             _task(task, ids, methods, {name: [answers[at, name] for at in ids] for name in names}, seed)
-            for task, ids in tasks.items()
+            for task, ids in parts
             if ids
         ],
         "unsteady": _unsteady([answers[prompt["id"], names[0]] for prompt in whole]),
@@ -68,7 +69,7 @@ def _task(
         }
         if best is not None and method["kind"] in (*FIXED, "policy"):
             row["regret_seconds"] = regret(ours, by[best])
-            row["regret_interval"] = _rounded(regret_interval(ours, by[best], seed=seed))
+            row["regret_interval"] = _rounded(regret_interval(ours, by[best], seed=seed, among=len(fixed)))
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
     return {"task": task, "prompts": len(ids), "best_arm": best, "methods": rows}
 

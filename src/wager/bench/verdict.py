@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wager.bench.summary import EVERY
 from wager.core import Arm
 
 FASTER, SLOWER, EVEN, UNTOLD = "faster", "slower", "no clear difference", "too few prompts"
 ENOUGH = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
 UNSTEADY = 1.6  # plain decoding of two prompts may differ by this factor before the machine is said to be busy
+WORTH = 1.2  # a speed-up that is not ruled out as long as an interval reaches above it
 Row = Mapping[str, Any]
 
 
@@ -22,15 +23,18 @@ def standing(row: Row) -> str:
     return FASTER if low > 1 else SLOWER if high < 1 else EVEN
 
 
-def words(summary: Mapping[str, Any]) -> list[str]:
-    """The verdict: sentence after sentence, the most important first."""
+def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
+    """The verdict: sentence after sentence, the most important first.
+
+    ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name to be asked for.
+    """
     if not summary["prompts"]:
         return ["No prompt has been answered by every method yet, so there is nothing to compare."]
     every = summary["tasks"][0]
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours = headline(every["methods"])
     said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}."]
-    said += filter(None, (advice(summary), _tasks(summary, ours), _peers(every["methods"])))
+    said += filter(None, (advice(summary, specs), _tasks(summary, ours), _peers(every["methods"])))
     said += filter(None, (_texts(summary.get("differences")), _busy(summary)))
     return said
 
@@ -42,7 +46,7 @@ def headline(rows: Sequence[Row]) -> Row:
     return auto or next(iter(policies), None) or max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
 
 
-def advice(summary: Mapping[str, Any]) -> str:
+def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
     """What to do."""
     every = summary["tasks"][0]
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
@@ -54,12 +58,19 @@ def advice(summary: Mapping[str, Any]) -> str:
     if best is not None and best != ours["method"] and lost and standing(rows[best]) == FASTER:
         return (
             f"That single setting was clearly faster than `{ours['method']}`, which lost {ours['regret_seconds']:.1f} "
-            f"of its {ours['seconds']:.1f} s to it; take it with {option(best)} if your prompts are all like these."
+            f"of its {ours['seconds']:.1f} s to it; take it with {option(best, specs)} if your prompts are all like "
+            "these."
         )
     if standing(ours) == FASTER:
         return f"Take `{ours['method']}`: nothing has to be set." if ours["method"] == "auto" else ""
     faster = [row for row in arms if standing(row) == FASTER]
     if not faster:
+        most = max((row["interval"][1] for row in arms if row["kind"] != "off"), default=0.0)
+        if most > WORTH:
+            return (
+                f"Speculating shows no gain here, but one of up to {most:.2f}x is not ruled out: measure more prompts "
+                "on a quiet machine, and until then decode plainly."
+            )
         return "Nothing is gained by speculating here: decode plainly, with `--policy off` or without wager."
     first = max(faster, key=lambda row: float(row["speedup"]))["method"]
     return f"`{first}` is faster beyond doubt; more prompts would tell whether `{ours['method']}` is."
@@ -100,22 +111,23 @@ def spoken(arm: str) -> str:
     return f"{played.drafter}, length {played.length}{tree}"
 
 
-def option(arm: str) -> str:
+def option(arm: str, specs: Sequence[str] = ()) -> str:
     """How `wager generate` is told to play this arm and nothing else."""
     if arm == "off":
         return "`--policy off`"
     played = Arm.parse(arm)
     tree = f",tree={played.tree}" if played.tree else ""
-    return f"`--drafters {played.drafter} --policy fixed:drafter={played.drafter},length={played.length}{tree}`"
+    spec = next((spec for spec in specs if spec.partition("=")[0] == played.drafter), played.drafter)
+    return f"`--drafters {shlex.quote(spec)} --policy fixed:drafter={played.drafter},length={played.length}{tree}`"
 
 
 def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
     """Where it gains most and least."""
     gains = {
         task["task"]: row["speedup"]
-        for task in summary["tasks"]
+        for task in summary["tasks"][1:]  # the first is all of them
         for row in task["methods"]
-        if task["task"] != EVERY and row["method"] == ours["method"]
+        if row["method"] == ours["method"]
     }
     if len(gains) < 2:
         return ""

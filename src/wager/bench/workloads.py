@@ -44,7 +44,12 @@ class Prompt:
 
         ids: list[int]
         if getattr(tokenizer, "chat_template", None):
-            ids = tokenizer.apply_chat_template(self.messages, add_generation_prompt=True, return_dict=False)
+            from jinja2 import TemplateError
+
+            try:
+                ids = tokenizer.apply_chat_template(self.messages, add_generation_prompt=True, return_dict=False)
+            except TemplateError as error:
+                raise ValueError(f"the model's chat template refuses a prompt of {self.task}: {error}") from None
         else:
             ids = tokenizer("\n\n".join(message["content"] for message in self.messages)).input_ids
         if len(ids) > longest:
@@ -120,7 +125,7 @@ def prompts(
             lines = path.read_text(encoding="utf-8").splitlines()
             for task, text in (read(json.loads(line)) for line in lines if line.strip()):
                 by_task[task].append(text)
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise ValueError(
                 f"cannot read {path} ({type(error).__name__}); it holds one JSON record a line with {fields}: {origin}"
             ) from None
@@ -173,7 +178,10 @@ def suite_prompts(suite: str, folder: Path | None, count: int | None, seed: int)
     """The prompts of a suite, so many of each task or all: from the data folder, else those that come with wager."""
     tasks = suite_tasks(suite)
     if has_data(folder):
-        return prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
+        found = prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
+        if empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]:
+            raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")
+        return found
     if missing := [task for task in tasks if task not in KIND]:
         raise ValueError(f"suite {suite!r} needs data for {missing[0]}: pass --data DIR or set WAGER_DATA")
     return own_prompts(list(dict.fromkeys(KIND[task] for task in tasks)), count)

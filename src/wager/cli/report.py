@@ -38,8 +38,8 @@ def command(
     given = list(files or ())
     if (live is None) == (not given):
         raise ValueError(f"name files to report, or one trace with --live; a report reads {READS}")
-    if not every >= 0.2 or not idle >= every:
-        raise ValueError(f"--every is at least 0.2 seconds and --idle no less than it, not {every} and {idle}")
+    if not 0.2 <= every <= 3600 or not idle >= every:
+        raise ValueError(f"--every is 0.2 to 3,600 seconds and --idle no less than it, not {every} and {idle}")
     check_writable(out)
     clash = next((path for path in [*given, *([live] if live else [])] if path.resolve() == out.resolve()), None)
     if clash is not None:

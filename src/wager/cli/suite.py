@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
+WHOLE_PATH = re.compile(r"(^|^-[^=]*=)([/~].*)$", re.DOTALL)  # as a word, or as an option's value
 SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
 
 
@@ -88,11 +90,14 @@ def suite(
     from wager.bench.runs import Run
     from wager.cli.session import quietly
     from wager.models import load
+    from wager.models.runner import context_limit
 
     with quietly():
         with told.status(f"loading {model} …", spinner="dots"):
             target, tokenizer = load(model, dtype=dtype, device=device, progress=told.print)
-        held = getattr(target.config, "max_position_embeddings", None) or longest + tokens
+        if not methods:
+            named = suites.without_impossible(named, target)
+        held = context_limit(target)
         if held < 16 + tokens:
             raise ValueError(f"{model} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
         asked = suites.questions(chosen, tokenizer, min(longest, held - tokens), target.device)
@@ -103,6 +108,7 @@ def suite(
         head = suites.head(
             named,
             asked,
+            target,
             {**about, **ran},
             suite=name,
             model=model_name(model),
@@ -158,7 +164,7 @@ def _play(
     seed: int,
     told: Console,
 ) -> None:
-    """Play what is left; whatever stops it, what is there is saved and said."""
+    """Play what is left; where Ctrl-C stops it, what is there is saved and said."""
     total = len(methods) * len(asked)
     try:
         with progress(told, total, len(run.answers)) as tell:
@@ -225,9 +231,8 @@ def model_name(model: str) -> str:
 
 
 def without_paths(command: str) -> str:
-    """The command with the last part of every whole path only."""
-    words = shlex.split(command)
-    return shlex.join([Path(word).name if word.startswith((os.sep, "~")) else word for word in words])
+    """The command with the last part of every whole path only, also where it follows an equals sign."""
+    return shlex.join([WHOLE_PATH.sub(lambda found: found[1] + Path(found[2]).name, w) for w in shlex.split(command)])
 
 
 def show(summary: Mapping[str, Any]) -> None:

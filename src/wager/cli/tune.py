@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,6 +75,8 @@ def command(
     with quietly():
         session = open_session(options, told)
         target, tokenizer = session.decoder.model, session.tokenizer
+        if session.limit < 16 + MOST:
+            raise ValueError(f"{model} holds {session.limit:,} tokens: too few for answers of {MOST} and a prompt")
         asked = suites.questions(chosen, tokenizer, min(longest, session.limit - MOST), target.device)
         with told.status("warming up …", spinner="dots") as status:
             named, methods = _methods(options, session.decoder, target, tokenizer)
@@ -84,13 +87,13 @@ def command(
             )
         if not played:
             more = 2 * max(1.0, pace * tokens * len(methods) + monotonic() - began) / 60
-            raise ValueError(f"{minutes:g} minutes were too short for one prompt; try --minutes {more:.0f}")
+            raise ValueError(f"{minutes:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
         heads = [each.json() for each in named]
         summary = summarize(heads, [question.json() for question in asked[:played]], answers)
         summary |= checked(answers, methods, target, asked[:played])
         session.keep()
     every = summary["tasks"][0]["methods"]
-    said = [ANSWERS[verdict.standing(verdict.headline(every))], *verdict.words(summary)]
+    said = [ANSWERS[verdict.standing(verdict.headline(every))], *verdict.words(summary, options.specs)]
     took = monotonic() - began
     count = f"{played} of {len(asked)} prompts, {tokens} tokens an answer, {took:.0f} s"
     if as_json:
@@ -119,9 +122,9 @@ def command(
 def _methods(options: Options, decoder: Any, target: Any, tokenizer: Any) -> tuple[list[suites.Named], list[Method]]:
     """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
     from wager.bench.peers import decoder_method
+    from wager.models.fingerprint import fingerprint
 
-    plain = [spec.removesuffix(shipped.MAYBE) for spec in options.specs]
-    specs = [spec for spec in plain if registry.parse(spec)[0] in decoder.drafters]
+    specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
     arms = [arm for spec in specs for arm in fixed_arms(spec)]
     named = suites.parse_methods(",".join(["transformers", "off"]))
     named += [suites.Named(arm, "arm") for arm in arms]

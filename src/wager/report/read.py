@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def _text(path: Path) -> str:
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
-        except (OSError, EOFError):
+        except (OSError, EOFError, zlib.error):
             raise ValueError(f"{path} is a gzip file that does not unpack; make it again") from None
     return content.decode("utf-8")
 
