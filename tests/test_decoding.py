@@ -692,6 +692,45 @@ def test_hooks_added_and_removed_later_are_heeded() -> None:
     assert type(decoder.target) is type(fast)
 
 
+def _scaled(module: torch.nn.Module) -> None:
+    own = type(module).forward
+    module.forward = lambda *given, **named: own(module, *given, **named) * 0.1  # type: ignore[method-assign]
+
+
+def _hook_everything(model: Any) -> None:
+    def twice(module: Any, given: Any, out: Any) -> Any:
+        return out * 2 if type(module).__name__ == "LlamaMLP" else None
+
+    torch.nn.modules.module.register_module_forward_hook(twice)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: _scaled(model.model.layers[1].mlp),
+        lambda model: model.model.rotary_emb.inv_freq.mul_(1.5),
+        lambda model: setattr(model.model.layers[0].self_attn, "scaling", 3.0),
+        lambda model: setattr(model.model.layers[0].input_layernorm, "variance_epsilon", 9.0),
+        lambda model: model.lm_head.weight.data[17].mul_(40),
+        _hook_everything,
+    ],
+    ids=["forward", "buffer", "scaling", "epsilon", "a row of the head", "global hook"],
+)
+def test_whatever_is_changed_in_the_model_later_is_heeded(change: Callable[[Any], object]) -> None:
+    model = tiny()
+    decoder = wager.Decoder(model, policy="random")
+    before, fast = ours(decoder), decoder.target
+    assert ours(decoder) == before
+    assert decoder.target is fast, "nothing was changed yet"
+    try:
+        change(model)
+        after = ours(decoder)
+        check(model, PROMPT, after, plain(model))
+        assert after != before
+    finally:
+        torch.nn.modules.module._global_forward_hooks.clear()
+
+
 def test_tokens_added_to_the_vocabulary_later_are_taken() -> None:
     model = tiny()
     decoder = wager.Decoder(model, policy="random", drafters=[PromptLookup(), DraftModel(tiny(seed=1))])

@@ -10,7 +10,7 @@ import torch
 
 from wager import Decoder
 from wager.core import OFF, Arm, Context, Round
-from wager.drafters import shipped
+from wager.drafters import registry, shipped
 from wager.models import head_file
 
 FOLDER = Path(__file__).parents[1] / "drafters" / "smollm2-135m"
@@ -83,6 +83,13 @@ def test_one_that_may_be_missing_is_taken_where_it_lies_ready_and_left_out_elsew
     assert shipped.expand(specs, "another", lambda: "of other weights") == ["suffix"]
     mark = head_file.read(FOLDER / "eagle-ofa").notes["target_fingerprint"]
     assert shipped.expand(specs, "another", lambda: mark) == ["suffix", "eagle:ofa"]
+
+
+def test_what_may_be_missing_has_a_name() -> None:
+    for spec in ("eagle:?", "eagle:*?"):
+        with pytest.raises(ValueError, match="is written eagle:NAME"):
+            registry.parse(spec)
+    assert registry.parse("eagle:ofa?") == ("eagle:ofa", "")
 
 
 def test_the_head_drafts_unless_told_otherwise(smollm2: Any) -> None:

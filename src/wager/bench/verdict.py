@@ -73,7 +73,7 @@ def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
             )
         return "Nothing is gained by speculating here: decode plainly, with `--policy off` or without wager."
     first = max(faster, key=lambda row: float(row["speedup"]))["method"]
-    return f"`{first}` is faster beyond doubt; more prompts would tell whether `{ours['method']}` is."
+    return f"`{first}` was the fastest, and faster; more prompts would tell whether `{ours['method']}` is too."
 
 
 def _stands(row: Row) -> str:

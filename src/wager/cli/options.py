@@ -189,16 +189,14 @@ class Options:
         if shipped.available(self.model):  # else the model's weights tell what there is for it
             specs = shipped.expand(specs, self.model)
         parsed = [registry.parse(spec) for spec in specs]
-        open_ones = {name for spec, (name, _) in zip(specs, parsed, strict=True) if spec.endswith(shipped.MAYBE)}
         self.specs = [spec for spec, (name, _) in zip(specs, parsed, strict=True) if name != "off"]
         names = [name for name, _ in parsed if name != "off"]
         if len(set(names)) != len(names):
             raise ValueError(f"--drafters names one twice: {self.drafters!r}")
-        for name, value in parsed:
+        for spec, (name, value) in zip(specs, parsed, strict=True):
             if name == "retrieval":
                 Datastore.open(value).close()
-            if name not in open_ones:
-                shipped.known(f"{name}={value}" if value else name, self.model)
+            shipped.known(spec, self.model)
         return names
 
     def _trees(self, chains: list[Arm]) -> list[Arm]:

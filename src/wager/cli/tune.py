@@ -145,6 +145,7 @@ def _warm(methods: Sequence[Method], device: Any) -> float:
 
     paces = []
     for method in methods:
+        warm_up(method, device, FEWEST)  # the first call of all also loads what is loaded when it is needed
         before = monotonic()
         count = warm_up(method, device, FEWEST)
         paces.append((monotonic() - before) / count)

@@ -103,12 +103,12 @@ def parse(spec: str) -> tuple[str, str]:
     A head or a model may be given a name of its own, to have several: ``eagle:mine=PATH``, ``draft:mine=MODEL``. A
     question mark after a shipped one, which may be missing then, is not part of its name.
     """
-    if shipped.split(spec) is not None:
-        spec = spec.removesuffix(shipped.MAYBE)
+    maybe = shipped.split(spec) is not None and spec.endswith(shipped.MAYBE)
+    spec = spec.removesuffix(shipped.MAYBE) if maybe else spec
     name, equals, value = spec.partition("=")
     kind, colon, own = name.partition(":")
     if colon and kind in shipped.KINDS:
-        if not NAME.fullmatch(own) and not (own == shipped.EVERY and not equals):
+        if not NAME.fullmatch(own) and not (own == shipped.EVERY and not equals and not maybe):
             raise ValueError(f"drafter {spec!r} is written {kind}:NAME, {kind}:* or {kind}:NAME=PATH")
         if equals and not value:
             raise ValueError(f"drafter {spec!r} is written {kind}:NAME=PATH, or {kind}:NAME for one that is shipped")

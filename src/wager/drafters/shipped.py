@@ -68,6 +68,8 @@ def known(spec: str, target: str) -> None:
     """Refuse what is not there, as far as a target's name tells; whoever knows its weights decides the rest."""
     _, equals, value = spec.partition("=")
     if split(spec) is not None:
+        if spec.endswith(MAYBE):
+            return
         found = available(target)
         if found and spec not in found and not spec.endswith(f":{EVERY}"):
             raise ValueError(_missing(spec, target, found))
@@ -77,7 +79,7 @@ def known(spec: str, target: str) -> None:
 
 def find(spec: str, target: str = "", mark: Mark | None = None) -> Shipped:
     """The drafter that ``eagle:NAME`` or ``draft:NAME`` stands for."""
-    found = available(target, mark)
+    spec, found = spec.removesuffix(MAYBE), available(target, mark)
     if spec not in found:
         raise ValueError(_missing(spec, target, found))
     return found[spec]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from wager.models import packed
 from wager.models.runner import Runner, ancestry, seen
 from wager.models.shaped import Layer, shaped
 
+NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 NARROW = 32  # up to this width attention is two small products; above it, the fused kernel made for prompts
 
 
@@ -209,7 +211,7 @@ def attend_wide(
 
     Not by cuDNN, which plans for every new shape, and that takes longer than a short text.
     """
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+    with sdpa_kernel(NOT_CUDNN) if q.is_cuda else nullcontext():
         mixed = scaled_dot_product_attention(
             q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=len(q) != len(keys)
         )

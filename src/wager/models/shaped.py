@@ -16,6 +16,7 @@ from wager.models import packed
 log = logging.getLogger("wager")
 
 SHAPED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
 STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
 
 
@@ -49,7 +50,11 @@ def composed(model: Any) -> str:
     """What its modules and weights say against it."""
     if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
         return "its weights lie on several devices or have several dtypes"
+    if hooked_everywhere():
+        return "every module has hooks"
     for name, module in model.named_modules():
+        if "forward" in module.__dict__:
+            return f"{name or 'the model'} has a forward of its own"
         if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
             return f"{name or 'the model'} has hooks"
         if name.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
@@ -143,19 +148,25 @@ def shaped(model: Any) -> Shaped:
     return known
 
 
+def hooked_everywhere() -> bool:
+    """Whether torch runs hooks of someone's around every module there is."""
+    module = torch.nn.modules.module
+    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
+
+
 def outline(model: Any) -> tuple[object, ...]:
-    """Changes whenever a module, a hook or a weight does, but for what is written through ``.data``.
+    """Changes whenever a module, its forward, a hook, a weight or a buffer does, unless written through ``.data``.
 
     A request asks for it, so it walks the modules itself: torch's own walks take milliseconds.
     """
-    found: list[object] = []
+    found: list[object] = [hooked_everywhere()]
     waiting = [model]
     while waiting:
         module = waiting.pop()
         held = module.__dict__
         hooked = bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or "_hf_hook" in held)
-        found += (type(module), hooked)
-        for weight in held["_parameters"].values():
+        found += (type(module), hooked, id(held.get("forward")), *(held.get(name) for name in NUMBERS))
+        for weight in (*held["_parameters"].values(), *held["_buffers"].values()):
             if weight is not None:
                 found += (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
         waiting.extend(child for child in held["_modules"].values() if child is not None)
@@ -166,11 +177,16 @@ def stamp(model: Any) -> object:
     """Changes whenever a weight does.
 
     Writing through ``.data`` leaves address and version as they are, so where there are packed copies that could go
-    stale, on the CPU, a few numbers of each weight are looked at too.
+    stale, on the CPU, a few numbers of each weight are looked at too, and all of the output head's, where people write
+    the rows of tokens they add.
     """
     if model.device.type != "cpu":
         return outline(model)
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version, _glance(p)) for p in model.parameters()]
+    head = model.lm_head.weight
+    return [
+        (p.data_ptr(), 0 if p.is_inference() else p._version, float(p.detach().sum()) if p is head else _glance(p))
+        for p in model.parameters()
+    ]
 
 
 def _glance(weight: torch.Tensor) -> float:

@@ -113,7 +113,7 @@ def located(settings: Settings, model: str | Path, where: Path | str | None = No
     """
     where = resolve(model) if where is None else where
     found = []
-    for spec in settings.drafters:
+    for spec in shipped.expand(settings.drafters, str(model), lambda: fit.mark(where)):
         if shipped.split(spec):
             spec = f"{spec}={shipped.find(spec, str(model), lambda: fit.mark(where)).folder}"
         found.append(spec)
