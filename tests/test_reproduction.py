@@ -347,9 +347,9 @@ def test_the_command_lists_runs_and_writes(
     listed = capsys.readouterr().out
     assert all(name in listed for name in EXPERIMENTS)
     assert wager(monkeypatch, "nightjar-figure9", "--quick", "--out", "r/reproduction", "--json", "all.json") == 0
-    assert "Does the claim hold? yes." in capsys.readouterr().out
+    assert "Does the claim hold? cannot be tried here." in capsys.readouterr().out  # no trace at hand
     kept = json.loads((tmp_path / "r" / "reproduction" / "nightjar-figure9.json").read_text())
-    assert kept["holds"] == YES
+    assert kept["holds"] == UNTRIED
     assert kept["quick"]
     assert kept["command"].startswith("wager reproduce")
     assert json.loads((tmp_path / "all.json").read_text())["experiments"][0]["experiment"] == "nightjar-figure9"
@@ -364,6 +364,7 @@ def test_the_command_lists_runs_and_writes(
         (("metasd-table99",), "metasd-table2"),
         (("nightjar", "--all"), "leave out the names"),
         (("--doc", "page.md", "--results", "nowhere"), "no folder nowhere"),
+        (("nightjar-figure9", "--data", "nowhere"), "no folder nowhere"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -208,13 +208,18 @@ def play(
     *,
     tokens: int,
     seed: int = 0,
+    warming: Callable[[str], None] = lambda name: None,
 ) -> Iterator[tuple[Question, str]]:
-    """Answer what is not answered yet, every prompt with every method in turn; yields after each answer it keeps."""
+    """Answer what is not answered yet, every prompt with every method in turn; yields after each answer it keeps.
+
+    ``warming`` is told the name of each method that is warmed up first.
+    """
     from wager.bench import peers
 
     policies = [method["name"] for method in run.head["methods"] if method["kind"] == "policy"]
     shown = _shown(policies, asked)
     for method in methods:
+        warming(method.name)
         peers.warm_up(method, asked[0].ids.device, tokens)
         if method.decoder is not None:
             method.decoder.reset()  # what warming up taught is nobody's to use

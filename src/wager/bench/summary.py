@@ -51,6 +51,7 @@ def _task(
     plain = by[methods[0]["name"]]
     fixed = [method["name"] for method in methods if method["kind"] in FIXED]
     best = max(fixed, key=lambda name: tokens_per_second(by[name]), default=None)
+    off = next((by[method["name"]] for method in methods if method["kind"] == "off"), None)
     rows = []
     for method in methods:
         ours = by[method["name"]]
@@ -66,7 +67,12 @@ def _task(
             "seconds": sum(a.seconds for a in ours),
             "regret_seconds": None,
             "regret_interval": None,
+            "over_off": None,  # speed-up over wager's own plain decoding: what drafts bring
+            "over_off_interval": None,
         }
+        if off is not None and method["kind"] in ("arm", "policy"):
+            row["over_off"] = ratio(ours, off)
+            row["over_off_interval"] = _rounded(ratio_interval(ours, off, seed=seed))
         if best is not None and method["kind"] in (*FIXED, "policy"):
             row["regret_seconds"] = regret(ours, by[best])
             row["regret_interval"] = _rounded(regret_interval(ours, by[best], seed=seed, among=len(fixed)))

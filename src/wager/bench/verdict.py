@@ -11,15 +11,16 @@ from wager.core import Arm
 FASTER, SLOWER, EVEN, UNTOLD = "faster", "slower", "no clear difference", "too few prompts"
 ENOUGH = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
 UNSTEADY = 1.6  # plain decoding of two prompts may differ by this factor before the machine is said to be busy
+WILD = 3.0  # and by this one before nothing is concluded
 WORTH = 1.2  # a speed-up that is not ruled out as long as an interval reaches above it
 Row = Mapping[str, Any]
 
 
-def standing(row: Row) -> str:
-    """Whether a method is faster than the first, slower, or neither beyond doubt."""
-    if row["interval"] is None or row["prompts"] < ENOUGH:
+def standing(row: Row, interval: str = "interval") -> str:
+    """Whether a method is faster than the first, slower, or neither beyond doubt; or than ``off`` by its interval."""
+    if row[interval] is None or row["prompts"] < ENOUGH:
         return UNTOLD
-    low, high = row["interval"]
+    low, high = row[interval]
     return FASTER if low > 1 else SLOWER if high < 1 else EVEN
 
 
@@ -33,10 +34,13 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     every = summary["tasks"][0]
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours = headline(every["methods"])
-    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}."]
-    said += filter(None, (advice(summary, specs), _tasks(summary, ours), _peers(every["methods"])))
-    said += filter(None, (_texts(summary.get("differences")), _busy(summary)))
-    return said
+    texts = _texts(summary.get("differences"))
+    if summary["unsteady"] > WILD:
+        measured = f"What was measured, for what it is worth: `{ours['method']}` {ours['speedup']:.2f}x"
+        return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", texts))]
+    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs), _drafts(rows, ours)]
+    said += (_tasks(summary, ours), _peers(every["methods"]), texts, _busy(summary))
+    return [*filter(None, said)]
 
 
 def headline(rows: Sequence[Row]) -> Row:
@@ -87,6 +91,14 @@ def _stands(row: Row) -> str:
         SLOWER: f"{name} is slower than plain decoding: {times} its speed ({span})",
         EVEN: f"{name} makes no clear difference to plain decoding: {times} its speed ({span})",
     }[standing(row)]
+
+
+def _drafts(rows: Mapping[str, Row], ours: Row) -> str:
+    """How much of it the drafts bring, and how much wager's own forward."""
+    if ours.get("over_off") is None or "off" not in rows:
+        return ""
+    forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
+    return f"{forward}; drafts bring {ours['over_off']:.2f}x on top."
 
 
 def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
@@ -160,7 +172,10 @@ def _texts(differences: Mapping[str, Any] | None) -> str:
 def _busy(summary: Mapping[str, Any]) -> str:
     if summary["unsteady"] <= UNSTEADY:
         return ""
+    then = "trust the intervals more than the figures"
+    if summary["unsteady"] > WILD:
+        then = "nothing can be said; measure again when it is quiet"
     return (
         f"Plain decoding itself was {summary['unsteady']:.1f} times as fast on one prompt as on another: something "
-        "else uses this machine, so trust the intervals more than the figures."
+        f"else uses this machine, so {then}."
     )

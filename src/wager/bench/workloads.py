@@ -143,6 +143,10 @@ def prompts(
 def _folder(folder: Path | None) -> Path:
     """The folder of prompts: the one given, else prompts/ in the one that WAGER_DATA names."""
     if folder is not None:
+        if not folder.is_dir():
+            raise ValueError(
+                f"no folder {folder}; --data names one with prompts/, or with the files of prompts/ themselves"
+            )
         return folder / "prompts" if (folder / "prompts").is_dir() else folder
     named = os.environ.get("WAGER_DATA")
     if not named:

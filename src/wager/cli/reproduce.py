@@ -69,6 +69,8 @@ def command(
         _list(results)
         return
     wanted = list(EXPERIMENTS.values()) if every else chosen(names or [])
+    if data is not None and not data.is_dir():
+        raise ValueError(f"no folder {data}; --data names one with prompts/, and perhaps traces/ and corpora/")
     if json_file is not None:
         check_writable(json_file)
     if out is not None:

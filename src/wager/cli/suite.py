@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -167,9 +167,11 @@ def _play(
     """Play what is left; where Ctrl-C stops it, what is there is saved and said."""
     total = len(methods) * len(asked)
     try:
-        with progress(told, total, len(run.answers)) as tell:
+        with progress(told, total, len(run.answers)) as (tell, warming):
             saved = monotonic()
-            for question, method in suites.play(run, methods, asked, tokenizer, tokens=tokens, seed=seed):
+            for question, method in suites.play(
+                run, methods, asked, tokenizer, tokens=tokens, seed=seed, warming=warming
+            ):
                 tell(f"{question.id}: {method}")
                 if monotonic() - saved > SAVED:
                     run.save(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=seed))
@@ -181,16 +183,27 @@ def _play(
 
 
 @contextmanager
-def progress(told: Console, total: int, done: int = 0) -> Iterator[Any]:
-    """A bar with the time left; lines of text where there is no terminal. Yields what is to be called at each step."""
+def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """A bar with the time left; lines of text where there is no terminal.
+
+    Yields what is to be called after each answer, and what with each method that is warmed up before the first.
+    """
     if told.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, TextColumn("left"), console=told, transient=True) as bars:
             bar = bars.add_task("warming up", total=total, completed=done)
-            yield lambda what: bars.update(bar, advance=1, description=what)
+            yield (
+                lambda what: bars.update(bar, advance=1, description=what),
+                lambda name: bars.update(bar, description=f"warming up {name}"),
+            )
         return
     began = last = monotonic()
-    count = done
+    count, warmed = done, 0
+
+    def warming(name: str) -> None:
+        nonlocal began, warmed
+        began, warmed = monotonic(), warmed + 1
+        told.print(f"warming up {warmed}: {name}")
 
     def tell(what: str) -> None:
         nonlocal count, last
@@ -200,8 +213,7 @@ def progress(told: Console, total: int, done: int = 0) -> Iterator[Any]:
             left = (last - began) / (count - done) * (total - count)
             told.print(f"{count} of {total} answers, about {minutes(left)} left")
 
-    told.print(f"warming up; then {total - done} answers")
-    yield tell
+    yield tell, warming
 
 
 def minutes(seconds: float) -> str:

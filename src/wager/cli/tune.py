@@ -93,7 +93,9 @@ def command(
         summary |= checked(answers, methods, target, asked[:played])
         session.keep()
     every = summary["tasks"][0]["methods"]
-    said = [ANSWERS[verdict.standing(verdict.headline(every))], *verdict.words(summary, options.specs)]
+    head = verdict.headline(every)
+    answer = ANSWERS[verdict.standing(head, "over_off_interval" if head["over_off"] else "interval")]
+    said = [*([answer] if summary["unsteady"] <= verdict.WILD else []), *verdict.words(summary, options.specs)]
     took = monotonic() - began
     count = f"{played} of {len(asked)} prompts, {tokens} tokens an answer, {took:.0f} s"
     if as_json:

@@ -156,6 +156,10 @@ def judge_static(results: Sequence[Result]) -> Outcome:
 
 def judge_arrivals(results: Sequence[Result]) -> Outcome:
     """Requests come at a rate that changes manifold within minutes."""
+    if not results[0].get("traced", True):
+        return Outcome(
+            "no trace at hand: --data or WAGER_DATA names a folder with traces/", Figures(("requests a second",), ())
+        )
     rates = sorted(results[0]["rates"])
     low, high = (rates[round(share * (len(rates) - 1))] for share in (0.05, 0.95))
     checks = (

@@ -21,7 +21,8 @@ def chosen(names: list[str]) -> list[Experiment]:
     for name in names:
         own = [e for e in _ALL if e.name == name or e.paper == name]
         if not own:
-            near = [e.name for e in _ALL if e.paper == name.partition("-")[0]] or list(PAPERS)
-            raise ValueError(f"unknown experiment {name!r}; choose from {', '.join(near)}")
+            near = [e.name for e in _ALL if e.paper == name.partition("-")[0]]
+            known = ", ".join(near) or f"{', '.join(PAPERS)} or one of their own, such as {_ALL[0].name}"
+            raise ValueError(f"unknown experiment {name!r}; choose from {known}")
         found |= {experiment.name: experiment for experiment in own}
     return list(found.values())

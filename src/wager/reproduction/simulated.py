@@ -103,11 +103,8 @@ class Arrivals:
 
     def __call__(self, tools: Tools) -> dict[str, Any]:
         traces = tools.folder("traces")
-        if traces is None:
-            rng = np.random.default_rng(0)  # no trace at hand: bursts drawn from a rate that changes
-            rates = np.repeat([2.0, 8.0, 3.0, 12.0, 1.0, 6.0], 20)
-            counts = rng.poisson(rates * self.seconds).tolist()
-            return {"rates": [n / self.seconds for n in counts], "traced": False, "requests": int(sum(counts))}
+        if traces is None:  # traffic that is made up says nothing about traffic
+            return {"rates": [], "traced": False, "requests": 0}
         at = [arrival.at for arrival in load_trace(traces / TRACE)]
         windows = np.bincount((np.array(at) // self.seconds).astype(int))
         return {"rates": (windows / self.seconds).tolist()[:-1], "traced": True, "requests": len(at)}
