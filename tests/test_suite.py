@@ -631,7 +631,7 @@ def test_the_verdict_warns_of_a_busy_machine() -> None:
 def test_on_a_machine_that_is_wild_nothing_is_concluded() -> None:
     summary = {**summary_of({"transformers": 1.0, "off": 1.1, "suffix:4": 1.2, "auto": 1.4}), "unsteady": 50.8}
     first, second = verdict.words(summary)
-    assert first.startswith("Plain decoding itself was 50.8 times as fast on one prompt as on another")
+    assert first.startswith("Decoding without drafts was 50.8 times as fast on one prompt as on another")
     assert first.endswith("nothing can be said; measure again when it is quiet.")
     assert second.startswith("What was measured, for what it is worth: `auto` 1.")
 

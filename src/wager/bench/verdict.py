@@ -10,7 +10,7 @@ from wager.core import Arm
 
 FASTER, SLOWER, EVEN, UNTOLD = "faster", "slower", "no clear difference", "too few prompts"
 ENOUGH = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
-UNSTEADY = 1.6  # plain decoding of two prompts may differ by this factor before the machine is said to be busy
+UNSTEADY = 1.6  # decoding of two prompts without drafts may differ by this factor before the machine is said to be busy
 WILD = 3.0  # and by this one before nothing is concluded
 WORTH = 1.2  # a speed-up that is not ruled out as long as an interval reaches above it
 Row = Mapping[str, Any]
@@ -176,6 +176,6 @@ def _busy(summary: Mapping[str, Any]) -> str:
     if summary["unsteady"] > WILD:
         then = "nothing can be said; measure again when it is quiet"
     return (
-        f"Plain decoding itself was {summary['unsteady']:.1f} times as fast on one prompt as on another: something "
+        f"Decoding without drafts was {summary['unsteady']:.1f} times as fast on one prompt as on another: something "
         f"else uses this machine, so {then}."
     )
