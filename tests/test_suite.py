@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jinja2 import TemplateError
-from letters import Letters, writer
+from letters import Letters, called, writer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from wager.bench import answers as maths
@@ -24,7 +24,6 @@ from wager.bench.answers import Answer
 from wager.bench.runs import ANSWERS, RUN, STATE, Run, read
 from wager.bench.summary import summarize
 from wager.bench.workloads import Prompt
-from wager.cli import main
 from wager.cli.suite import without_paths
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,12 +48,7 @@ def bench(
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["wager", "bench", *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        return int(code or 0), *capsys.readouterr()
+        return called(capsys)
 
     return run
 

@@ -11,7 +11,7 @@ from typing import Any
 import heads
 import pytest
 import torch
-from letters import Letters, writer
+from letters import Letters, called, writer
 from rich.console import Console
 
 from wager.bench import workloads
@@ -19,7 +19,7 @@ from wager.bench.answers import Answer
 from wager.bench.peers import Method
 from wager.bench.suite import Question
 from wager.bench.workloads import Prompt
-from wager.cli import main, tune
+from wager.cli import tune
 from wager.cli.options import Options
 from wager.cli.session import open_session
 
@@ -152,12 +152,7 @@ def run(
 
     def command(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["wager", "tune", *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        return int(code or 0), *capsys.readouterr()
+        return called(capsys)
 
     return command
 

@@ -210,9 +210,7 @@ class Run:
             "summary": dict(summary or {}),
             "verdict": list(verdict),
         }
-        json.dumps(content, allow_nan=False)
-        kept.write(path, content)
-        path.chmod(0o644)
+        kept.write_text(path, json.dumps(content, allow_nan=False))
         self.complete = complete
         if complete:
             shutil.rmtree(self.folder / STATE, ignore_errors=True)

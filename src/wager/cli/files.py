@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import wager
+from wager.core import kept
 
 
 def provenance() -> dict[str, Any]:
@@ -45,13 +45,4 @@ def check_writable(path: Path) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
     text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
-    path = path.resolve()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".json")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+    kept.write_text(path, text)

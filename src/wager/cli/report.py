@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from wager.cli.files import check_writable
+from wager.core import kept
 
 
 def command(
@@ -32,7 +33,7 @@ def command(
 ) -> None:
     """Make one self-contained page of charts from runs, traces and results."""
     from wager.report.live import follow
-    from wager.report.page import render, write
+    from wager.report.page import render
     from wager.report.read import READS, read
 
     given = list(files or ())
@@ -50,5 +51,5 @@ def command(
         with told.status("waiting for rounds …") as status:
             follow(live, out, every=every, idle=idle, told=status.update)
     else:
-        write(out, render([read(path) for path in given]))
+        kept.write_text(out, render([read(path) for path in given]))
     told.print(f"wrote {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""JSON files that are always whole: how what a policy learned is kept."""
+"""Files that are always whole: what a policy learned, results, pages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,20 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
+    """Write it as JSON, for nobody but the user."""
+    write_text(path, json.dumps(content), mode=0o600)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write it beside the path, and onto the disk, before it takes the path's name: a reader never sees half."""
-    text = json.dumps(content)
+    path = path.resolve()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wager.core import kept
 from wager.core.trace import FORMAT
 from wager.report.from_trace import traced
-from wager.report.page import render, write
+from wager.report.page import render
 from wager.report.views import Material, Source
 
 BEGINS = f'{{"format": "{FORMAT}"'  # the first line of every trace
@@ -33,7 +34,7 @@ def follow(
     size, grew = trace.stat().st_size, clock()
     try:
         while True:
-            write(page, render([read], refresh=every, now=f"{datetime.now(UTC):%H:%M:%S} UTC"))
+            kept.write_text(page, render([read], refresh=every, now=f"{datetime.now(UTC):%H:%M:%S} UTC"))
             told(_line(read))
             sleep(every)
             try:
@@ -48,7 +49,7 @@ def follow(
                 break
     except KeyboardInterrupt:
         pass
-    write(page, render([read]))
+    kept.write_text(page, render([read]))
 
 
 def _read(trace: Path) -> Material:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 
 import wager
 from wager.report.charts import NONE
@@ -109,20 +106,6 @@ def render(materials: Sequence[Material], *, refresh: float | None = None, now: 
     )
     parts.append(f'<div id="tip" role="tooltip" hidden></div><script>{SCRIPT}</script></body></html>\n')
     return "".join(parts)
-
-
-def write(path: Path, page: str) -> None:
-    """Write the page beside its place, then move it there: no reader meets half of it."""
-    path = path.resolve()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".html")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _headline(lead: Material) -> str:

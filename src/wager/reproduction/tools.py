@@ -11,6 +11,7 @@ from typing import Any
 
 from wager.bench import workloads
 from wager.bench.workloads import KIND, MIXED, Prompt
+from wager.core import kept
 from wager.reproduction.base import Run, key
 from wager.reproduction.perturb import rephrased
 
@@ -44,9 +45,7 @@ class Tools:
             found = json.loads(json.dumps(run(self)))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                part = path.with_suffix(".part")
-                part.write_text(json.dumps(found), encoding="utf-8")
-                part.replace(path)
+                kept.write_text(path, json.dumps(found))
         self.done[name] = found
         return found
 
