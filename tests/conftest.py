@@ -36,6 +36,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured counts as measured on a quiet machine: the tests' own may be as busy as it likes."""
+    monkeypatch.setattr("wager.bench.verdict.WILD", float("inf"))
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedded model on the CPU in float32; made once per machine, in the user's own cache."""

@@ -39,7 +39,7 @@ def model() -> Any:
 
 @pytest.fixture
 def bench(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    calm: None, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """`wager bench` with the tiny model, in a folder of the test's own."""
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))

@@ -141,7 +141,7 @@ def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    calm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """`wager tune` with a tiny model and a cache of the test's own."""
     model = writer()
@@ -181,6 +181,16 @@ def test_json_holds_the_verdict_and_every_figure(run: Any) -> None:
         "transformers", "off", "suffix:4", "suffix:8", "auto",
     ]  # fmt: skip
     assert content["summary"]["differences"]["unexplained"] == 0
+
+
+def test_nothing_is_concluded_on_a_machine_that_is_busy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wager.bench.verdict.UNSTEADY", 0.0)
+    monkeypatch.setattr("wager.bench.verdict.WILD", 0.0)
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
+    assert code == 0, err
+    said = json.loads(out)["verdict"]
+    assert "something else uses this machine, so nothing can be said" in said[0]
+    assert not {*said} & {*tune.ANSWERS.values()}
 
 
 def test_every_head_that_lies_ready_by_the_models_weights_is_played_alone(
