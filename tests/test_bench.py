@@ -119,7 +119,10 @@ def test_any_arms_can_be_compared(
     assert run(*words, "--arms", "suffix:2", "-p", "random", "--no-plain", "--temperature", "0.7") == 0
     sampled = json.loads(made.read_text())
     assert sampled["methods"][0]["method"] == "wager off"
-    assert sampled["differences"] is None
+    assert sampled["differences"] == {"answers": 4, "texts": 0}
+    assert run(*words, "--arms", "suffix:2", "--no-plain", "--temperature", "0.7", "--sampling", "residual") == 0
+    assert json.loads(made.read_text())["differences"] is None
+    assert run(*words, "--arms", "suffix:2", "--sampling", "lucky") == 2
     assert run(*words, "--arms", "suffix") == 2
     assert "is not an arm" in capsys.readouterr().err
 
@@ -174,7 +177,7 @@ def test_every_command_measures_and_writes_what_it_printed(
 def test_a_wrong_text_ends_the_identity_check_with_1(
     data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("wager.decoding.loop.accept_greedy", lambda choices, draft: len(draft))  # keeps every draft
+    monkeypatch.setattr("wager.decoding.choosing.accept_greedy", lambda choices, draft: len(draft))  # keeps every draft
     assert run("identity", "--data", str(data), "--prompts", "1", "--max-tokens", "24") == 1
     assert " 0 differ" not in capsys.readouterr().out
 

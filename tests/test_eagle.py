@@ -13,6 +13,7 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 import torch
+from draws import Draws, choosing
 from fit import FITS, misfit
 from heads import PROMPT, TEXT, VOCABULARY, config, plain, save, tiny, weights
 from identity import first_difference_is_a_tie
@@ -21,6 +22,7 @@ from reference.eagle import SlowHead
 import wager
 from wager.core import Arm, Tree
 from wager.decoding.arms import build_arms
+from wager.decoding.choosing import RESIDUAL, RULES
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.processors import Processors
@@ -171,7 +173,7 @@ def test_a_cut_head_drafts_frequent_tokens_only(tmp_path: Path) -> None:
     assert eagle.propose(5).tokens == reference.chain(entries, 5, among=frequent)
     tree = eagle.propose_tree(2, Tree(8, 12))  # wider than there are tokens
     assert set(tree.tokens) <= set(frequent)
-    drawn = eagle.propose(4, lambda text, logits: (int(logits.argmax()), torch.softmax(logits, -1)))
+    drawn = eagle.propose(4, Draws(lambda text, logits: (int(logits.argmax()), torch.softmax(logits, -1))))
     assert drawn.probs is not None
     assert drawn.probs.shape == (4, VOCABULARY)
     assert float(drawn.probs[:, [t for t in range(VOCABULARY) if t not in frequent]].sum()) == 0.0
@@ -190,7 +192,7 @@ def test_what_is_drawn_comes_with_what_it_was_drawn_from(tmp_path: Path) -> None
         seen.append(list(text))
         return chosen[len(text) - len(TEXT)], torch.softmax(logits, -1)
 
-    draft = eagle.propose(3, sample)
+    draft = eagle.propose(3, Draws(sample))
     assert draft.tokens == chosen
     assert seen == [TEXT + chosen[:n] for n in range(3)]
     last = reference.entries(TEXT, features(model))[-1]
@@ -296,10 +298,10 @@ def test_a_captured_chain_is_not_drawn_where_the_target_is_sampled(tmp_path: Pat
     folder, target = save(tmp_path, model), reading(model)
     eagle, graphs = graphed(folder, target)
     plain = eagle.propose(4)
-    drafted = eagle.propose(4, lambda *_: pytest.fail("every drawn token would be waited for"))
+    drafted = eagle.propose(4, Draws(lambda *_: pytest.fail("every drawn token would be waited for")))
     assert (drafted.tokens, drafted.probs) == (plain.tokens, None)  # proposed for certain, which acceptance knows
     graphs.captures = False
-    drawn = eagle.propose(4, lambda text, logits: (7, torch.softmax(logits, -1)))
+    drawn = eagle.propose(4, Draws(lambda text, logits: (7, torch.softmax(logits, -1))))
     assert drawn.tokens == [7] * 4
     assert drawn.probs is not None
 
@@ -551,7 +553,7 @@ def test_greedy_text_is_the_targets_own_with_several_heads_at_once(tmp_path: Pat
     assert kept > 10
 
 
-def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str], texts: int) -> float:
+def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str], texts: int, rule: str) -> float:
     """How far the first three tokens of sampled texts are from the model's own joint distribution."""
     vocabulary, prompt = model.config.vocab_size, [0, 1, 2, 1, 0]
     played = build_arms(list(arms), {drafter.name: drafter}, (1,))
@@ -564,7 +566,7 @@ def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str
         for _ in range(texts):
             target.begin()
             stopping = Stopping([], len(prompt) + 6)
-            for _step in loop.run(Request(prompt, Processors([]), stopping, sample=True)):
+            for _step in loop.run(Request(prompt, Processors([]), stopping, choosing(rule, vocabulary))):
                 if len(loop.text) >= len(prompt) + 3:
                     break
             seen[tuple(loop.text[len(prompt) : len(prompt) + 3])] += 1
@@ -582,13 +584,14 @@ SMALL: dict[str, Any] = {"vocab_size": 4, "num_hidden_layers": 1, "hidden_size":
 
 @pytest.mark.parametrize("arms", [("eagle:1", "eagle:3"), ("eagle:2@2x4", "eagle:3@3x9")])
 @pytest.mark.parametrize("frequent", [(), (1, 3)])
+@pytest.mark.parametrize("rule", RULES)
 def test_sampled_texts_are_distributed_as_the_targets(
-    tmp_path: Path, arms: tuple[str, ...], frequent: tuple[int, ...]
+    tmp_path: Path, arms: tuple[str, ...], frequent: tuple[int, ...], rule: str
 ) -> None:
     torch.manual_seed(3)
     model = tiny(**SMALL)
     torch.manual_seed(4)
-    assert distributed(runner(model), model, Eagle(save(tmp_path, model, frequent=frequent)), arms, 700) < FITS
+    assert distributed(runner(model), model, Eagle(save(tmp_path, model, frequent=frequent)), arms, 700, rule) < FITS
 
 
 class Checked(Loop):
@@ -649,7 +652,7 @@ def test_logits_of_a_greedy_draft_are_what_it_would_have_drawn_from(tmp_path: Pa
     told = torch.softmax(draft.logits, -1)
     if kind == "draft-model":
         drafter.begin(TEXT)
-    drawn = drafter.propose(5, lambda _, logits: (int(logits.argmax()), torch.softmax(logits, -1)))
+    drawn = drafter.propose(5, Draws(lambda _, logits: (int(logits.argmax()), torch.softmax(logits, -1))))
     assert drawn.logits is None
     assert drawn.tokens == draft.tokens
     torch.testing.assert_close(told, drawn.probs, rtol=1e-4, atol=1e-5)
@@ -684,7 +687,8 @@ class TellsAnother(Eagle):
 def test_a_wrong_q_is_noticed(tmp_path: Path) -> None:
     model = tiny(**SMALL)
     torch.manual_seed(4)
-    assert distributed(runner(model), model, TellsAnother(save(tmp_path, model)), ("eagle:1", "eagle:3"), 700) > FITS
+    drafter = TellsAnother(save(tmp_path, model))
+    assert distributed(runner(model), model, drafter, ("eagle:1", "eagle:3"), 700, RESIDUAL) > FITS
 
 
 def test_lag_is_what_was_not_read_when_others_played(tmp_path: Path) -> None:

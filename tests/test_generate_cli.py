@@ -147,11 +147,19 @@ def test_compare_finds_identical_texts_and_tells_all_speeds(wager: Wager) -> Non
     assert {name: len(way["runs"]) for name, way in told["ways"].items()} == dict.fromkeys(compare.WHAT, 2)
 
 
-def test_compare_when_sampling_compares_speeds_only(wager: Wager) -> None:
-    done = wager("generate", "Hi", "--compare", "--repeat", "1", "--temperature", "0.8", "--seed", "1", *SHORT)
+def test_compare_when_sampling_finds_the_seeds_text_with_drafts_and_without(
+    wager: Wager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("generate", "Hi", "--compare", "--repeat", "1", "--temperature", "0.8", "--seed", "1", *SHORT)
+    done = wager(*words)
     assert done.code == 0, done.err
-    assert "drawn anew" in done.err
-    assert "identical" not in done.err
+    assert "the seed's text is the same with drafts and without: 6 tokens in each of 2 runs" in done.err
+    off = compare._off
+    monkeypatch.setattr(compare, "_off", lambda session, ids, seed: off(session, ids, seed + 1))
+    done = wager(*words)
+    assert done.code == 1
+    assert "texts differ at token" in done.err
+    assert "no tie: this is a bug" in done.err
 
 
 @pytest.mark.parametrize(("likely", "code", "says"), [(0, 1, "no tie: this is a bug"), (1, 0, "a tie within")])

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from draws import choosing
 from fit import FITS, misfit
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
@@ -24,6 +25,7 @@ from transformers.utils import logging
 import wager
 from wager.core import Hint
 from wager.decoding.arms import build_arms
+from wager.decoding.choosing import RESIDUAL, RULES, SHARED
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.prepare import prepared
@@ -178,7 +180,7 @@ def drafter(kind: str, target: Table, store: Path) -> Drafter:
 
 
 def rows_seen(
-    loop: Loop, target: Table, processors: Processors, tokens: int, each: int = 400
+    loop: Loop, target: Table, processors: Processors, tokens: int, rule: str = RESIDUAL, each: int = 400
 ) -> tuple[np.ndarray, Counter[tuple[str, int]]]:
     """How often each token followed each two, (vocabulary,) * 3, and how many tokens every drafter had kept."""
     seen = np.zeros((VOCABULARY,) * 3)
@@ -187,7 +189,7 @@ def rows_seen(
     with torch.inference_mode():
         for _ in range(tokens // each):
             target.begin()
-            for step in loop.run(Request(PROMPT, processors, stopping, sample=True)):
+            for step in loop.run(Request(PROMPT, processors, stopping, choosing(rule, VOCABULARY))):
                 if step.round is not None:
                     kept[step.round.arm.drafter, step.round.accepted - step.round.drafted] += 1
             text = np.array(loop.text[len(PROMPT) - 2 :])
@@ -222,18 +224,19 @@ def settings(**given: Any) -> Processors:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_token_of_long_texts_is_a_draw_from_its_row(kind: str, store: Path) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_every_token_of_long_texts_is_a_draw_from_its_row(kind: str, rule: str, store: Path) -> None:
     torch.manual_seed(1)
     target = Table(5)
     processors = Processors([])
     loop = engine(target, [drafter(kind, target, store)])
-    seen, kept = rows_seen(loop, target, processors, int(200_000 * SHARE))
+    seen, kept = rows_seen(loop, target, processors, int(200_000 * SHARE), rule)
     assert seen.sum() >= 200_000 * SHARE - 400
     assert off(seen, rows_due(target, processors, seen)) < FITS
     whole = sum(n for (name, short), n in kept.items() if name != "off" and short == 0)
     rounds = sum(n for (name, _), n in kept.items() if name != "off")
     if kind == "oracle":
-        assert whole / rounds > 0.999  # p / q is 1 but for rounding
+        assert whole / rounds > 0.999  # p / q is 1 but for rounding, and the noise is the same
     else:
         assert (0 if kind == "wrong" else 0.02) < whole / rounds < 0.95  # both ways out of a round are on trial
 
@@ -305,13 +308,13 @@ def joint(after: Callable[[Text], np.ndarray], tokens: int = FIRST) -> np.ndarra
     return whole
 
 
-def first_tokens(loop: Loop, target: Table, processors: Processors, texts: int) -> np.ndarray:
+def first_tokens(loop: Loop, target: Table, processors: Processors, texts: int, rule: str) -> np.ndarray:
     seen = np.zeros((VOCABULARY,) * FIRST)
     stopping = Stopping([], len(PROMPT) + FIRST + 1)
     with torch.inference_mode():
         for _ in range(texts):
             target.begin()
-            for _ in loop.run(Request(PROMPT, processors, stopping, sample=True)):
+            for _ in loop.run(Request(PROMPT, processors, stopping, choosing(rule, VOCABULARY))):
                 pass
             seen[tuple(loop.text[len(PROMPT) : len(PROMPT) + FIRST])] += 1
     return seen
@@ -335,17 +338,24 @@ def some_drafters(target: Table, store: Path) -> list[Drafter]:
     return [drafter(kind, target, store) for kind in ("prompt-lookup", "suffix", "near draft model", "wrong")]
 
 
-def off_together(given: dict[str, Any], store: Path, loop: type[Loop], texts: int, processors: Any = None) -> float:
+def off_together(
+    given: dict[str, Any], store: Path, loop: type[Loop], texts: int, processors: Any = None, rule: str = SHARED
+) -> float:
     torch.manual_seed(3)
     target = Table(6, all_of_it=True)
     played = engine(target, some_drafters(target, store), loop)
-    seen = first_tokens(played, target, processors or settings(**given), texts)
+    seen = first_tokens(played, target, processors or settings(**given), texts, rule)
     return misfit(seen, texts * joint(one_by_one(target, given)))
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_first_tokens_have_the_joint_distribution_under_each_processor(name: str, store: Path) -> None:
     assert off_together(PROCESSORS[name], store, Loop, int(12_000 * SHARE)) < FITS
+
+
+@pytest.mark.parametrize("name", ["temperature", "custom", "several"])
+def test_first_tokens_have_the_joint_distribution_by_the_residual_rule_too(name: str, store: Path) -> None:
+    assert off_together(PROCESSORS[name], store, Loop, int(12_000 * SHARE), rule=RESIDUAL) < FITS
 
 
 # -- planted bugs, noticed by the same checks

@@ -14,10 +14,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from draws import choosing
 from fit import FITS, misfit
 
 from wager.core import OFF, Arm, Tree
 from wager.decoding.acceptance import accept_sampled, accept_tree_greedy, accept_tree_sampled
+from wager.decoding.choosing import RESIDUAL
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.processors import Processors
@@ -431,7 +433,7 @@ def off_rows(target: Table, certain: bool, loop: type[Loop] = Loop, tokens: int 
     torch.manual_seed(1)
     lengths: Counter[int] = Counter()
     with torch.inference_mode():
-        for step in played.run(Request(PROMPT, Processors([]), Stopping([], tokens), sample=True)):
+        for step in played.run(Request(PROMPT, Processors([]), Stopping([], tokens), choosing(RESIDUAL, VOCABULARY))):
             lengths[step.accepted] += 1
     assert min(lengths[n] for n in range(4)) > tokens / 100, "every length of path occurs"
     text = np.array(played.text[len(PROMPT) - 2 :])

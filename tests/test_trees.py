@@ -412,7 +412,7 @@ def test_a_bug_with_trees_changes_the_text(bug: str, monkeypatch: pytest.MonkeyP
             more = next((at for at, parent in enumerate(parents) if path and parent == path[-1]), None)
             return path if more is None else [*path, more]
 
-        monkeypatch.setattr("wager.decoding.loop.accept_tree_greedy", late)
+        monkeypatch.setattr("wager.decoding.choosing.accept_tree_greedy", late)
     assert any(ours(decoder) != expected for _ in range(3))
 
 

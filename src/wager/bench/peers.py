@@ -19,6 +19,7 @@ from wager.bench.routing import Classifier, Routed
 from wager.bench.workloads import Prompt
 from wager.core import OFF, Arm
 from wager.decoding.arms import build_drafters
+from wager.decoding.choosing import SHARED
 from wager.decoding.decoder import Decoder
 from wager.decoding.generation import Generation
 from wager.decoding.identity import difference
@@ -102,14 +103,17 @@ def wager_method(
     *,
     seed: int = 0,
     before: Callable[[list[int]], None] | None = None,
+    sampling: str = SHARED,
     **settings: Any,
 ) -> Method:
     """wager with a policy over some arms; what it learns it keeps from prompt to prompt.
 
-    ``seed`` is the policy's, and ``before`` is shown every prompt's tokens first.
+    ``seed`` is the policy's, and that of every sampled text; ``before`` is shown every prompt's tokens first.
     """
-    decoder = Decoder(model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens, seed=seed)
-    return decoder_method(name, decoder, before, **settings)
+    decoder = Decoder(
+        model, drafters=list(drafters), policy=policy, arms=arms, tokens=tokens, seed=seed, sampling=sampling
+    )
+    return decoder_method(name, decoder, before, seed=seed, **settings)
 
 
 def decoder_method(
@@ -288,6 +292,7 @@ def over_arms(
     classifier: Classifier | None = None,
     alone: Sequence[str] = (),
     specs: Sequence[str] = (),
+    sampling: str = SHARED,
     **settings: Any,
 ) -> list[Method]:
     """transformers as it is, wager with each of these arms alone, and wager with each policy over all of them.
@@ -295,7 +300,7 @@ def over_arms(
     Arms in ``alone`` are played alone and left out of every policy's choice.
 
     With a ``classifier`` also wager with the arm of the domain that each prompt is taken for. ``settings`` are those of
-    generate, the same for all.
+    generate, the same for all; ``sampling`` is wager's rule.
 
     Every method has drafters of its own, made from the arms' names: ``eagle:ofa:4`` is drafted by ``eagle:ofa``. A
     drafter that needs more than its name is specified in ``specs``: ``retrieval=PATH``.
@@ -303,6 +308,7 @@ def over_arms(
     given = [Arm.parse(arm) for arm in arms]
     known = {parse(spec)[0]: spec for spec in specs}
     methods = [transformers_method(PLAIN, model, **settings)] if plain else []
+    settings["sampling"] = sampling
     methods.append(wager_method(OURS, model, "off", [], [str(OFF)], **settings))
 
     def made(names: Iterable[str]) -> list[Drafter]:
@@ -324,6 +330,14 @@ def over_arms(
     return methods + [
         wager_method(f"wager {policy}", model, policy, made(every), arms, **settings) for policy in policies
     ]
+
+
+def unlike(methods: Sequence[Method]) -> dict[str, int]:
+    """How many of wager's sampled answers are not those of its plain decoding; with shared noise none should be."""
+    off = next(method for method in methods if method.name == OURS)
+    others = [method for method in methods if method is not off and method.decoder is not None]
+    pairs = [(a.tokens, b.tokens) for method in others for a, b in zip(method.answers, off.answers, strict=True)]
+    return {"answers": len(pairs), "texts": sum(ours != theirs for ours, theirs in pairs)}
 
 
 def ties(model: Any, methods: Sequence[Method], prompts: Sequence[torch.Tensor]) -> dict[str, Any]:

@@ -30,10 +30,11 @@ WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two greedy texts part."""
+    """Where two texts part that should be one."""
 
     at: int  # token of the answer, from 0
-    run: str  # who parts from transformers
+    run: str  # who parts
+    due: str  # from whom
     ours: str
     theirs: str
     gap: float | None  # between the two tokens' scores; None where one text simply ends
@@ -41,7 +42,7 @@ class Difference:
 
     def sentence(self) -> str:
         """What is to be said of it."""
-        where = f"texts differ at token {self.at + 1}: {self.run} has {self.ours!r}, transformers {self.theirs!r}"
+        where = f"texts differ at token {self.at + 1}: {self.run} has {self.ours!r}, {self.due} {self.theirs!r}"
         if self.gap is None:
             return f"{where}; this is a bug, please report it"
         if self.tie:
@@ -89,12 +90,14 @@ class Comparison:
 
     def verdict(self) -> str:
         """Whether the texts are the same."""
-        if not self.greedy:
-            return "texts are drawn anew in each run when sampling; only the speeds are compared"
         if self.difference is not None:
             return self.difference.sentence()
-        tokens, runs = len(self.runs[PLAIN][0].tokens), sum(map(len, self.runs.values()))
-        return f"texts are identical: {tokens:,} token{'s' * (tokens != 1)} in each of {runs} runs"
+        runs = [run for name in self.runs if self.greedy or name != PLAIN for run in self.runs[name]]
+        tokens = len(runs[0].tokens)
+        count = f"{tokens:,} token{'s' * (tokens != 1)} in each of {len(runs)} runs"
+        if self.greedy:
+            return f"texts are identical: {count}"
+        return f"the seed's text is the same with drafts and without: {count}; transformers draws another from it"
 
     def note(self) -> str:
         """How the speeds were taken."""
@@ -121,7 +124,8 @@ class Comparison:
             "reliable": not self.unsteady(),
             "speedup": self.speedup(WAGER),
             "speedup_over_off": self.speedup(WAGER, OFF),
-            "identical": gone is None if self.greedy else None,
+            "identical": gone is None,
+            "identical_to": PLAIN if self.greedy else OFF,
             "difference": None
             if gone is None
             else {"token": gone.at, "run": gone.run, "gap": gone.gap, "tie": gone.tie},
@@ -160,7 +164,7 @@ def compare(
         for name in ways:  # in turn: the runs of one way are never neighbours, which one burst of load would hit
             runs[name].append(first if first is not None and name == WAGER and i == 0 else ways[name]())
     greedy = not session.options.sample
-    return Comparison(runs, greedy, _difference(session, ids, runs) if greedy else None)
+    return Comparison(runs, greedy, _difference(session, ids, runs, seed))
 
 
 def _wager(session: Session, ids: Sequence[int], seed: int | None) -> Generation:
@@ -228,19 +232,28 @@ def _generate(session: Session, prompt: torch.Tensor, **settings: Any) -> Any:
     )
 
 
-def _difference(session: Session, ids: Sequence[int], runs: dict[str, list[Generation]]) -> Difference | None:
-    """Where a run of wager's is not what transformers gave; one that is no tie before any that is."""
-    theirs = runs[PLAIN][0].tokens
+def _difference(
+    session: Session, ids: Sequence[int], runs: dict[str, list[Generation]], seed: int | None
+) -> Difference | None:
+    """Where a run of wager's is not what it should be; one that is no tie before any that is.
+
+    Greedy text should be transformers'; sampled text that of wager without drafts.
+    """
+    due = OFF if session.options.sample else PLAIN
+    theirs = runs[due][0].tokens
     texts = {(name, tuple(run.tokens)) for name in (WAGER, OFF) for run in runs[name] if run.tokens != theirs}
-    found = [_parting(session, ids, name, list(tokens), theirs) for name, tokens in sorted(texts)]
+    found = [_parting(session, ids, name, list(tokens), due, theirs, seed) for name, tokens in sorted(texts)]
     return min(found, key=lambda difference: difference.tie, default=None)
 
 
-def _parting(session: Session, ids: Sequence[int], name: str, ours: list[int], theirs: list[int]) -> Difference:
+def _parting(
+    session: Session, ids: Sequence[int], name: str, ours: list[int], due: str, theirs: list[int], seed: int | None
+) -> Difference:
     at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     said = [session.tokenizer.decode(tokens[at : at + 1]) for tokens in (ours, theirs)]
     if at >= min(len(ours), len(theirs)):
-        return Difference(at, name, said[0], said[1], None, False)
+        return Difference(at, name, due, said[0], said[1], None, False)
+    from wager.decoding.choosing import SharedNoise
     from wager.decoding.identity import FLOAT_ERROR
 
     settings = {
@@ -250,6 +263,9 @@ def _parting(session: Session, ids: Sequence[int], name: str, ours: list[int], t
         "return_dict_in_generate": True,
     }
     scores = _generate(session, _tensor(session, [*ids, *theirs[:at]]), **settings).scores[0][0].float()
+    spread = float(scores[scores.isfinite()].std())
+    if session.options.sample:
+        scores = scores + SharedNoise(len(scores), scores.device, seed).noise(0, at + 1)[at]
     gap = float((scores[ours[at]] - scores[theirs[at]]).abs())
-    error = FLOAT_ERROR.get(session.decoder.model.dtype, 1e-4) * float(scores[scores.isfinite()].std())
-    return Difference(at, name, said[0], said[1], gap, gap <= error)
+    error = FLOAT_ERROR.get(session.decoder.model.dtype, 1e-4) * spread
+    return Difference(at, name, due, said[0], said[1], gap, gap <= error)

@@ -114,6 +114,9 @@ def generation(
         bool, typer.Option("--plain/--no-plain", help="With --arms: compare with transformers too, or with off only.")
     ] = True,
     temperature: Annotated[float, typer.Option(min=0.0, help="With --arms: sample at this; 0 is greedy.")] = 0.0,
+    sampling: Annotated[
+        str, typer.Option(help="With --temperature: how tokens are drawn, shared-noise or residual.")
+    ] = "shared-noise",
     router: Annotated[
         Path | None,
         typer.Option(help="With --arms: also a classifier that picks a drafter once a prompt, trained on this plan's."),
@@ -139,12 +142,15 @@ def generation(
         build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)  # refused now, not after loading a model
     from wager.bench import peers
     from wager.bench.engine import described
+    from wager.decoding.choosing import RULES, SHARED
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup
     from wager.drafters.retrieval import Retrieval
     from wager.drafters.suffix import Suffix
     from wager.models import load
 
+    if sampling not in RULES:
+        raise ValueError(f"--sampling is {' or '.join(RULES)}, not {sampling!r}")
     target, tokenizer = load(model, dtype=dtype, device=device)
     drafters: dict[str, Callable[[], Drafter]] = {"suffix": Suffix, "prompt-lookup": PromptLookup}
     fixed = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8)}
@@ -165,6 +171,7 @@ def generation(
             classifier=classifier,
             alone=single,
             specs=drafter or (),
+            sampling=sampling,
             **how,
         )
         if named
@@ -181,9 +188,15 @@ def generation(
         {**row, "steady": steady.get(row["method"])}
         for row in peers.summarize(methods, [prompt.task for prompt, _ in asked])
     ]
-    ties = None if temperature else peers.ties(target, methods, [ids for _, ids in asked])
+    ties: dict[str, Any] | None
+    if temperature:
+        ties = peers.unlike(methods) if sampling == SHARED else None
+    else:
+        ties = peers.ties(target, methods, [ids for _, ids in asked])
     _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index))
-    if ties is not None:
+    if ties is not None and temperature:
+        print(f"{ties['texts']} of {ties['answers']} sampled texts are not those of wager off with the same seed")
+    elif ties is not None:
         print(
             f"{ties['texts']} of {ties['answers']} texts differ from those of {methods[0].name} ({ties['unexplained']} "
             f"unexplained); where they part, the logits are at most {ties['largest_gap']:.2g} standard deviations apart"
@@ -200,6 +213,7 @@ def generation(
             "alone": single,
             "shuffled": shuffle,
             "temperature": temperature,
+            "sampling": sampling,
         }
         write_json(json_file, {**said, "longest_prompt": longest, "differences": ties, "methods": rows})
 

@@ -121,7 +121,7 @@ MinP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Makes draws repeatable, and texts where the same arms are played (--policy off); also the policy's seed.",
+        help="Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.",
         rich_help_panel=_SAMPLING,
         show_default="drawn anew",
     ),

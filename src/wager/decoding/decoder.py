@@ -14,6 +14,7 @@ import torch
 from wager.core import Arm, TraceWriter, Tree
 from wager.core import Request as RequestRecord
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
+from wager.decoding.choosing import RESIDUAL, RULES, SHARED, Choosing, Greedy, Residual, SharedNoise
 from wager.decoding.features import Prompts
 from wager.decoding.generation import BONUS, PLAIN, Generation, Piece
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
@@ -43,7 +44,8 @@ class Decoder:
     names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
     makes it start afresh with each, and ``memory`` keeps it from run to run: True in the user's cache, per model,
     drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come;
-    ``trace`` records every round. One decoder answers one request at a time.
+    ``trace`` records every round. ``sampling`` says how sampled texts are drawn: with ``shared-noise`` a seed has one
+    text, whatever is drafted; ``residual`` is the rule of the first papers. One decoder answers one request at a time.
     """
 
     def __init__(
@@ -61,10 +63,14 @@ class Decoder:
         seed: int = 0,
         tokens: int | None = None,
         trace: TraceWriter | None = None,
+        sampling: str = SHARED,
     ) -> None:
         self.model, self.tokenizer, self.trace, self.forget = model, tokenizer, trace, forget
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
+        if sampling not in RULES:
+            raise ValueError(f"sampling is {' or '.join(RULES)}, not {sampling!r}")
+        self.sampling = sampling
         if forget and memory is not False:
             raise ValueError("forget starts every text from nothing, and memory from what was learned; leave out one")
         self.target: Runner = runner(model)
@@ -91,8 +97,8 @@ class Decoder:
         """The finished text and how it came about.
 
         ``prompt`` is text, token ids, or chat messages. ``settings`` are those of ``model.generate``: max_new_tokens,
-        do_sample, temperature, top_k, top_p, stop_strings, generation_config, streamer and so on; ``seed`` makes
-        the draws repeatable; the text repeats with them where the same arms are played.
+        do_sample, temperature, top_k, top_p, stop_strings, generation_config, streamer and so on; a ``seed`` has one
+        text, whatever is drafted.
         """
         tokens: list[int] = []
         sources: list[str] = []
@@ -222,10 +228,8 @@ class Decoder:
                 f"the prompt has {len(prompt):,} tokens, and the model holds {target.limit:,} with at least one new one"
             )
         self._refuse_if_busy()
-        generator = torch.Generator(self.model.device).manual_seed(seed) if seed is not None else None
-        request = Request(
-            prompt, prepared.processors, Stopping(prepared.criteria, target.limit), prepared.sample, generator
-        )
+        choosing = self._choosing(target, seed) if prepared.sample else Greedy()
+        request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), choosing)
         for drafter in self.drafters.values():
             drafter.follow(target)
         if target is self.target:
@@ -255,6 +259,11 @@ class Decoder:
             self._busy = False
             if played and self.memory is not None and self.memory.policy is self.policy:
                 self.memory.text_over()
+
+    def _choosing(self, target: Runner, seed: int | None) -> Choosing:
+        if self.sampling == RESIDUAL:
+            return Residual(self.model.device, seed)
+        return SharedNoise(target.vocabulary, self.model.device, seed)
 
 
 def _sources(step: Step) -> list[str]:

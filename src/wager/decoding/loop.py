@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
 
 import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round
-from wager.decoding.acceptance import (
-    accept_greedy,
-    accept_sampled,
-    accept_tree_greedy,
-    accept_tree_sampled,
-    overlap,
-)
+from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
+from wager.decoding.choosing import Choosing, Greedy
 from wager.decoding.processors import Processors
 from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, in_common
@@ -45,8 +40,7 @@ class Request:
     prompt: list[int]
     processors: Processors
     stopping: Stopping
-    sample: bool = False
-    generator: torch.Generator | None = None
+    choosing: Choosing = field(default_factory=Greedy)
 
 
 class Loop:
@@ -76,12 +70,18 @@ class Loop:
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
         self.finish = ""
 
+    @property
+    def position(self) -> int:
+        """That of the next token, among the new ones."""
+        return len(self.text) - len(self.request.prompt)
+
     def run(self, request: Request) -> Iterator[Step]:
         """Steps of the request until it is finished; ``finish`` then says why."""
         self.request, self.finish = request, ""
         self.text = list(request.prompt)
         self.seen = set(self.text) if "seen" in self.wanted else None
         self.ids = _Ids(self.text, self.target.device) if self._needs_ids() else None
+        self.sampler = _Draws(self) if request.choosing.samples else None
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
             drafter.begin(self.text)
@@ -108,7 +108,7 @@ class Loop:
         proposals, asked = self._ask(room)
         context = Context(
             arms=self.arms,
-            tokens=len(self.text) - len(self.request.prompt),
+            tokens=self.position,
             previous=self.previous,
             lag={d.name: d.lag for d in self.dear},
             hints={name: draft.hint for name, draft in proposals.items()},
@@ -176,15 +176,14 @@ class Loop:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
-        sample = self._draw if self.request.sample else None
         if arm.tree is not None:
-            draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
+            draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, self.sampler)
             if draft.parents is not None:
                 return _within(draft, draft.parents, self.target.vocabulary)
         elif arm.drafter in proposals:
             draft = proposals[arm.drafter].cut(length)
         else:
-            draft = self.drafters[arm.drafter].propose(length, sample)
+            draft = self.drafters[arm.drafter].propose(length, self.sampler)
         for at, token in enumerate(draft.tokens):
             if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
                 return draft.cut(at)
@@ -194,25 +193,14 @@ class Loop:
         """Tokens kept, the token after them, and the scores both were decided by."""
         ids = self.ids.with_draft(draft.tokens) if self.ids else NO_IDS
         scores = self.request.processors(ids, logits)
-        if self.request.sample:
-            p = torch.softmax(scores, -1, dtype=torch.float32)
-            return *accept_sampled(p, draft.tokens, draft.probs, self.request.generator), scores
-        choices = scores.argmax(-1).tolist()
-        accepted = accept_greedy(choices, draft.tokens)
-        return accepted, choices[accepted], scores
+        return *self.request.choosing.chain(scores, draft, self.position), scores
 
     def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
         """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
         tokens = draft.tokens
         logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
         scores = self._tree_scores(logits, tokens, parents)
-        if self.request.sample:
-            p = torch.softmax(scores, -1, dtype=torch.float32)
-            path, following = accept_tree_sampled(p, tokens, parents, draft.probs, self.request.generator)
-        else:
-            choices = scores.argmax(-1).tolist()
-            path = accept_tree_greedy(choices, tokens, parents)
-            following = choices[path[-1] + 1 if path else 0]
+        path, following = self.request.choosing.tree(scores, draft, parents, self.position)
         self.target.keep([0, *(at + 1 for at in path)])
         return path, following, scores
 
@@ -231,7 +219,7 @@ class Loop:
         if "overlap" not in self.wanted or not draft.tokens or draft.parents is not None:
             return ()
         q = draft.probs
-        if q is None and not self.request.sample and (logits := draft.logits) is not None:
+        if q is None and (logits := draft.logits) is not None:
             # What it would have drawn from; its last token has the others before it.
             ids = self.ids.with_draft(draft.tokens[:-1]) if self.ids else NO_IDS
             q = torch.softmax(self.request.processors(ids, logits), -1, dtype=torch.float32)
@@ -241,8 +229,7 @@ class Loop:
         """A drafter's next token, drawn under the request's own processors, and the distribution it comes from."""
         processors = self.request.processors
         ids = torch.tensor([text], device=logits.device) if processors.needs_text else NO_IDS
-        q = torch.softmax(processors(ids, logits[None]), -1, dtype=torch.float32)[0]
-        return int(torch.multinomial(q, 1, generator=self.request.generator)), q
+        return self.request.choosing.draw(processors(ids, logits[None])[0], len(text) - len(self.request.prompt))
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
@@ -293,6 +280,19 @@ def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
     kept = [draft.tokens[at] for at in now]
     above = [now.get(parents[at], -1) for at in now]
     return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above)
+
+
+class _Draws:
+    """What the drafters of a loop's text draw with."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop, self.temperature = loop, loop.request.processors.temperature
+
+    def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
+        return self.loop._draw(text, logits)
+
+    def noise(self, count: int) -> torch.Tensor | None:
+        return self.loop.request.choosing.noise(self.loop.position, count)
 
 
 class _Ids:

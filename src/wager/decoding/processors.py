@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ class Processors:
                 raise ValueError(f"wager cannot verify drafts under {type(processor).__name__}: {why}")
         self.steps = [(processor, type(processor).__name__ in ROW_WISE) for processor in processors]
         self.needs_text = not all(row_wise for _, row_wise in self.steps)
+        heated = (p.temperature for p in processors if type(p).__name__ == "TemperatureLogitsWarper")
+        self.temperature = float(math.prod(heated))
 
     def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Scores (positions, vocabulary); ``ids`` (1, text and draft) ends where the last position looks back to.

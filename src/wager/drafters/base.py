@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from wager.core import Arm, Hint, Tree
 
@@ -16,18 +16,31 @@ if TYPE_CHECKING:
 
 NO_HINT = Hint()
 
-Sampler = Callable[[Sequence[int], "torch.Tensor"], "tuple[int, torch.Tensor]"]
-"""From the text so far and a drafter's logits (vocabulary,): a drawn token and the distribution it was drawn from."""
+
+class Sampler(Protocol):
+    """What a drafter draws with where the target is sampled."""
+
+    temperature: float
+
+    def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """From the text so far and the drafter's logits (vocabulary,): a token, and what it is drawn from."""
+
+    def noise(self, count: int) -> torch.Tensor | None:
+        """What the target will add to its scores, divided by the temperature, at the text's next ``count`` positions.
+
+        (count, vocabulary): a drafter that adds it to its own scores and takes the largest sum is right more often than
+        one that takes the likeliest. None where nobody knows it beforehand.
+        """
 
 
 @dataclass(slots=True)
 class Draft:
     """A proposal: the tokens expected next, and how sure the drafter is of them; a chain, or a tree with ``parents``.
 
-    In a tree with ``probs`` the tokens after one were drawn from that row one after the other, none twice: a row holds
-    the distribution before its siblings were drawn (or without them, which comes to the same). Whether a token is there
-    may depend on those before it, never on what it is itself: a drafter that drops what it drew because it looks
-    unlikely, or takes the likeliest, gives no ``probs``, and stays exact.
+    ``probs`` matter to the residual rule alone. In a tree with them the tokens after one were drawn from that row one
+    after the other, none twice: a row holds the distribution before its siblings were drawn (or without them, which
+    comes to the same). Whether a token is there may depend on those before it, never on what it is itself: a drafter
+    that drops what it drew because it looks unlikely, or takes the likeliest, gives no ``probs``, and stays exact.
     """
 
     tokens: list[int] = field(default_factory=list)

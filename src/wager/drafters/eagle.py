@@ -15,6 +15,7 @@ from wager.drafters.base import Draft, Drafter, Sampler
 if TYPE_CHECKING:
     import torch
 
+    from wager.models.head import Luck
     from wager.models.runner import Runner
 
 
@@ -95,9 +96,10 @@ class Eagle(Drafter):
     # -- drafts
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
-        """A chain: where the target is sampled drawn token by token, or its likeliest tokens where that is captured.
+        """A chain: its likeliest tokens; where the target is sampled drawn ones, as far as that is no waiting.
 
-        Either is exact. Drawn tokens are accepted a little more often, but each is waited for.
+        Whatever it is, the text stays exact. Where chains are captured, they are drawn only with noise that is known
+        beforehand, and without processors; otherwise token by token with them.
         """
         if not self._readable or length < 1:
             return Draft()
@@ -108,9 +110,11 @@ class Eagle(Drafter):
         probs: torch.Tensor | None = None
         raw: Callable[[], torch.Tensor] | None = None
         if sample is None or self.head.captures:
-            chain = self.head.chain(out, length)
+            luck = self._luck(sample, length)
+            chain = self.head.chain(out, length, luck)
             tokens: list[int] = chain.tokens.tolist()
-            raw = partial(self._over_vocabulary, chain.logits)
+            if sample is None or luck is not None:  # otherwise they count as certain
+                raw = partial(self._over_vocabulary, chain.logits)
         else:
             tokens, probs = self._draw(out, length, sample)
             sure = [min(1.0, p) for p in probs[list(range(length)), tokens].tolist()]
@@ -119,13 +123,13 @@ class Eagle(Drafter):
         return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid, raw=raw)
 
     def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
-        """Its likeliest tokens, whether the target is sampled or not: none of them is drawn."""
+        """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
         if not self._readable or length < 1:
             return Draft()
         began, lag = perf_counter(), self.lag
         out = self._catch_up()
         caught = self._clock(lag)
-        grown = self.head.tree(out, length, shape.breadth, shape.nodes)
+        grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._luck(sample, length))
         sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
         self.head.crop(len(self._text) - 1)
         paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
@@ -145,6 +149,10 @@ class Eagle(Drafter):
             self._out = self.head.read(tokens, self._target.features[start:end], start)
         assert self._out is not None
         return self._out
+
+    def _luck(self, sample: Sampler | None, levels: int) -> Luck | None:
+        noise = None if sample is None else sample.noise(levels)
+        return None if sample is None or noise is None else self.head.lucky(noise, sample.temperature)
 
     def _clock(self, lag: int) -> float:
         """Now; where there was lag to be paid, once the device has done what it was told."""

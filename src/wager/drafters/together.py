@@ -64,12 +64,11 @@ class Together(Drafter):
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         """The longest of their chains; the others would be lost."""
-        longest = max((drafter.propose(length) for drafter in self.drafters), key=lambda draft: len(draft.tokens))
-        return replace(longest, raw=None)  # whose it is changes from round to round: it counts as certain
+        longest = max(self._drafts(length, sample), key=lambda draft: len(draft.tokens))
+        return replace(longest, probs=None, raw=None)  # whose it is changes from round to round: it counts as certain
 
     def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
-        # Every chain is a drafter's likeliest one, chosen for certain, so the tree is exact under sampling too.
-        drafts = [drafter.propose(length) for drafter in self.drafters]
+        drafts = self._drafts(length, sample)
         tokens: list[int] = []
         parents: list[int] = []
         known: dict[tuple[int, int], int] = {}  # (parent, token) -> node
@@ -85,3 +84,11 @@ class Together(Drafter):
                 at = known[at, token]
         lag = max(draft.lag for draft in drafts)
         return Draft(tokens, parents=parents, lag=lag, lag_seconds=sum(draft.lag_seconds for draft in drafts))
+
+    def _drafts(self, length: int, sample: Sampler | None) -> list[Draft]:
+        """Every drafter's chain: drawn where the noise is known, else its likeliest, chosen for certain.
+
+        Chains that were drawn apart could not be told from one another by the residual rule.
+        """
+        drawn = sample if sample is not None and sample.noise(1) is not None else None
+        return [drafter.propose(length, drawn) for drafter in self.drafters]

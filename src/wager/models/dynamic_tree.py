@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from wager.models.head import Head
+    from wager.models.head import Head, Luck
 
 
 class Branches(NamedTuple):
@@ -31,14 +31,14 @@ def grown_nodes(depth: int, breadth: int) -> int:
 
 
 @torch.inference_mode()
-def grow(head: Head, out: torch.Tensor, depth: int, breadth: int) -> torch.Tensor:
+def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, luck: Luck | None = None) -> torch.Tensor:
     """Everything that grows after the entry with this output, level by level, in float64; nothing is read back.
 
     First the nodes' tokens, then their log-probabilities, then of every level that is expanded, but for the first, the
     nodes that are: as many as the breadth, counted within the level. The tree's entries are left in the head's cache,
-    behind its length.
+    behind its length. Where luck decides too, log-probabilities are of what the tokens are chosen by.
     """
-    logp, columns = head.likeliest(out, breadth)
+    logp, columns = head.likeliest(out, breadth, 0, luck)
     tokens, sure, expanded = [head.named(columns[0])], [logp[0]], []
     # The nodes to be expanded: the feature they go on from, which entries they see.
     chosen, scores = tokens[0], logp[0]
@@ -48,7 +48,7 @@ def grow(head: Head, out: torch.Tensor, depth: int, breadth: int) -> torch.Tenso
     for level in range(1, depth):
         seen = torch.cat((before, own), dim=1)
         made = head.branch(chosen, features, level, seen)
-        logp, columns = head.likeliest(made, breadth)  # (breadth, breadth)
+        logp, columns = head.likeliest(made, breadth, level, luck)  # (breadth, breadth)
         tokens.append(head.named(columns).flatten())
         sure.append(logp.flatten())
         if level + 1 < depth:

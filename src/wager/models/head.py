@@ -34,7 +34,18 @@ class Chain(NamedTuple):
     """A drafted chain; both may be overwritten by the next."""
 
     tokens: torch.Tensor  # (length,)
-    logits: Sequence[torch.Tensor]  # what each was chosen by, (1, vocabulary) or (1, cut)
+    logits: Sequence[torch.Tensor]  # what each was chosen by, but for luck, (1, vocabulary) or (1, cut)
+
+
+class Luck(NamedTuple):
+    """What decides beside the target's logits where it is sampled: it takes the largest of logits / heat + rows."""
+
+    rows: torch.Tensor  # (levels, vocabulary) or (levels, cut)
+    heat: torch.Tensor  # (), the temperature
+
+    def among(self, logits: torch.Tensor, level: int) -> torch.Tensor:
+        """What the tokens so many levels after an entry are chosen by, in float32."""
+        return logits.float() / self.heat + self.rows[level]
 
 
 class Head:
@@ -227,9 +238,20 @@ class Head:
         whole = logits.new_full((*logits.shape[:-1], self.vocabulary), -1e4)
         return whole.index_copy_(-1, self.cut.ids, logits)
 
-    def likeliest(self, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def lucky(self, noise: torch.Tensor, temperature: float) -> Luck:
+        """Noise over the whole vocabulary, (levels, vocabulary), as drafting takes it."""
+        rows = noise if self.cut is None else noise[:, self.cut.ids]
+        return Luck(rows, rows.new_full((), temperature))
+
+    def likeliest(
+        self, out: torch.Tensor, count: int, level: int = 0, luck: Luck | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
-        top = torch.log_softmax(self.logits(out).float(), -1).topk(count)
+        logits = self.logits(out)
+        return self._top(logits if luck is None else luck.among(logits, level), count)
+
+    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        top = torch.log_softmax(scores.float(), -1).topk(count)
         return top.values, top.indices
 
     def best(
@@ -243,21 +265,22 @@ class Head:
         return top.indices, top.indices // len(scores), tokens[top.indices], top.values
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int) -> Chain:
+    def chain(self, out: torch.Tensor, length: int, luck: Luck | None = None) -> Chain:
         """The likeliest token after an entry, the likeliest after that, and so on; nothing is read back."""
         tokens: list[torch.Tensor] = []
         logits: list[torch.Tensor] = []
         for at in range(length):
             logits.append(self.logits(out))
-            tokens.append(self.named(logits[-1].argmax(-1)))
+            scores = logits[-1] if luck is None else luck.among(logits[-1], at)
+            tokens.append(self.named(scores.argmax(-1)))
             if at + 1 < length:
                 out = self.forward(tokens[-1], out)
         return Chain(torch.cat(tokens), logits)
 
-    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int) -> Branches:
+    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int, luck: Luck | None = None) -> Branches:
         """A tree of tokens after an entry (see ``dynamic_tree``), read back at once."""
         breadth = self._breadth(breadth)
-        return choose(grow(self, out, depth, breadth).cpu().numpy(), depth, depth, breadth, nodes)
+        return choose(grow(self, out, depth, breadth, luck).cpu().numpy(), depth, depth, breadth, nodes)
 
     def _breadth(self, wanted: int) -> int:
         """No broader than there are tokens to draft."""

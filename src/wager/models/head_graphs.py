@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import linear
 
 from wager.models.dynamic_tree import Branches, choose, grow
-from wager.models.head import Chain, Head
+from wager.models.head import Chain, Head, Luck
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
 
 log = logging.getLogger("wager")
@@ -69,6 +69,7 @@ class HeadGraphs(Head):
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
         self.scratch: dict[int, torch.Tensor] = {}
+        self.luck: Luck | None = None  # read by the graphs of sampled drafts; made for the first of them
         # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
         self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
         self.steps[:, START] = torch.arange(LONGEST, device=device)
@@ -169,29 +170,33 @@ class HeadGraphs(Head):
         return self.last
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int) -> Chain:
+    def chain(self, out: torch.Tensor, length: int, luck: Luck | None = None) -> Chain:
         # A length that was not asked to be warm comes up at a text's end: a longer one has it in it.
         whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
         if whole > LONGEST or not self.captures:
-            return super().chain(out, length)
+            return super().chain(out, length, luck)
         self._start(out, whole, whole)
-        made = self._replayed(("chain", whole), lambda: self._chain(whole))
+        held = self._hold(luck)
+        kind = "chain" if held is None else "lucky chain"
+        made = self._replayed((kind, whole), lambda: self._chain(whole, held))
         if made is None:
-            return super().chain(out, length)
+            return super().chain(out, length, luck)
         return Chain(made[0][:length], made[1 : 1 + length])
 
     @torch.inference_mode()
-    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int) -> Branches:
+    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int, luck: Luck | None = None) -> Branches:
         breadth = self._breadth(breadth)
         if not self.captures:
-            return super().tree(out, depth, breadth, nodes)
+            return super().tree(out, depth, breadth, nodes, luck)
         whole = depth
         if (depth, breadth) not in self.trees:
             whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
         self._start(out, breadth * whole, whole)
-        made = self._replayed(("tree", whole, breadth), lambda: self._tree(whole, breadth))
+        held = self._hold(luck)
+        kind = "tree" if held is None else "lucky tree"
+        made = self._replayed((kind, whole, breadth), lambda: self._tree(whole, breadth, held))
         if made is None:
-            return super().tree(out, depth, breadth, nodes)
+            return super().tree(out, depth, breadth, nodes, luck)
         return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
 
     def _start(self, out: torch.Tensor, entries: int, deep: int) -> None:
@@ -202,6 +207,16 @@ class HeadGraphs(Head):
             self.last.copy_(out)
         if self.told != (*self.where, self.slots, self.length):
             self._tell((), 0)
+
+    def _hold(self, luck: Luck | None) -> Luck | None:
+        """Luck where the graphs look for it; levels beyond those given keep what stood there, and are not read back."""
+        if luck is None:
+            return None
+        if self.luck is None:
+            self.luck = Luck(luck.rows.new_zeros((LONGEST, luck.rows.shape[1])), torch.ones_like(luck.heat))
+        self.luck.rows[: len(luck.rows)] = luck.rows
+        self.luck.heat.copy_(luck.heat)
+        return self.luck
 
     def _tell(self, tokens: Sequence[int], width: int) -> None:
         """Everything the graphs go by, in one copy; so many of the tokens are real."""
@@ -221,21 +236,21 @@ class HeadGraphs(Head):
         torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
         return ()
 
-    def _chain(self, length: int) -> Sequence[torch.Tensor]:
+    def _chain(self, length: int, luck: Luck | None) -> Sequence[torch.Tensor]:
         self.part, self.rows = CHAIN, self.inputs[CHAIN : CHAIN + WHERE] + self.steps[:length]
-        drafted = super().chain(self.last, length)
+        drafted = super().chain(self.last, length, luck)
         return drafted.tokens, *drafted.logits
 
-    def _tree(self, depth: int, breadth: int) -> Sequence[torch.Tensor]:
+    def _tree(self, depth: int, breadth: int, luck: Luck | None) -> Sequence[torch.Tensor]:
         self.part = TREE
-        return (grow(self, self.last, depth, breadth),)
+        return (grow(self, self.last, depth, breadth, luck),)
 
-    def likeliest(self, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
-            return super().likeliest(out, count)
+            return super()._top(scores, count)
         from wager.models import head_kernels
 
-        return head_kernels.likeliest(self.logits(out), count)
+        return head_kernels.likeliest(scores, count)
 
     def best(
         self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor

@@ -63,6 +63,8 @@ def generated(held: Json, source: Source) -> Material:
         big.insert(0, Big(f"{compare['speedup']:.2f}{TIMES}", "over transformers", "median of runs"))
         same = {True: "the text is identical", False: "the text differs", None: "the text was drawn anew"}
         told = same[compare.get("identical")]
+        if compare.get("identical_to") == "wager, off":
+            told += f" {'to' if compare['identical'] else 'from'} the seed's without drafts"
         made.verdict = [f"{policy} writes this text {compare['speedup']:.2f} times as fast as transformers; {told}."]
     else:
         made.verdict = [f"{policy} wrote {summary['tokens']:,} tokens in {summary['rounds']:,} rounds."]

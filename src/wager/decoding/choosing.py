@@ -1,0 +1,137 @@
+"""How the next token is chosen from its scores, and so what of a draft stands.
+
+Greedy: the token with the largest score. A drafted token stands while it is that one.
+
+Sampled with shared noise (the default): the token with the largest sum of score and noise, where every position of the
+text has Gumbel noise of its own, one number a token. Such a token is a draw from softmax(scores). Which one it is
+depends on the target and the seed and on nothing that was drafted, so a drafted token stands while it is that one: the
+text is what plain decoding writes with the same seed, token for token. Drafters that know the noise draft with it and
+are right the more often (the coupling of Daliri, Musco and Suresh 2024).
+
+Sampled by the residual rule (``acceptance``): each drafted token stands with a probability of its own, and another draw
+follows the first that does not. The distribution is the same; which text it is depends on what was drafted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from wager.decoding.acceptance import accept_greedy, accept_sampled, accept_tree_greedy, accept_tree_sampled
+from wager.drafters import Draft
+
+SHARED, RESIDUAL = "shared-noise", "residual"
+RULES = (SHARED, RESIDUAL)
+LEAST = 32  # rows of noise there is room for
+
+
+class Choosing(ABC):
+    """One text's; positions count its new tokens from 0."""
+
+    samples = True
+
+    @abstractmethod
+    def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
+        """How many drafted tokens stand, and the token after them; the first of them is for position ``at``.
+
+        ``scores`` are (drafted + 1, vocabulary).
+        """
+
+    @abstractmethod
+    def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
+        """The path that stands, as indices of the draft's tokens, and the token after it.
+
+        ``scores`` are those after the text's last token and after each of the tree's.
+        """
+
+    def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
+        """A drafter's token for a position, from its own scores (vocabulary,), and the distribution it comes from."""
+        raise NotImplementedError
+
+    def noise(self, at: int, count: int) -> torch.Tensor | None:
+        """What will be added to the scores of positions from ``at`` on, (count, vocabulary); None: nobody knows yet."""
+        return None
+
+
+class Greedy(Choosing):
+    """The token with the largest score."""
+
+    samples = False
+
+    def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
+        choices = scores.argmax(-1).tolist()
+        accepted = accept_greedy(choices, draft.tokens)
+        return accepted, choices[accepted]
+
+    def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
+        choices = scores.argmax(-1).tolist()
+        path = accept_tree_greedy(choices, draft.tokens, parents)
+        return path, choices[path[-1] + 1 if path else 0]
+
+
+class SharedNoise(Greedy):
+    """The token with the largest sum of score and its position's noise."""
+
+    samples = True
+
+    def __init__(self, vocabulary: int, device: torch.device, seed: int | None = None) -> None:
+        if seed is None:
+            seed = int(torch.randint(1 << 62, ()))
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.rows = torch.empty((LEAST, vocabulary), device=device)
+        self.first = self.known = 0  # positions: that of the first row, and the first that has no noise yet
+        self.passed = 0  # the one before which no token is to be chosen any more
+
+    def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
+        self.passed = at
+        return super().chain(scores + self.noise(at, len(scores)), draft, at)
+
+    def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
+        self.passed = at
+        depths = [0]
+        for parent in parents:
+            depths.append(depths[parent + 1] + 1)
+        noise = self.noise(at, 1 + max(depths))[torch.tensor(depths, device=scores.device)]
+        return super().tree(scores + noise, draft, parents, at)
+
+    def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
+        token = int((scores + self.noise(at, 1)[0]).argmax())
+        return token, torch.softmax(scores, -1, dtype=torch.float32)
+
+    @torch.inference_mode()
+    def noise(self, at: int, count: int) -> torch.Tensor:
+        """Rows are made one by one, so that they do not depend on how many were asked for at once."""
+        end = at + count
+        if end - self.first > len(self.rows):
+            keep = self.rows[self.passed - self.first : self.known - self.first]
+            moved = self.rows.new_empty((max(LEAST, 2 * (end - self.passed)), self.rows.shape[1]))
+            moved[: len(keep)] = keep
+            self.rows, self.first = moved, self.passed
+        if end > self.known:
+            fresh = self.rows[self.known - self.first : end - self.first]
+            for row in fresh:
+                row.exponential_(generator=self.generator)
+            fresh.log_().neg_()
+            self.known = end
+        return self.rows[at - self.first : end - self.first]
+
+
+class Residual(Choosing):
+    """Each drafted token by its own chance, then a draw from what is left."""
+
+    def __init__(self, device: torch.device, seed: int | None = None) -> None:
+        self.generator = None if seed is None else torch.Generator(device).manual_seed(seed)
+
+    def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
+        p = torch.softmax(scores, -1, dtype=torch.float32)
+        return accept_sampled(p, draft.tokens, draft.probs, self.generator)
+
+    def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
+        p = torch.softmax(scores, -1, dtype=torch.float32)
+        return accept_tree_sampled(p, draft.tokens, parents, draft.probs, self.generator)
+
+    def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
+        q = torch.softmax(scores, -1, dtype=torch.float32)
+        return int(torch.multinomial(q, 1, generator=self.generator)), q
