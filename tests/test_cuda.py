@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
+import heads
 import pytest
 import torch
 from small import path_to, tree_of
@@ -280,6 +282,27 @@ def test_sampling_runs_on_the_device_and_repeats_with_a_seed() -> None:
     first, second = (decoder_answer(decoder, seed=7, **settings) for _ in range(2))
     assert first == second
     assert first != decoder_answer(decoder, seed=8, **settings)
+
+
+@pytest.mark.parametrize("size", [32, 12])  # the kernels' own, and one they do not take
+def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size: int) -> None:
+    import wager
+    from wager.drafters.eagle import Eagle
+
+    model = tiny()
+    head = Eagle(heads.save(tmp_path, model, shape={"head_dim": size}))
+    arms = ["off", "eagle:4", "eagle:2", "eagle:3@3x8", "suffix:3", "suffix:3@2x6"]
+    played = wager.Decoder(model, drafters=[head, "suffix"], policy="random", arms=arms)
+    alone = wager.Decoder(model, drafters="off", policy="off")
+    kept = 0
+    for seed in range(4):
+        settings = {"max_new_tokens": 80, "do_sample": True, "temperature": 0.7, "top_k": 8, "seed": seed}
+        made = played.generate([1, 2, 3, 4] * 5, **settings)
+        assert made.tokens == alone.generate([1, 2, 3, 4] * 5, **settings).tokens
+        kept += sum(r.accepted for r in made.rounds)
+    assert kept > 0
+    assert head.head.captures
+    assert {"lucky chain", "lucky tree"} <= {key[0] for key in head.head.replays}
 
 
 def decoder_answer(decoder: Any, **settings: Any) -> list[int]:

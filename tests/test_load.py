@@ -253,15 +253,18 @@ def test_a_closed_loop_keeps_its_places_full_and_never_more(server: Server) -> N
 
 
 def test_a_closed_loop_ends_with_its_time(server: Server) -> None:
-    served = load.run(server.url, Closed(2, seconds=0.3), said("a"), max_tokens=2)
-    assert 2 <= len(served) <= 10
-    assert max(r.start for r in served) < 0.3 + SLACK
-    assert all(r.error is None for r in served)  # those in flight were waited for
+    def attempt() -> None:
+        served = load.run(server.url, Closed(2, seconds=0.3), said("a"), max_tokens=2)
+        assert 2 <= len(served) <= 10
+        assert max(r.start for r in served) < 0.3 + SLACK
+        assert all(r.error is None for r in served)  # those in flight were waited for
+
+    undisturbed(attempt)
 
 
 def test_every_kind_of_failure_is_a_result(server: Server) -> None:
     asked = said("fail", "cut", "die", "end", "hang", "uncounted", "fine")
-    served = load.run(server.url, Closed(7, 7), asked, max_tokens=4, timeout=0.6)
+    served = load.run(server.url, Closed(7, 7), asked, max_tokens=4, timeout=1.5)
     fail, cut, die, end, hang, uncounted, fine = served
     assert "500" in str(fail.error)
     assert "out of memory" in str(fail.error)
@@ -269,7 +272,7 @@ def test_every_kind_of_failure_is_a_result(server: Server) -> None:
     assert cut.text == "cut 0;cut 1;"
     assert die.error == "engine died"
     assert end.error == "the stream ended before the answer did"
-    assert hang.error == "no whole answer within 0.6 s"
+    assert hang.error == "no whole answer within 1.5 s"
     assert "no usage" in str(uncounted.error)
     assert fine.error is None
     summary = summarise(served)
@@ -439,11 +442,11 @@ def test_ctrl_c_reports_what_was_measured(server: Server, prompts: str, tmp_path
         [sys.executable, "-c", code, "bench", "serve", "--url", server.url, "--prompts", prompts, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(server.bodies) < 6 and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    printed, complained = process.communicate(timeout=10)
+    printed, complained = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "0 errors" in printed
     assert "Traceback" not in complained

@@ -42,7 +42,7 @@ def run(code: str, folder: Path | None) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k.lower() != "prometheus_multiproc_dir"}
     if folder is not None:
         env["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=180)
 
 
 WRITE = """

@@ -115,7 +115,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def wager_top(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=ENV, timeout=60)
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=ENV, timeout=180)
 
 
 def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() -> None:
@@ -268,7 +268,7 @@ def test_the_live_view_outlives_its_server_and_ends_cleanly_with_control_c() -> 
 
     def wait_for(words: str) -> None:
         nonlocal seen
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while words not in seen:
             assert time.monotonic() < until, seen
             if select.select([ours], [], [], 0.1)[0]:
@@ -281,7 +281,7 @@ def test_the_live_view_outlives_its_server_and_ends_cleanly_with_control_c() -> 
         wait_for("75% (75%)")
     wait_for("Connection refused")
     live.send_signal(signal.SIGINT)
-    _, errors = live.communicate(timeout=20)
+    _, errors = live.communicate(timeout=60)
     os.close(ours)
     assert live.returncode == 0, errors
     assert errors == b""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from wager.decoding.acceptance import accept_greedy, accept_sampled, accept_tree_greedy, accept_tree_sampled
@@ -79,7 +80,11 @@ class SharedNoise(Greedy):
     def __init__(self, vocabulary: int, device: torch.device, seed: int | None = None) -> None:
         if seed is None:
             seed = int(torch.randint(1 << 62, ()))
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.generator: torch.Generator | np.random.Generator
+        if device.type == "cpu":  # numpy makes such numbers four times as fast as torch
+            self.generator = np.random.Generator(np.random.SFC64(seed % (1 << 64)))
+        else:
+            self.generator = torch.Generator(device).manual_seed(seed)
         self.rows = torch.empty((LEAST, vocabulary), device=device)
         self.first = self.known = 0  # positions: that of the first row, and the first that has no noise yet
         self.passed = 0  # the one before which no token is to be chosen any more
@@ -102,7 +107,6 @@ class SharedNoise(Greedy):
 
     @torch.inference_mode()
     def noise(self, at: int, count: int) -> torch.Tensor:
-        """Rows are made one by one, so that they do not depend on how many were asked for at once."""
         end = at + count
         if end - self.first > len(self.rows):
             keep = self.rows[self.passed - self.first : self.known - self.first]
@@ -110,12 +114,18 @@ class SharedNoise(Greedy):
             moved[: len(keep)] = keep
             self.rows, self.first = moved, self.passed
         if end > self.known:
-            fresh = self.rows[self.known - self.first : end - self.first]
-            for row in fresh:
-                row.exponential_(generator=self.generator)
-            fresh.log_().neg_()
+            self._make(self.rows[self.known - self.first : end - self.first])
             self.known = end
         return self.rows[at - self.first : end - self.first]
+
+    def _make(self, rows: torch.Tensor) -> None:
+        """The next rows of noise, each the same however many are made at once."""
+        if isinstance(self.generator, torch.Generator):
+            for row in rows:
+                row.exponential_(generator=self.generator)
+        else:
+            rows.copy_(torch.from_numpy(self.generator.standard_exponential(tuple(rows.shape))))
+        rows.log_().neg_()
 
 
 class Residual(Choosing):

@@ -14,8 +14,9 @@ from wager.policies.curves import Curves
 from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import BESIDE, Proposal, Survival
 
-IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking")
+IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking", "staying")
 STAY = 32  # rounds a drafter that was woken is expected to stay awake
+HOLD = 16  # rounds a draw of luck holds
 DOZE = 64  # rounds until a drafter that does not pay is asked again, at most
 VALUE_FADE, PROBE_FADE = 0.98, 0.7  # of what asking a drafter has brought, from round to round, and once it sleeps
 VALUE_GAIN, PROBE_GAIN = 1 - VALUE_FADE, 1 - PROBE_FADE  # of what it brings now
@@ -57,6 +58,7 @@ class Auto(ArmPolicy):
         self._by_ratio, self._unpriced = "pace" in self.without, "costs" in self.without
         self._unshared, self._unhinting = "sharing" in self.without, "hints" in self.without
         self._unscored, self._sleepless = "others" in self.without, "asking" in self.without
+        self._hold = 1 if "staying" in self.without else HOLD
         self.budget = budget
         self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.place = {name: i for i, name in enumerate(self.drafters)}
@@ -131,6 +133,7 @@ class Auto(ArmPolicy):
     def choose(self, context: Context) -> Arm:
         if context.arms is not self._menu_of:
             self._read(context.arms)
+        self.curves.turn(self._hold)
         if context.batch > 1:
             return self._choose_for_all(context)
         if context.previous is None:
