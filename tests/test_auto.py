@@ -139,14 +139,6 @@ def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts
 # --- curves ----------------------------------------------------------------------------------------------------------
 
 
-def drawn_anew(curves: Curves, key: str, length: int, times: int) -> list[list[float]]:
-    out = []
-    for _ in range(times):
-        curves.turn(1)
-        out.append(curves.tokens(key, length))
-    return out
-
-
 def test_draws_close_in_on_what_a_curve_has_shown() -> None:
     rng, curves = np.random.default_rng(0), Curves(np.random.default_rng(1))
     spread, runs = [], []
@@ -154,7 +146,7 @@ def test_draws_close_in_on_what_a_curve_has_shown() -> None:
         for _ in range(rounds):
             runs.append(run_of(rng, [0.9, 0.5, 0.5]))
             curves.learn("x", runs[-1], 3)
-        drawn = drawn_anew(curves, "x", 3, 300)
+        drawn = [curves.tokens("x", 3) for _ in range(300)]
         assert all(1.0 == tokens[0] < tokens[1] < tokens[2] < tokens[3] < 4.0 for tokens in drawn)
         spread.append(np.std([tokens[3] for tokens in drawn]))
     assert spread[0] > 2 * spread[1] > 4 * spread[2]
@@ -177,24 +169,7 @@ def test_a_change_of_one_drafter_is_noticed_and_the_others_are_doubted() -> None
     assert sum(curves.known["y"].tried) <= 10
     for _ in range(40):
         curves.learn("x", run_of(rng, [0.2] * 4), 4)
-    assert np.mean([tokens[4] for tokens in drawn_anew(curves, "x", 4, 100)]) < 1.6
-
-
-def test_a_draw_holds_for_some_rounds_while_what_is_known_moves() -> None:
-    curves = Curves(np.random.default_rng(1))
-    curves.turn(16)
-    assert len({curves.tokens("x", 1)[1] for _ in range(9)}) == 9, "of the unknown every draw is another"
-    for _ in range(3):
-        curves.learn("x", 1, 2)
-    seen = []
-    for _ in range(64):
-        curves.turn(16)
-        seen.append(curves.tokens("x", 1)[1])
-        assert seen[-1] == curves.tokens("x", 1)[1]
-    assert [at for at in range(1, 64) if seen[at] != seen[at - 1]] == [14, 30, 46, 62]
-    for _ in range(6):
-        curves.learn("x", 0, 1)
-    assert curves.tokens("x", 1)[1] < seen[-1], "a draw moves with the evidence"
+    assert np.mean([curves.tokens("x", 4)[4] for _ in range(100)]) < 1.6
 
 
 def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
@@ -206,7 +181,7 @@ def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
         accepted, rejected = accepted + sum(runs), rejected + sum(run < 5 for run in runs)
     rate = accepted / (accepted + rejected)
     curves.learn_all("x", 0, 0, 5)
-    drawn = np.mean(drawn_anew(curves, "x", 5, 100), axis=0)
+    drawn = np.mean([curves.tokens("x", 5) for _ in range(100)], axis=0)
     assert drawn == pytest.approx([sum(rate**j for j in range(n + 1)) for n in range(6)], rel=0.05)
 
 
@@ -481,14 +456,13 @@ class Slow:
                 lag = known.drafting.lag(name, context.lag.get(name, 0))
                 for arm in arms:
                     fixed, each = known.drafting.parts(key, seconds[1])
-                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / 32
+                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / known.stay
                     out[arm] = self.value(tokens[arm.length], cost)
         return out
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""
         widths = self.known.widths
-        self.known.curves.turn(16)
         if context.previous is None:
             self.known.survival.recent = list(self.known.survival.lasting)
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
@@ -738,10 +712,10 @@ def test_a_drafter_that_says_nothing_beforehand_is_played_to_be_known() -> None:
     for _ in range(300):
         arm = policy.choose(Context(arms, previous=OFF, hints={"x": Hint(2, size=3)}))
         accepted = run_of(rng, [{"x": 0.3, "w": 0.9}.get(arm.drafter, 0.0)] * (arm.length and 3))
-        seconds = 0.02 + 0.0005 * arm.budget
+        seconds = 0.02 + 0.001 * arm.budget
         policy.observe(Round(arm, arm.budget, accepted, accepted + 1, verify_seconds=seconds))
         chosen.append(arm)
-    assert chosen[100:].count(Arm("w", 3)) > 140
+    assert chosen[100:].count(Arm("w", 3)) > 160
     assert Arm("w", 3, Tree(2, 6)) in chosen
 
 
@@ -1200,8 +1174,10 @@ def test_drafters_that_are_alike_are_not_played_in_turn() -> None:
     near = tuple(Drafter(f"d{i}", (0.58 + 0.01 * i,), 0.002) for i in range(5))
     verify = VerifyCost(((1, 0.03), (5, 0.035)))
     scenario = Stream(near, (1, 2, 3, 4), 3000, off=True, verify=verify, lag_seconds=0.0006)
-    staying, restless = ([play(scenario, spec, seed) for seed in range(3)] for spec in ("auto", "auto:without=staying"))
-    assert sum(run.switches for run in staying) < sum(run.switches for run in restless) / 4
+    staying, restless = (
+        [play(scenario, spec, seed) for seed in range(3)] for spec in ("auto", "auto:without=staying")
+    )
+    assert sum(run.switches for run in staying) < 0.7 * sum(run.switches for run in restless)
     assert sum(run.seconds for run in staying) < 0.98 * sum(run.seconds for run in restless)
 
 

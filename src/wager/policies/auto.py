@@ -15,8 +15,8 @@ from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import BESIDE, Proposal, Survival
 
 IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking", "staying")
-STAY = 32  # rounds a drafter that was woken is expected to stay awake
-HOLD = 16  # rounds a draw of luck holds
+STAY = 32  # rounds a drafter that was woken is expected to stay awake, at most
+STAYED = 0.2  # how fast that follows what is seen
 DOZE = 64  # rounds until a drafter that does not pay is asked again, at most
 VALUE_FADE, PROBE_FADE = 0.98, 0.7  # of what asking a drafter has brought, from round to round, and once it sleeps
 VALUE_GAIN, PROBE_GAIN = 1 - VALUE_FADE, 1 - PROBE_FADE  # of what it brings now
@@ -43,6 +43,7 @@ class Auto(ArmPolicy):
     uses = frozenset({"hints", "others"})
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
+        *("stay", "stayed", "awake"),
         *("drafters", "place", "survival", "widths", "pace", "worth", "doze", "calm", "blind", "hinted"),
         *("_by_ratio", "_unpriced", "_unhinting", "_unscored", "_sleepless", "_driven"),
         *("_menu_of", "_off", "_reach", "_over", "_seats", "_asked", "_weighed", "_chosen", "_rated"),
@@ -58,7 +59,7 @@ class Auto(ArmPolicy):
         self._by_ratio, self._unpriced = "pace" in self.without, "costs" in self.without
         self._unshared, self._unhinting = "sharing" in self.without, "hints" in self.without
         self._unscored, self._sleepless = "others" in self.without, "asking" in self.without
-        self._hold = 1 if "staying" in self.without else HOLD
+        self._restless = "staying" in self.without
         self.budget = budget
         self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.place = {name: i for i, name in enumerate(self.drafters)}
@@ -81,6 +82,8 @@ class Auto(ArmPolicy):
         self.doze = [1] * count  # rounds it sleeps when it does not pay
         self.calm = 0  # rounds since a drafter fell asleep or woke
         self.blind = 0  # rounds since something was drafted
+        self.awake, self.stayed = "", 0  # the drafter that says nothing beforehand played last, and for how many rounds
+        self.stay = float(STAY)  # rounds such a drafter stays, of late
         self.tried: dict[int, list[int]] = {}  # size of batch -> steps of each kind that were learned from
         self.hinted: set[int] = set()  # drafters that tell beforehand
         self._seats: dict[tuple[str, ...], list[Seat]] = {}  # by who has a hint
@@ -133,7 +136,6 @@ class Auto(ArmPolicy):
     def choose(self, context: Context) -> Arm:
         if context.arms is not self._menu_of:
             self._read(context.arms)
-        self.curves.turn(self._hold)
         if context.batch > 1:
             return self._choose_for_all(context)
         if context.previous is None:
@@ -251,7 +253,7 @@ class Auto(ArmPolicy):
         for i, name in enumerate(self.drafters):
             if i in self.hinted:
                 continue
-            lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
+            lag = self.drafting.lag(name, context.lag.get(name, 0)) / self.stay
             for arms in self._plain[i]:
                 if self._unshared:  # every arm by itself, as if nothing could be learned of it from the others
                     out += [(a, self.curves.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms]
@@ -291,12 +293,22 @@ class Auto(ArmPolicy):
             self.survival.learn(i, proposal, scored, agreed)
             proposal.hint, proposal.common, proposal.hints = NOTHING, NOBODY, NOBODY  # the round is let go
         self._asked = []
+        self._follow(arm.drafter if drafted and not hinted else "")
         if drafted and not hinted:
             length = arm.length if arm.tree else drafted
             self.curves.learn(str(arm) if self._unshared else _key(arm), round.accepted, length)
             self.drafting.learn(_key(arm), length, round.draft_seconds)
         if round.lag_seconds:
             self.drafting.caught_up(arm.drafter, round.lag, round.lag_seconds)
+
+    def _follow(self, drafter: str) -> None:
+        """Learn for how many rounds those who had to catch up stay: the fewer, the more each round pays for it."""
+        if drafter == self.awake:
+            self.stayed += 1
+        else:
+            if self.awake and not self._restless:
+                self.stay += STAYED * (min(self.stayed, STAY) - self.stay)
+            self.awake, self.stayed = drafter, 1
 
     def _notice(self, drafted: bool, lucky: bool) -> None:
         """Count rounds in which nothing was drafted; a try that went well is followed by another."""
@@ -440,6 +452,9 @@ class Auto(ArmPolicy):
             "doze": list(self.doze),
             "calm": self.calm,
             "blind": self.blind,
+            "stay": self.stay,
+            "stayed": self.stayed,
+            "awake": self.awake,
             "tried": {size: list(tries) for size, tries in self.tried.items()},
             "hinted": sorted(self.hinted),
             "asked": [asked.get(i) for i in range(len(self.drafters))],
@@ -450,7 +465,7 @@ class Auto(ArmPolicy):
         for name, value in saved.items():
             if name in ("worth", "asleep", "doze"):
                 setattr(self, name, list(value))
-            elif name in ("calm", "blind", "tried"):
+            elif name in ("calm", "blind", "tried", "stay", "stayed", "awake"):
                 setattr(self, name, value)
             elif name == "hinted":
                 self.hinted = set(value)

@@ -1,9 +1,8 @@
 """How far drafts of a drafter that says nothing beforehand are accepted: counts, and a draw of luck.
 
 Such a drafter has to be played to be known, so what is expected of it is drawn from what is possible (Thompson's
-rule): one that is little known is tried now and then, one that is well known and worse is not. A draw holds for some
-rounds, or of two drafters as good as each other every round would play another, and each would have to catch up. When
-the latest drafts contradict all before them, those are forgotten, and what is known of other drafters is doubted.
+rule): one that is little known is tried now and then, one that is well known and worse is not. When the latest drafts
+contradict all before them, those are forgotten, and what is known of other drafters is doubted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ RECENT = 0.95  # of the latest evidence, from round to round
 SURPRISE = 3.2  # standard deviations between the latest evidence and all of it that are taken for a change
 DOUBT = 10.0  # tokens of evidence that other drafters keep when one is found to have changed
 SURE = 0.99
-FAMILIAR = 5.0  # tokens of evidence from which a draw holds: before, every round is another chance
 DRAWS = 256
 TRUST = 0.5  # of the latest evidence that stays when it contradicts the rest: some is older than the change
 
@@ -47,15 +45,6 @@ class Curves:
         self.rng = rng
         self.known: dict[str, Curve] = {}
         self._luck: list[float] = []
-        self._held: dict[str, float] = {}  # luck that holds, by curve
-        self._rounds = 0  # it has held
-
-    def turn(self, hold: int) -> None:
-        """A round begins; luck holds for so many."""
-        self._rounds += 1
-        if self._rounds >= hold:
-            self._rounds = 0
-            self._held = {}
 
     def tokens(self, key: str, length: int, *, mean: bool = False) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … ``length`` tokens, by one draw of what is possible.
@@ -67,7 +56,9 @@ class Curves:
         rate = (kept + 1.0) / (tried + 2.0)
         shift = 0.0
         if not mean:
-            shift = self._draw(key, tried) / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
+            if not self._luck:
+                self._luck = self.rng.standard_normal(DRAWS).tolist()
+            shift = self._luck.pop() / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
         alive = total = 1.0
         out = [1.0]
         for j in range(length):
@@ -81,16 +72,6 @@ class Curves:
             total += alive
             out.append(total)
         return out
-
-    def _draw(self, key: str, tried: float) -> float:
-        luck = self._held.get(key)
-        if luck is None:
-            if not self._luck:
-                self._luck = self.rng.standard_normal(DRAWS).tolist()
-            luck = self._luck.pop()
-            if tried >= FAMILIAR:
-                self._held[key] = luck
-        return luck
 
     def learn(self, key: str, accepted: int, drafted: int) -> None:
         """A draft of so many tokens was accepted so far."""
@@ -124,7 +105,6 @@ class Curves:
             curve.kept = [x * hits / n for x in curve.tried]
             curve.latest = [TRUST * n, TRUST * hits]
             fade = 1.0
-            self._held = {}
             for other in self.known.values():
                 if other is not curve:
                     other.fade(min(1.0, DOUBT / max(1.0, sum(other.tried))))
@@ -140,10 +120,9 @@ class Curves:
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
         known = {key: list(astuple(curve)) for key, curve in self.known.items()}
-        return {"known": known, "luck": list(self._luck), "held": dict(self._held), "rounds": self._rounds}
+        return {"known": known, "luck": list(self._luck)}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
         self.known = {key: Curve(*parts) for key, parts in saved["known"].items()}
         self._luck = list(saved["luck"])
-        self._held, self._rounds = dict(saved.get("held", {})), saved.get("rounds", 0)  # older files have neither
