@@ -1174,9 +1174,7 @@ def test_drafters_that_are_alike_are_not_played_in_turn() -> None:
     near = tuple(Drafter(f"d{i}", (0.58 + 0.01 * i,), 0.002) for i in range(5))
     verify = VerifyCost(((1, 0.03), (5, 0.035)))
     scenario = Stream(near, (1, 2, 3, 4), 3000, off=True, verify=verify, lag_seconds=0.0006)
-    staying, restless = (
-        [play(scenario, spec, seed) for seed in range(3)] for spec in ("auto", "auto:without=staying")
-    )
+    staying, restless = ([play(scenario, spec, seed) for seed in range(3)] for spec in ("auto", "auto:without=staying"))
     assert sum(run.switches for run in staying) < 0.7 * sum(run.switches for run in restless)
     assert sum(run.seconds for run in staying) < 0.98 * sum(run.seconds for run in restless)
 

@@ -48,8 +48,8 @@ def tiny(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return model
 
 
-def run(*words: str) -> int:
-    sys.argv = ["wager", "bench", *words]
+def run(*words: str, command: str = "bench") -> int:
+    sys.argv = ["wager", command, *words]
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
@@ -120,6 +120,12 @@ def test_any_arms_can_be_compared(
     sampled = json.loads(made.read_text())
     assert sampled["methods"][0]["method"] == "wager off"
     assert sampled["differences"] == {"answers": 4, "texts": 0}
+    made.write_text(json.dumps({**sampled, "differences": {"answers": 4, "texts": 1}}))
+    page = tmp_path / "page.html"
+    assert run(str(made), "-o", str(page), command="report") == 0
+    assert "3 of 4" in page.read_text()
+    assert run(*words, "--temperature", "0.7") == 2
+    assert "--temperature needs --arms" in capsys.readouterr().err
     assert run(*words, "--arms", "suffix:2", "--no-plain", "--temperature", "0.7", "--sampling", "residual") == 0
     assert json.loads(made.read_text())["differences"] is None
     assert run(*words, "--arms", "suffix:2", "--sampling", "lucky") == 2

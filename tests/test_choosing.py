@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -258,6 +261,75 @@ def test_captured_drafts_heed_the_noise_as_plain_ones_do(tmp_path: Path, model: 
                 drafts.append((chain, *h.tree(out, 3, 3, 7, given)[:2]))
                 h.crop(19)
             assert drafts[0] == drafts[1]
+
+
+def test_captured_drafts_with_noise_are_all_prepared_by_the_first(tmp_path: Path, model: Any) -> None:
+    from wager.models.head_graphs import HeadGraphs
+
+    target = wager.Decoder(model, drafters="off", policy="off").target
+    graphs = HeadGraphs(heads.save(tmp_path, model))
+    graphs.follow(target)
+    target.watch()
+    graphs.warm([2, 4], [(3, 2)])
+    assert not any(key[0].startswith("lucky") for key in graphs.replays)
+    target.begin()
+    target.prefill(heads.TEXT[:20])
+    out = graphs.read(heads.TEXT[1:21], target.features[:20], 0)
+    luck = graphs.lucky(noise(1, heads.VOCABULARY).noise(0, 4), 0.7)
+    once = graphs.chain(out, 4, luck).tokens.tolist()
+    assert {("lucky chain", 2), ("lucky chain", 4), ("lucky tree", 3, 2)} <= graphs.replays.keys()
+    graphs.crop(20)
+    assert graphs.chain(out, 4, luck).tokens.tolist() == once, "preparing changed nothing"
+
+
+def test_an_output_head_may_have_fewer_tokens_than_the_embedding(model: Any, folder: Path) -> None:
+    wide = copy.deepcopy(model)
+    table = torch.nn.Embedding(heads.VOCABULARY + 8, model.config.hidden_size)
+    table.weight.data[: heads.VOCABULARY] = model.get_input_embeddings().weight.data
+    wide.set_input_embeddings(table)
+    made = wager.Decoder(wide, drafters=[Suffix(engine="own"), DraftModel(heads.tiny(1))], policy="random", seed=3)
+    for seed in range(3):
+        assert written(made, seed)[0] == written(decoder(model, folder, "off", ["off"]), seed)[0]
+
+
+def test_noise_is_of_single_precision_whatever_torchs_default_is() -> None:
+    due = noise().noise(0, 3).clone()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(noise().noise(0, 3), due)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_the_noise_of_one_position_alone_needs_little_room() -> None:
+    many = noise()
+    assert torch.equal(many.alone(900), noise().noise(0, 901)[900])
+    assert len(many.rows) <= 64
+    with pytest.raises(AssertionError, match="the text has passed this position"):
+        many.noise(3, 1)
+
+
+def test_a_finished_text_lets_its_noise_go(model: Any, folder: Path) -> None:
+    made = decoder(model, folder)
+    written(made, 1)
+    held = weakref.ref(made.loop)
+    gc.disable()
+    try:
+        written(made, 2)
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def test_a_drafter_that_draws_with_part_of_the_text_is_told(model: Any) -> None:
+    class Forgetting(DraftModel):
+        def propose(self, length: int, sample: Any = None) -> Draft:
+            sample(self.text[-1:], torch.zeros(heads.VOCABULARY))
+            return Draft()
+
+    made = wager.Decoder(model, drafters=[Forgetting(heads.tiny(1))], policy="fixed:drafter=draft-model,length=4")
+    with pytest.raises(ValueError, match="draws with the whole text before the token"):
+        written(made, 1)
 
 
 def test_an_unknown_rule_is_one_sentence(model: Any) -> None:

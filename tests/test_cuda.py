@@ -305,6 +305,36 @@ def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size
     assert {"lucky chain", "lucky tree"} <= {key[0] for key in head.head.replays}
 
 
+@pytest.mark.parametrize("size", [32, 12])
+def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> None:
+    from wager.decoding.choosing import SharedNoise
+    from wager.models.choose import runner
+    from wager.models.head import Head
+    from wager.models.head_graphs import HeadGraphs
+
+    model = tiny()
+    target, folder = runner(model), heads.save(tmp_path, model, shape={"head_dim": size})
+    plain, graphs = Head(folder), HeadGraphs(folder)
+    text = list(range(20, 41))
+    for head in (plain, graphs):
+        head.follow(target)
+    graphs.warm([5], [(3, 3)])
+    target.begin()
+    target.prefill(text[:-1])
+    outs = [head.read(text[1:], target.features[:20], 0).clone() for head in (plain, graphs)]
+    for seed in range(5):
+        noise = SharedNoise(512, torch.device("cuda"), seed).noise(0, 8)
+        for temperature, length in ((1.0, 5), (0.4, 3), (0.0, 5)):  # 0: greedy, in between
+            drafts = []
+            for head, out in zip((plain, graphs), outs, strict=True):
+                luck = head.lucky(noise, temperature) if temperature else None
+                chain = head.chain(out, length, luck).tokens.tolist()
+                head.crop(20)
+                drafts.append((chain, *head.tree(out, 3, 3, 9, luck)[:2]))
+                head.crop(20)
+            assert drafts[0] == drafts[1]
+
+
 def decoder_answer(decoder: Any, **settings: Any) -> list[int]:
     tokens: list[int] = decoder.generate([1, 2, 3, 4], **settings).tokens
     return tokens

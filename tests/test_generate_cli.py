@@ -160,6 +160,9 @@ def test_compare_when_sampling_finds_the_seeds_text_with_drafts_and_without(
     assert done.code == 1
     assert "texts differ at token" in done.err
     assert "no tie: this is a bug" in done.err
+    monkeypatch.setattr("wager.decoding.identity.FLOAT_ERROR", {torch.float32: 1e9})  # everything is a tie
+    done = wager(*words)
+    assert (done.code, "a tie within float error" in done.err) == (0, True)
 
 
 @pytest.mark.parametrize(("likely", "code", "says"), [(0, 1, "no tie: this is a bug"), (1, 0, "a tie within")])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, TypeVar
+from zlib import crc32
 
 import torch
 
@@ -117,7 +118,7 @@ def wager_method(
 
 
 def decoder_method(
-    name: str, decoder: Decoder, before: Callable[[list[int]], None] | None = None, **settings: Any
+    name: str, decoder: Decoder, before: Callable[[list[int]], None] | None = None, *, seed: int = 0, **settings: Any
 ) -> Method:
     """wager as this decoder does it."""
 
@@ -125,7 +126,9 @@ def decoder_method(
         began = perf_counter()
         if before is not None:
             before(ids[0].tolist())
-        made = decoder.generate(ids, **{"max_new_tokens": count, "do_sample": False, **settings})
+        # A text's seed is that of all its methods, and another for every prompt.
+        drawn = (seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
+        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)
         method.latest = made
@@ -293,6 +296,7 @@ def over_arms(
     alone: Sequence[str] = (),
     specs: Sequence[str] = (),
     sampling: str = SHARED,
+    seed: int = 0,
     **settings: Any,
 ) -> list[Method]:
     """transformers as it is, wager with each of these arms alone, and wager with each policy over all of them.
@@ -300,7 +304,7 @@ def over_arms(
     Arms in ``alone`` are played alone and left out of every policy's choice.
 
     With a ``classifier`` also wager with the arm of the domain that each prompt is taken for. ``settings`` are those of
-    generate, the same for all; ``sampling`` is wager's rule.
+    generate, the same for all; ``sampling`` is wager's rule, ``seed`` its policies' and its texts'.
 
     Every method has drafters of its own, made from the arms' names: ``eagle:ofa:4`` is drafted by ``eagle:ofa``. A
     drafter that needs more than its name is specified in ``specs``: ``retrieval=PATH``.
@@ -308,7 +312,7 @@ def over_arms(
     given = [Arm.parse(arm) for arm in arms]
     known = {parse(spec)[0]: spec for spec in specs}
     methods = [transformers_method(PLAIN, model, **settings)] if plain else []
-    settings["sampling"] = sampling
+    settings |= {"sampling": sampling, "seed": seed}
     methods.append(wager_method(OURS, model, "off", [], [str(OFF)], **settings))
 
     def made(names: Iterable[str]) -> list[Drafter]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +38,19 @@ class Difference:
     due: str  # from whom
     ours: str
     theirs: str
-    gap: float | None  # between the two tokens' scores; None where one text simply ends
-    tie: bool  # the gap is float error
+    gap: float | None  # between what the two tokens are chosen by; None where one text simply ends, or one was cut off
+    tie: bool  # the gap is float error, or the cut was
 
     def sentence(self) -> str:
         """What is to be said of it."""
         where = f"texts differ at token {self.at + 1}: {self.run} has {self.ours!r}, {self.due} {self.theirs!r}"
+        if self.gap is None and self.tie:
+            return f"{where}; one of them lies at the edge of what is left to be drawn, where rounding decides"
         if self.gap is None:
             return f"{where}; this is a bug, please report it"
         if self.tie:
-            return f"{where}; their logits are {self.gap:.2g} apart, a tie within float error"
-        return f"{where}; their logits are {self.gap:.2g} apart, no tie: this is a bug, please report it"
+            return f"{where}; they are {self.gap:.2g} apart, a tie within float error"
+        return f"{where}; they are {self.gap:.2g} apart, no tie: this is a bug, please report it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +263,16 @@ def _parting(
         **session.options.settings(),
         "max_new_tokens": 1,
         "output_scores": True,
+        "output_logits": True,
         "return_dict_in_generate": True,
     }
-    scores = _generate(session, _tensor(session, [*ids, *theirs[:at]]), **settings).scores[0][0].float()
-    spread = float(scores[scores.isfinite()].std())
+    made = _generate(session, _tensor(session, [*ids, *theirs[:at]]), **settings)
+    scores, spread = made.scores[0][0].float(), float(made.logits[0][0].float().std())
     if session.options.sample:
-        scores = scores + SharedNoise(len(scores), scores.device, seed).noise(0, at + 1)[at]
+        spread /= session.options.temperature
+        scores = scores + SharedNoise(len(scores), scores.device, seed).alone(at)
     gap = float((scores[ours[at]] - scores[theirs[at]]).abs())
+    if session.options.sample and gap == inf:
+        return Difference(at, name, due, said[0], said[1], None, True)
     error = FLOAT_ERROR.get(session.decoder.model.dtype, 1e-4) * spread
     return Difference(at, name, due, said[0], said[1], gap, gap <= error)

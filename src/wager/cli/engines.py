@@ -123,7 +123,7 @@ def generation(
     ] = None,
     corpora: Annotated[Path, typer.Option(help="Folder the router's files lie in.")] = Path("."),
     shuffle: Annotated[bool, typer.Option(help="Prompts of all tasks in one shuffled row.")] = False,
-    seed: Annotated[int, typer.Option(help="For the choice and order of prompts and methods.")] = 0,
+    seed: Annotated[int, typer.Option(help="For prompts, their order, policies and sampled texts.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Run transformers' own ways, wager's fixed arms and its policies on the same prompts, interleaved."""
@@ -151,6 +151,8 @@ def generation(
 
     if sampling not in RULES:
         raise ValueError(f"--sampling is {' or '.join(RULES)}, not {sampling!r}")
+    if temperature and not named:
+        raise ValueError("--temperature needs --arms: without them all is greedy")
     target, tokenizer = load(model, dtype=dtype, device=device)
     drafters: dict[str, Callable[[], Drafter]] = {"suffix": Suffix, "prompt-lookup": PromptLookup}
     fixed = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8)}
@@ -172,6 +174,7 @@ def generation(
             alone=single,
             specs=drafter or (),
             sampling=sampling,
+            seed=seed,
             **how,
         )
         if named

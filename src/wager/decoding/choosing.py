@@ -85,16 +85,16 @@ class SharedNoise(Greedy):
             self.generator = np.random.Generator(np.random.SFC64(seed % (1 << 64)))
         else:
             self.generator = torch.Generator(device).manual_seed(seed)
-        self.rows = torch.empty((LEAST, vocabulary), device=device)
+        self.rows = torch.empty((LEAST, vocabulary), dtype=torch.float32, device=device)
         self.first = self.known = 0  # positions: that of the first row, and the first that has no noise yet
         self.passed = 0  # the one before which no token is to be chosen any more
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
-        self.passed = at
+        self._reach(at, scores.shape[-1])
         return super().chain(scores + self.noise(at, len(scores)), draft, at)
 
     def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
-        self.passed = at
+        self._reach(at, scores.shape[-1])
         depths = [0]
         for parent in parents:
             depths.append(depths[parent + 1] + 1)
@@ -102,11 +102,27 @@ class SharedNoise(Greedy):
         return super().tree(scores + noise, draft, parents, at)
 
     def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
-        token = int((scores + self.noise(at, 1)[0]).argmax())
+        noise = self.noise(at, 1)[0]
+        token = int((scores[: len(noise)] + noise[: len(scores)]).argmax())
         return token, torch.softmax(scores, -1, dtype=torch.float32)
+
+    def alone(self, at: int) -> torch.Tensor:
+        """The noise of one position, (vocabulary,), and of none before it from then on."""
+        while self.known < at:
+            self.passed = self.known
+            self.noise(self.known, min(LEAST, at - self.known))
+        self.passed = at
+        return self.noise(at, 1)[0]
+
+    def _reach(self, at: int, width: int) -> None:
+        """Nothing before this position is asked for any more."""
+        self.passed = at
+        if not self.known and width != self.rows.shape[1]:  # there may be fewer tokens to choose from than to read
+            self.rows = self.rows.new_empty((LEAST, width))
 
     @torch.inference_mode()
     def noise(self, at: int, count: int) -> torch.Tensor:
+        assert at >= self.passed, "the text has passed this position"
         end = at + count
         if end - self.first > len(self.rows):
             keep = self.rows[self.passed - self.first : self.known - self.first]

@@ -81,7 +81,6 @@ class Loop:
         self.text = list(request.prompt)
         self.seen = set(self.text) if "seen" in self.wanted else None
         self.ids = _Ids(self.text, self.target.device) if self._needs_ids() else None
-        self.sampler = _Draws(self) if request.choosing.samples else None
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
             drafter.begin(self.text)
@@ -176,14 +175,15 @@ class Loop:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
+        sample = _Draws(self) if self.request.choosing.samples else None
         if arm.tree is not None:
-            draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, self.sampler)
+            draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
             if draft.parents is not None:
                 return _within(draft, draft.parents, self.target.vocabulary)
         elif arm.drafter in proposals:
             draft = proposals[arm.drafter].cut(length)
         else:
-            draft = self.drafters[arm.drafter].propose(length, self.sampler)
+            draft = self.drafters[arm.drafter].propose(length, sample)
         for at, token in enumerate(draft.tokens):
             if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
                 return draft.cut(at)
@@ -227,9 +227,11 @@ class Loop:
 
     def _draw(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
         """A drafter's next token, drawn under the request's own processors, and the distribution it comes from."""
-        processors = self.request.processors
+        processors, at = self.request.processors, len(text) - len(self.request.prompt)
+        if at < self.position:
+            raise ValueError("a drafter draws with the whole text before the token, the prompt included")
         ids = torch.tensor([text], device=logits.device) if processors.needs_text else NO_IDS
-        return self.request.choosing.draw(processors(ids, logits[None])[0], len(text) - len(self.request.prompt))
+        return self.request.choosing.draw(processors(ids, logits[None])[0], at)
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""

@@ -26,10 +26,10 @@ class Sampler(Protocol):
         """From the text so far and the drafter's logits (vocabulary,): a token, and what it is drawn from."""
 
     def noise(self, count: int) -> torch.Tensor | None:
-        """What the target will add to its scores, divided by the temperature, at the text's next ``count`` positions.
+        """What the target will add to its scores at the text's next ``count`` positions, (count, vocabulary).
 
-        (count, vocabulary): a drafter that adds it to its own scores and takes the largest sum is right more often than
-        one that takes the likeliest. None where nobody knows it beforehand.
+        A drafter that adds it to its own logits, divided by the temperature, and takes the largest sum is right more
+        often than one that takes the likeliest. Not to be written to. None where nobody knows it beforehand.
         """
 
 
@@ -55,9 +55,9 @@ class Draft:
 
     @property
     def logits(self) -> torch.Tensor | None:
-        """The drafter's own at each position of a chain of its likeliest tokens, (tokens, vocabulary).
+        """The drafter's own at each position of a chain, (tokens, vocabulary).
 
-        None where it has none, or drew; to be taken before it drafts again.
+        None where it has none, or gives ``probs``; to be taken before it drafts again.
         """
         return None if self.raw is None else self.raw()[: len(self.tokens)]
 

@@ -22,7 +22,7 @@ class Branches(NamedTuple):
 
     tokens: list[int]
     parents: list[int]  # index of the token before each; -1: the text's last
-    confidence: list[float]  # the head's probability of each, given those before it
+    confidence: list[float]  # the head's probability of each, given those before it and the luck, if any
 
 
 def grown_nodes(depth: int, breadth: int) -> int:

@@ -246,7 +246,10 @@ class Head:
     def likeliest(
         self, out: torch.Tensor, count: int, level: int = 0, luck: Luck | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
+        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each.
+
+        With luck both are by what decides then.
+        """
         logits = self.logits(out)
         return self._top(logits if luck is None else luck.among(logits, level), count)
 
@@ -266,7 +269,7 @@ class Head:
 
     @torch.inference_mode()
     def chain(self, out: torch.Tensor, length: int, luck: Luck | None = None) -> Chain:
-        """The likeliest token after an entry, the likeliest after that, and so on; nothing is read back."""
+        """The likeliest token after an entry, with luck if given, the likeliest after it, and so on; none is read back."""
         tokens: list[torch.Tensor] = []
         logits: list[torch.Tensor] = []
         for at in range(length):

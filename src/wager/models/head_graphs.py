@@ -175,10 +175,9 @@ class HeadGraphs(Head):
         whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
         if whole > LONGEST or not self.captures:
             return super().chain(out, length, luck)
+        held = self._hold(luck, out)
         self._start(out, whole, whole)
-        held = self._hold(luck)
-        kind = "chain" if held is None else "lucky chain"
-        made = self._replayed((kind, whole), lambda: self._chain(whole, held))
+        made = self._chained(whole, held)
         if made is None:
             return super().chain(out, length, luck)
         return Chain(made[0][:length], made[1 : 1 + length])
@@ -191,10 +190,9 @@ class HeadGraphs(Head):
         whole = depth
         if (depth, breadth) not in self.trees:
             whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
+        held = self._hold(luck, out)
         self._start(out, breadth * whole, whole)
-        held = self._hold(luck)
-        kind = "tree" if held is None else "lucky tree"
-        made = self._replayed((kind, whole, breadth), lambda: self._tree(whole, breadth, held))
+        made = self._grown(whole, breadth, held)
         if made is None:
             return super().tree(out, depth, breadth, nodes, luck)
         return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
@@ -208,12 +206,29 @@ class HeadGraphs(Head):
         if self.told != (*self.where, self.slots, self.length):
             self._tell((), 0)
 
-    def _hold(self, luck: Luck | None) -> Luck | None:
-        """Luck where the graphs look for it; levels beyond those given keep what stood there, and are not read back."""
+    def _chained(self, length: int, luck: Luck | None) -> Sequence[torch.Tensor] | None:
+        kind = "chain" if luck is None else "lucky chain"
+        return self._replayed((kind, length), lambda: self._chain(length, luck))
+
+    def _grown(self, depth: int, breadth: int, luck: Luck | None) -> Sequence[torch.Tensor] | None:
+        kind = "tree" if luck is None else "lucky tree"
+        return self._replayed((kind, depth, breadth), lambda: self._tree(depth, breadth, luck))
+
+    def _hold(self, luck: Luck | None, out: torch.Tensor) -> Luck | None:
+        """Luck where the graphs look for it; levels beyond those given keep what stood there, and are not read back.
+
+        The first time everything that is warm without it is captured with it: one slow draft in place of many.
+        """
         if luck is None:
             return None
         if self.luck is None:
             self.luck = Luck(luck.rows.new_zeros((LONGEST, luck.rows.shape[1])), torch.ones_like(luck.heat))
+            for length in sorted(self.chains):
+                self._start(out, length, length)
+                self._chained(length, self.luck)
+            for depth, breadth in sorted(self.trees):
+                self._start(out, breadth * depth, depth)
+                self._grown(depth, breadth, self.luck)
         self.luck.rows[: len(luck.rows)] = luck.rows
         self.luck.heat.copy_(luck.heat)
         return self.luck

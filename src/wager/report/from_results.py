@@ -155,7 +155,8 @@ def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: s
     differ = held.get("differences")
     if differ:
         same = differ["answers"] - differ["texts"]
-        ties = f"the other {differ['texts']:,} part at ties" if differ["texts"] and not differ["unexplained"] else ""
+        explained = differ["texts"] and not differ.get("unexplained", 1)  # of sampled texts it is not looked into
+        ties = f"the other {differ['texts']:,} part at ties" if explained else ""
         big.append(Big(f"{same:,} of {differ['answers']:,}", "texts identical", ties))
     return [verdict + "."], big
 

@@ -98,11 +98,14 @@ class Generated:
         from wager.bench.peers import OURS, wager_method
         from wager.bench.routing import Routed
         from wager.decoding.arms import build_drafters
+        from wager.decoding.choosing import RESIDUAL
         from wager.policies import build
 
         model, tokenizer = tools.loaded()
         how: dict[str, Any] = (
-            {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
+            {"do_sample": True, "temperature": self.temperature, "top_k": 0, "sampling": RESIDUAL}  # the papers' rule
+            if self.temperature
+            else {}
         )
         given = [Arm.parse(arm) for arm in self.arms]
 
