@@ -269,7 +269,7 @@ class Head:
 
     @torch.inference_mode()
     def chain(self, out: torch.Tensor, length: int, luck: Luck | None = None) -> Chain:
-        """The likeliest token after an entry, with luck if given, the likeliest after it, and so on; none is read back."""
+        """The likeliest token after an entry, with luck if given, the likeliest after it, and so on; not read back."""
         tokens: list[torch.Tensor] = []
         logits: list[torch.Tensor] = []
         for at in range(length):
