@@ -68,6 +68,10 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 		--json results/generate-cpu.json
 	$(BIN)/wager bench identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
 	$(BIN)/wager bench memory --json results/memory-cpu.json
+	$(foreach rule,shared-noise residual,$(foreach heat,1.0 0.7,$(BIN)/wager bench generate --task mt_bench --task math_reasoning \
+		--task humaneval --task translation --prompts 4 --max-tokens 64 --longest-prompt 512 --temperature $(heat) \
+		--sampling $(rule) --arms eagle:ofa:2,eagle:ofa:4,eagle:ofa:3@3x8,eagle:ofa:4@4x16,suffix:4 --alone draft:ofa:3 \
+		--policy auto --no-plain --shuffle --json results/sampling-$(rule)-$(heat)-cpu.json &&)) true
 
 # Policies are judged on recorded texts of prompts that none of them was made on; the recording is kept, being numbers.
 RECORDING := results/recordings/test.jsonl.gz
@@ -95,6 +99,8 @@ bench-auto: $(READY) $(RECORDING)  ## the part of it that replays recorded texts
 	$(SIMULATE) --env serving --load 1,16,1,16 --tokens 120000 --runs 4 -p auto $(SERVERS) --json results/load-switches.json
 	$(SIMULATE) --env tgd --arms 0.4,0.8,0.6 --length 4 --tokens 1000000 --runs 4 -p auto -p kl-ucb -p thompson -p ucbspec \
 		--json results/regret-auto.json
+	$(SIMULATE) --env costs --arms 0.58@2,0.59@2,0.6@2,0.61@2,0.62@2,0.6@2 --lengths 1,2,3,4 --verify 1:30,5:35 --lag-ms 0.6 \
+		--tokens 4000 --runs 12 -p auto -p auto:without=staying -p meta-ucb -p ucbspec --json results/alike.json
 
 bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs, and an hour and a half
 	mkdir -p results

@@ -42,7 +42,7 @@ class Generated:
     @property
     def command(self) -> str:
         named = [f"--task {task}" for task in self.tasks] + [f"--policy {policy}" for policy in self.policies]
-        extra = [f"--temperature {self.temperature:g}"] if self.temperature else []
+        extra = [f"--temperature {self.temperature:g} --sampling residual"] if self.temperature else []
         extra += ["--router training/smollm2-135m.toml --corpora CORPORA"] if self.route else []
         notes = {"prompts rephrased": self.rephrase, "prompts joined": self.words, "heads with a window": self.window}
         said = "; ".join(note for note, holds in notes.items() if holds)
