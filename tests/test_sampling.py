@@ -3,7 +3,7 @@
 Two checks. Of long texts by a target that looks two tokens back, every token is a draw from a known row: some 200,000
 of them for each drafter. Of short texts by a target that looks at everything, under every processor, the first four
 tokens together must have the joint distribution that transformers' own processors give, applied prefix by prefix.
-Every run takes an eighth of the samples; HYPOTHESIS_PROFILE=thorough takes them all.
+Every run takes a twelfth of the samples; HYPOTHESIS_PROFILE=thorough takes them all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transformers.utils import logging
 import wager
 from wager.core import Hint
 from wager.decoding.arms import build_arms
-from wager.decoding.choosing import RESIDUAL, RULES, SHARED
+from wager.decoding.choosing import RESIDUAL, SHARED
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.prepare import prepared
@@ -43,7 +43,7 @@ from wager.policies import build
 VOCABULARY = 6
 LENGTHS = (1, 2, 3, 4)
 PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]  # tokens 3 to 5 are new to penalties
-SHARE = 1.0 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 0.125
+SHARE = 1.0 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 0.08
 Text = tuple[int, ...]
 
 
@@ -223,8 +223,10 @@ def settings(**given: Any) -> Processors:
     return request.processors
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [*((kind, RESIDUAL) for kind in KINDS), *((kind, SHARED) for kind in ("suffix", "near draft model", "oracle"))],
+)
 def test_every_token_of_long_texts_is_a_draw_from_its_row(kind: str, rule: str, store: Path) -> None:
     torch.manual_seed(1)
     target = Table(5)
