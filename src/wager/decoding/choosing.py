@@ -22,6 +22,7 @@ import torch
 
 from wager.decoding.acceptance import accept_greedy, accept_sampled, accept_tree_greedy, accept_tree_sampled
 from wager.drafters import Draft
+from wager.models.runner import ancestry
 
 SHARED, RESIDUAL = "shared-noise", "residual"
 RULES = (SHARED, RESIDUAL)
@@ -47,9 +48,9 @@ class Choosing(ABC):
         ``scores`` are those after the text's last token and after each of the tree's.
         """
 
+    @abstractmethod
     def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
         """A drafter's token for a position, from its own scores (vocabulary,), and the distribution it comes from."""
-        raise NotImplementedError
 
     def noise(self, at: int, count: int) -> torch.Tensor | None:
         """What will be added to the scores of positions from ``at`` on, (count, vocabulary); None: nobody knows yet."""
@@ -70,6 +71,9 @@ class Greedy(Choosing):
         choices = scores.argmax(-1).tolist()
         path = accept_tree_greedy(choices, draft.tokens, parents)
         return path, choices[path[-1] + 1 if path else 0]
+
+    def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
+        return int(scores.argmax()), torch.softmax(scores, -1, dtype=torch.float32)
 
 
 class SharedNoise(Greedy):
@@ -95,9 +99,7 @@ class SharedNoise(Greedy):
 
     def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
         self._reach(at, scores.shape[-1])
-        depths = [0]
-        for parent in parents:
-            depths.append(depths[parent + 1] + 1)
+        depths, _ = ancestry([-1, *(parent + 1 for parent in parents)])
         noise = self.noise(at, 1 + max(depths))[torch.tensor(depths, device=scores.device)]
         return super().tree(scores + noise, draft, parents, at)
 
