@@ -25,7 +25,7 @@ from wager.bench import workloads
 from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace, conversations, traced
 from wager.bench.load import UNFINISHED, Load, Served, Spread, _served, summarise
 from wager.cli import main
-from wager.vllm import versions
+from wager.vllm import compat
 
 pytest.importorskip("vllm.benchmarks", reason="vLLM is not installed; its client sends the requests")
 
@@ -556,7 +556,7 @@ def test_a_missing_vllm_is_one_sentence(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(versions, "version", missing)
+    monkeypatch.setattr(compat, "version", missing)
     assert cli("--url", server.url, "--prompts", prompts, "--concurrency", "1") == 2
     assert "needs vLLM, which is not installed" in capsys.readouterr().err
 

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace
-from wager.vllm import versions
+from wager.vllm import compat
 
 TIMEOUT = 600.0  # seconds after which a request is given up
 FASTEST = 0.02  # seconds: no request is expected to take less; bounds the requests of a closed loop with a duration
@@ -156,7 +156,7 @@ class Load:
 
     def run(self) -> list[Served]:
         """Every request of the plan in its order, answered or failed; a failure is a result, never an exception."""
-        versions.check()
+        compat.check_version()
         self.model = self.model or served_model(self.url)
         from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
 

@@ -40,7 +40,7 @@ class StepCost:
 
 def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
     """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module."""
-    from wager.vllm.scheduler import _Adapting
+    from wager.vllm.scheduler import _Adaptive
 
     settings = Settings(("ngram",), 5, policy, log_seconds=0.0)
 
@@ -55,7 +55,7 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
             return {}
 
-    class Timed(_Adapting, Nothing): ...
+    class Timed(_Adaptive, Nothing): ...
 
     config = SimpleNamespace(
         additional_config=settings.additional_config(),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wager.vllm import versions
+from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, GPU_DRAFTERS, MAX_LENGTH, POLICY, Settings, default_drafters
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
@@ -112,7 +112,7 @@ def command(
     """
     if model.startswith("-"):
         raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
-    versions.check()
+    compat.check_version()
     if not drafter:
         from wager.vllm.launch import on_cpu
 
@@ -168,7 +168,7 @@ def _check(parsed: Namespace) -> list[str]:
     """Let vLLM build its configuration before any process starts or weight is read: it refuses here what it refuses."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    from wager.vllm.launch import price_of_speculation
+    from wager.vllm.launch import idle_overhead
 
     level = logging.getLogger("vllm").level
     logging.getLogger("vllm").setLevel(logging.ERROR)  # it says all of it again when it starts
@@ -178,7 +178,7 @@ def _check(parsed: Namespace) -> list[str]:
         engine = AsyncEngineArgs.from_cli_args(given)
         speculating = engine.create_engine_config()
         engine.speculative_config, engine.scheduler_cls = None, None
-        return price_of_speculation(engine.create_engine_config(), speculating)
+        return idle_overhead(engine.create_engine_config(), speculating)
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
     finally:

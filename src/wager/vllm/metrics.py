@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import wager
 from wager.core.arm import Arm
+from wager.vllm.compat import metrics_reach_the_server
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
@@ -62,11 +63,8 @@ def _exported() -> tuple[dict[str, Counter], dict[str, Gauge]]:
 @cache
 def _exportable() -> bool:
     """Whether to export at all; warns, once, where the server will not see it."""
-    from prometheus_client import values
-
-    # Chosen when prometheus_client was imported; setting the variable later changes nothing.
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if not values.ValueClass._multiprocess:
+    if not metrics_reach_the_server():
         log.warning(
             "wager's metrics stay inside this process, and the server's /metrics does not show them; start with "
             "`wager serve`, or set PROMETHEUS_MULTIPROC_DIR to an empty folder before vLLM starts"

@@ -17,10 +17,10 @@ from wager.core import OFF, Arm
 from wager.drafters import Drafter, registry
 from wager.policies import ArmPolicy
 from wager.policies.rows import RowPolicy
-from wager.vllm import versions
+from wager.vllm import compat
 from wager.vllm.choosers import ByRow, ByStep, Chooser, Step
-from wager.vllm.control import Control
 from wager.vllm.metrics import Meter
+from wager.vllm.policy_file import PolicyFile
 from wager.vllm.settings import PROPOSER, Settings
 from wager.vllm.state import Keeper
 from wager.vllm.streams import Stream, Streams
@@ -37,7 +37,7 @@ class Proposer:
     """Drafts for every request of a step, and learns from what became of the drafts of the step before."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
-        versions.check()
+        compat.check_version()
         settings = Settings.of(vllm_config.additional_config)
         configured = vllm_config.speculative_config.num_speculative_tokens
         if configured != settings.max_length:
@@ -57,7 +57,7 @@ class Proposer:
             export=first,
         )
         self.keeper = Keeper(Path(settings.state), policy) if settings.state and first else None
-        self.control = Control(settings, policy) if settings.control else None
+        self.control = PolicyFile(settings, policy) if settings.control else None
         self.batch = Batch(
             policy,
             settings,
