@@ -42,6 +42,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "wager_length": ((), "Mean draft length a decoding request was given, lately."),
     "wager_batch": ((), "Mean number of decoding requests a step, lately."),
     "wager_switch_seconds": ((), "Latest estimate of what switching speculation on costs, in seconds."),
+    "wager_updated_timestamp_seconds": ((), "When all of these were last written, in seconds since the epoch."),
     "wager_info": (("hook", "policy", "drafters", "version"), "1; the labels say what runs."),
 }
 PER_ARM = tuple(name for name, (labels, _) in COUNTERS.items() if labels == ("arm",))
@@ -172,6 +173,7 @@ class Meter:
         self._totals, self._flushed, self._logged = _Totals(), _Totals(), _Totals()
         self._seconds = 0.0  # played since the last tick
         self._switch_seconds = self._switch_flushed = -1.0  # none measured yet
+        self.pending: Callable[[], None] | None = None  # calls `played` for what was not counted yet, before a flush
         self._lock = threading.Lock()
         self._ticked = clock()
         self._due = self._ticked + interval
@@ -275,6 +277,8 @@ class Meter:
 
     def _now(self) -> _Totals:
         """A copy of the totals with those over the arms."""
+        if self.pending is not None:
+            self.pending()
         tallies = list(self._tallies.items())
         return replace(
             self._totals,
@@ -316,6 +320,7 @@ class Meter:
             gauges["wager_batch"].set(new.batch / new.steps)
         if new.batch:
             gauges["wager_length"].set(new.length)
+        gauges["wager_updated_timestamp_seconds"].set(time.time())
         if self._switch_seconds != self._switch_flushed:
             gauges["wager_switch_seconds"].set(self._switch_seconds)
             self._switch_flushed = self._switch_seconds
