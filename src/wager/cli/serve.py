@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import socket
 import sys
 import tempfile
 from argparse import Namespace
@@ -129,6 +130,7 @@ def command(
             print(shlex.join(["vllm", "serve", *arguments]))
             print("\n".join(price) or "speculation changes nothing else in an idle engine here")
             return
+        _check_port(parsed)
         for sentence in price:
             print(f"wager: {sentence}", file=sys.stderr)
         from wager.vllm.server import run
@@ -170,8 +172,7 @@ def _check(parsed: Namespace) -> list[str]:
 
     from wager.vllm.launch import idle_overhead
 
-    level = logging.getLogger("vllm").level
-    logging.getLogger("vllm").setLevel(logging.ERROR)  # it says all of it again when it starts
+    logging.disable(logging.WARNING)  # vLLM logs all of it again when it starts
     try:
         given = copy(parsed)
         given.model = given.model_tag
@@ -182,7 +183,21 @@ def _check(parsed: Namespace) -> list[str]:
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
     finally:
-        logging.getLogger("vllm").setLevel(level)
+        logging.disable(logging.NOTSET)
+
+
+def _check_port(parsed: Namespace) -> None:
+    """Refuse an address that cannot be listened on, before a model is loaded."""
+    if parsed.uds or parsed.headless or not parsed.port:
+        return
+    family = socket.AF_INET6 if ":" in (parsed.host or "") else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM does
+        try:
+            listener.bind((parsed.host or "", parsed.port))
+        except OSError as error:
+            where = f"port {parsed.port}" + (f" of {parsed.host}" if parsed.host else "")
+            raise ValueError(f"cannot serve on {where}: {error.strerror}; choose another with --port") from None
 
 
 def _sentence(error: Exception) -> str:
