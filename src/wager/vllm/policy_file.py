@@ -6,7 +6,7 @@ import logging
 import os
 from time import monotonic
 
-from wager.policies import ArmPolicy
+from wager.policies import Policy
 from wager.vllm.settings import Settings
 
 log = logging.getLogger("vllm.wager")
@@ -17,14 +17,14 @@ INTERVAL = 0.2  # seconds between two looks at the file
 class PolicyFile:
     """The policy that the file names; each keeps what it learned while another is used."""
 
-    def __init__(self, settings: Settings, first: ArmPolicy) -> None:
+    def __init__(self, settings: Settings, first: Policy) -> None:
         self._settings, self._path = settings, settings.control
         self._policies = {settings.policy: first}
         self._now = first
         self._seen = 0  # nanoseconds: the file as it was last read
         self._next = 0.0
 
-    def policy(self) -> ArmPolicy:
+    def policy(self) -> Policy:
         """The policy of this step."""
         now = monotonic()
         if now >= self._next:
