@@ -158,15 +158,13 @@ def remember(  # type: ignore[no-untyped-def]
     size = tl.minimum(tl.maximum(length - start, 0), most)
     room = tl.where(size > 0, size + 1, 0)
     first = tl.load(head)
-    if which == 0:
+    if (which == 0) & (tl.program_id(1) == 0):
         tl.store(new_head, first + tl.sum(room, axis=0))
     mine = each == which
     row = tl.sum(tl.where(mine, slot, 0), axis=0).to(tl.int64)
     kept = tl.sum(tl.where(mine, size, 0), axis=0)
     source = tokens + row * stride + tl.sum(tl.where(mine, length, 0), axis=0) - kept
     target = (first & (RING - 1)).to(tl.int32) + tl.sum(tl.where(each < which, room, 0), axis=0)
-    if kept > 0:
-        for offset in range(0, kept + 1, BLOCK):
-            at = offset + tl.arange(0, BLOCK)
-            token = tl.load(source + at, mask=at < kept, other=-1)
-            tl.store(ring + ((target + at) & (RING - 1)), token, mask=at <= kept)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.load(source + at, mask=at < kept, other=-1)
+    tl.store(ring + ((target + at) & (RING - 1)), token, mask=(at <= kept) & (kept > 0))

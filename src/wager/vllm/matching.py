@@ -153,7 +153,7 @@ class Matcher:
         tokens, device = self.texts.all_token_ids.gpu, self.ring.device
         if device.type == "cuda":
             ended = ended.pin_memory().to(device, non_blocking=True)
-        self.kernels.remember[(count,)](
+        self.kernels.remember[(count, most // COPY_BLOCK + 1)](
             tokens,
             tokens.stride(0),
             self.texts.total_len.gpu,
