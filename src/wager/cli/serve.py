@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from wager.vllm import compat
-from wager.vllm.settings import DRAFTERS, GPU_DRAFTERS, MAX_LENGTH, POLICY, Settings, default_drafters
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
 
@@ -37,71 +37,64 @@ KNOWN = (
 )
 
 
+def _wager(help: str, *names: str, panel: str = _WAGER, default: Any = True) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=default)
+
+
+ModelName = Annotated[str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.")]
+PolicySpec = Annotated[str, _wager("NAME or NAME:parameter=value,… See wager policies.")]
+Drafters = Annotated[
+    list[str] | None,
+    _wager(
+        "Who drafts; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by "
+        "vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or draft:NAME for a "
+        "trained one that comes with the model.",
+        "--drafter",
+        "--drafters",
+        default=",".join(DRAFTERS),
+    ),
+]
+MaxLength = Annotated[int, _wager("Most tokens drafted for a request in a step.")]
+Budget = Annotated[int, _wager("Most tokens drafted in a step over all requests; 0: no limit.")]
+Uniform = Annotated[
+    str,
+    _wager(
+        "The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto (by "
+        "measured latencies), always, never."
+    ),
+]
+PolicySeed = Annotated[int, _wager("The policy's; --seed is vLLM's own.")]
+StatePath = Annotated[
+    str, _wager("File that keeps what the policy learned from one start to the next.", panel=_KEEP, default="none")
+]
+ControlPath = Annotated[
+    str,
+    _wager("File that names the policy; write another into it while the server runs.", panel=_KEEP, default="none"),
+]
+LogSeconds = Annotated[float, _wager("Seconds between wager's log lines; 0: none.", panel=_KEEP)]
+DryRun = Annotated[
+    bool,
+    _wager(
+        "Check everything, show what vLLM would be started with and what speculation costs while idle; stop.",
+        "--dry-run",
+        panel=_KEEP,
+    ),
+]
+
+
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.")],
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="NAME or NAME:parameter=value,… See wager policies.",
-            rich_help_panel=_WAGER,
-        ),
-    ] = POLICY,
-    drafter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--drafter",
-            "--drafters",
-            help="Who drafts; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. "
-            "Run by vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or "
-            "draft:NAME for one that lies ready for the model.",
-            rich_help_panel=_WAGER,
-            show_default=f"{','.join(DRAFTERS)} on a CPU, {','.join(GPU_DRAFTERS)} on a GPU",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int, typer.Option(help="Most tokens drafted for a request in a step.", rich_help_panel=_WAGER)
-    ] = MAX_LENGTH,
-    budget: Annotated[
-        int,
-        typer.Option(help="Most tokens drafted in a step over all requests; 0: no limit.", rich_help_panel=_WAGER),
-    ] = 0,
-    uniform: Annotated[
-        str,
-        typer.Option(
-            help="The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto "
-            "(by measured costs), always, never.",
-            rich_help_panel=_WAGER,
-        ),
-    ] = "auto",
-    policy_seed: Annotated[int, typer.Option(help="The policy's; --seed is vLLM's own.", rich_help_panel=_WAGER)] = 0,
-    state: Annotated[
-        str,
-        typer.Option(
-            help="File that keeps what the policy learned from one start to the next.",
-            rich_help_panel=_KEEP,
-            show_default="none",
-        ),
-    ] = "",
-    control: Annotated[
-        str,
-        typer.Option(
-            help="File that names the policy to play now; write another into it while the server runs.",
-            rich_help_panel=_KEEP,
-            show_default="none",
-        ),
-    ] = "",
-    log_seconds: Annotated[
-        float, typer.Option(help="Seconds between wager's log lines; 0: none.", rich_help_panel=_KEEP)
-    ] = 10.0,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check everything, show what vLLM would be started with and what speculation costs while idle; stop.",
-            rich_help_panel=_KEEP,
-        ),
-    ] = False,
+    model: ModelName,
+    policy: PolicySpec = POLICY,
+    drafter: Drafters = None,
+    max_length: MaxLength = MAX_LENGTH,
+    budget: Budget = 0,
+    uniform: Uniform = "auto",
+    policy_seed: PolicySeed = 0,
+    state: StatePath = "",
+    control: ControlPath = "",
+    log_seconds: LogSeconds = 10.0,
+    dry_run: DryRun = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
@@ -113,25 +106,25 @@ def command(
     """
     if model.startswith("-"):
         raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
+    names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
     compat.check_version()
-    if not drafter:
-        from wager.vllm.launch import on_cpu
+    from wager.vllm.launch import on_cpu
+    from wager.vllm.placement import in_speculator
 
-        drafter = list(default_drafters(on_cpu=on_cpu()))
-    names = tuple(name.strip() for given in drafter for name in given.split(","))
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds)
+    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds, matching)
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
         parsed, arguments = _configure(model, settings, context.args)
-        price = _check(parsed)
+        overhead = _check(parsed)
         if dry_run:
             print(shlex.join(["vllm", "serve", *arguments]))
-            print("\n".join(price) or "speculation changes nothing else in an idle engine here")
+            print("\n".join(overhead) or "speculation changes nothing else in an idle engine here")
             return
         _check_port(parsed)
-        for sentence in price:
+        for sentence in overhead:
             print(f"wager: {sentence}", file=sys.stderr)
         from wager.vllm.server import run
 

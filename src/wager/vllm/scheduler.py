@@ -102,7 +102,7 @@ class _Adaptive(_Limits):
             SCHEDULER,
             settings.policy,
             settings.arms,
-            drafters=settings.names,
+            drafters=settings.arm_names,
             log_seconds=settings.log_seconds,
         )
         self.lengths = Lengths(policy, settings.arms, meter)
