@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from wager.core import Arm, Context, Round
+from wager.core.batch import Ints
 from wager.policies.base import Policy
 from wager.policies.step_latency import StepLatency
 
@@ -97,3 +100,18 @@ class StepRounds:
             lag_seconds = self.latency.switching if step.lag else 0.0
             step.policy.observe(Round(arm, drafted, accepted, emitted, batch, -1, draft, verify, step.lag, lag_seconds))
         return Counts(drafted, accepted, emitted, seconds)
+
+
+def uniform_length(chosen: Ints, lengths: Ints, longest: int, uniform: str, budget: int) -> int | None:
+    """The one length that all requests of a step are padded or cut to; None: each keeps its own.
+
+    chosen: lengths as the policy chose them, (requests,), all of them the longest where it wants a uniform step;
+    lengths: what was proposed of them; uniform: auto (where the policy wants it), always, never; budget: most draft
+    tokens in a step, 0 for no limit.
+    """
+    if uniform != "never" and int(np.minimum.reduce(chosen)) == longest:
+        return longest
+    if uniform != "always":
+        return None
+    fits = not budget or longest * len(lengths) <= budget
+    return longest if fits and 2 * int(lengths.sum()) >= longest * len(lengths) else 0

@@ -173,7 +173,7 @@ class Meter:
         self._totals, self._flushed, self._logged = _Totals(), _Totals(), _Totals()
         self._seconds = 0.0  # played since the last tick
         self._switch_seconds = self._switch_flushed = -1.0  # none measured yet
-        self.pending: Callable[[], None] | None = None  # calls `played` for what was not counted yet, before a flush
+        self.pending: list[Callable[[], None]] = []  # each calls `played` for what it has not counted yet
         self._lock = threading.Lock()
         self._ticked = clock()
         self._due = self._ticked + interval
@@ -277,8 +277,8 @@ class Meter:
 
     def _now(self) -> _Totals:
         """A copy of the totals with those over the arms."""
-        if self.pending is not None:
-            self.pending()
+        for count in self.pending:
+            count()
         tallies = list(self._tallies.items())
         return replace(
             self._totals,
