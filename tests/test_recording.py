@@ -153,7 +153,7 @@ def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
         ([[1]], "not a wager recording"),
         ([{**HEADER, "format": "wager-trace"}], "not a wager recording"),
         ([{**HEADER, "meta": 5}], "not a wager recording"),
-        ([{**HEADER, "version": 2}, line()], "of version 2; this wager reads version 1"),
+        ([{**HEADER, "version": 1}, line()], "of version 1; this wager reads version 2"),
         ([HEADER], "holds no text"),
         ([HEADER, line(), "{broken", line()], "line 3"),
         ([HEADER, [1]], "line 2"),
