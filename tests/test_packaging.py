@@ -124,7 +124,7 @@ def test_no_requirement_is_missing() -> None:
     """Every import of another package is declared, as a requirement or as an extra."""
     wanted = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
     declared = {re.split(r"[\[<>=!~; ]", one)[0].lower().replace("_", "-") for one in wanted}
-    optional = {"arctic-inference", "triton"}  # used where they happen to be; triton comes with torch on a GPU
+    optional = {"triton"}  # comes with torch on a GPU
     providers = packages_distributions()
     for path in (ROOT / "src").rglob("*.py"):
         for name in imported(path):

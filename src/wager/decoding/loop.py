@@ -15,7 +15,7 @@ from wager.decoding.arms import fit_arms
 from wager.decoding.choosing import Choosing, Greedy
 from wager.decoding.processors import Processors
 from wager.decoding.stopping import Stopping
-from wager.drafters import Draft, Drafter, in_common
+from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
 
@@ -111,7 +111,7 @@ class Loop:
             previous=self.previous,
             lag={d.name: d.lag for d in self.dear},
             hints={name: draft.hint for name, draft in proposals.items()},
-            shared=in_common({name: draft.tokens for name, draft in proposals.items()}),
+            shared=drafter_agreement({name: draft.tokens for name, draft in proposals.items()}),
             asked=asked,
             prompt=self.prompt,
         )

@@ -10,7 +10,7 @@ import torch
 from wager.core.recording import Text, Track
 from wager.decoding.acceptance import accept_greedy
 from wager.decoding.decoder import Decoder, Prompt
-from wager.drafters import Drafter, in_common
+from wager.drafters import Drafter, drafter_agreement
 from wager.drafters.draft_model import DraftModel
 from wager.models.runner import Runner
 
@@ -80,7 +80,7 @@ def _shared(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]
         one: {other: [] for other in names[i + 1 :]} for i, one in enumerate(names[:-1])
     }
     for proposed in zip(*drafts.values(), strict=True):
-        common = in_common(dict(zip(names, proposed, strict=True)))
+        common = drafter_agreement(dict(zip(names, proposed, strict=True)))
         for one, others in shared.items():
             for other, counts in others.items():
                 counts.append(common[one][other])

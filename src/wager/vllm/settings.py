@@ -21,7 +21,7 @@ NAMED = {
     "draft": "draft-model",
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
-OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
+OWN_DRAFTERS = registry.servable()
 DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
