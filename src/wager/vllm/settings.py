@@ -21,7 +21,7 @@ NAMED = {
     "draft": "draft-model",
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
-OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
+OWN_DRAFTERS = registry.servable()
 DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults on a CPU
 # On a GPU: wager's own drafters would mean the V1 runner, synchronous scheduling and steps outside the CUDA graphs.
 GPU_DRAFTERS = ("ngram",)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, Page, browser, find
-from report_files import a_run, a_text, put, rounds_of, write_trace
+from report_files import RESULTS, a_run, a_text, put, rounds_of, write_trace
 
 from wager.core import files
 from wager.report.page import figures, render
@@ -20,7 +20,6 @@ CHROMIUM = find()
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here; install one (apt-get install chromium) or name it in WAGER_CHROMIUM"
 )
-RESULTS = Path(__file__).parents[1] / "results"
 VIEWS = [(1280, False), (1280, True), (820, False), (390, False), (390, True), (320, False)]
 
 # Everything that is cut off at the right, that overlaps, or that leaves its picture; [] is what one wants.
