@@ -199,7 +199,7 @@ def _shares(content: Result) -> dict[str, float]:
     for name in (UCB, BE, EXP3, HALVING):
         played = [
             float(r[0] == best[answer["task"]])
-            for answer in content["rounds"][f"wager {name}"]
+            for answer in content["rounds"][name]
             for r in answer["rounds"]
         ]
         found[name] = halves([played])["late"]
