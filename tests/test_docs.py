@@ -62,7 +62,7 @@ PLACEHOLDER = re.compile(r"[A-Z]{3,}|heads/|\b(eagle|draft):|…\w")
 # Options of other programs that pages may name.
 VLLM = {"--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"}
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
-PYTHON = {"pytest", "wager"}  # modules that python -m may name
+PYTHON = {"pytest", "reproduction", "wager"}  # modules that python -m may name
 SHELL = ("sh", "console", "")
 DATA = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
@@ -198,6 +198,8 @@ def check(words: list[str], where: str) -> None:
     elif program == "python":
         assert rest[0] == "-m", f"{where}: python -m …"
         assert rest[1] in PYTHON, f"{where}: no module {rest[1]} here"
+        if rest[1] == "reproduction":
+            assert {word for word in rest[2:] if word.startswith("--")} <= options(reproduction()), where
     else:
         assert words == ["mkdocs", "build"], f"{where}: {program!r} is no command that pages may name"
 
@@ -244,6 +246,15 @@ def parsed(words: list[str]) -> typer.Context | None:
 
 def options(command: Any) -> set[str]:
     return {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")}
+
+
+def reproduction() -> Any:
+    """The command of `python -m reproduction`."""
+    from reproduction.__main__ import command
+
+    alone = typer.Typer()
+    alone.command()(command)
+    return typer.main.get_command(alone)
 
 
 def check_pip(words: list[str], where: str) -> None:
@@ -384,7 +395,7 @@ def known() -> set[str]:
     """Every option of every command."""
     whole = typer.main.get_command(app)
     context = typer.Context(whole, info_name="wager")
-    return set().union(*(options(command) for command in every(whole, context)))
+    return options(reproduction()).union(*(options(command) for command in every(whole, context)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

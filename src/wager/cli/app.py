@@ -87,11 +87,6 @@ _later(
 _later("bench", "wager.cli.bench:app", "Measure what wager costs and what it brings.")
 _later("tune", "wager.cli.tune:command", "Find out in two minutes whether your model should speculate, and with what.")
 _later("report", "wager.cli.report:command", "Make one self-contained page of charts from runs, traces and results.")
-_later(
-    "reproduce",
-    "wager.cli.reproduce:command",
-    "Re-run the tables and figures of the four papers on the models that can be had here.",
-)
 _later("datastore", "wager.cli.datastore:app", "Make and inspect datastores for the retrieval drafter.")
 _later(
     "train",
