@@ -50,19 +50,19 @@ NOT_RUN = {
 # Commands that are run, and what makes them quick; the last of an option counts.
 TINY = "tiny"  # a folder with a small random model
 RUN = {
-    "simulate": ["--tokens", "400", "--runs", "1", "--jobs", "1"],
+    "lab simulate": ["--tokens", "400", "--runs", "1", "--jobs", "1"],
     "policies": [],
-    "replay": ["--runs", "1", "--jobs", "1"],
-    "trace": [],
+    "lab replay": ["--runs", "1", "--jobs", "1"],
+    "lab trace": [],
     "datastore build": ["--model", TINY],
-    "generate": ["--model", TINY, "--max-tokens", "6", "--no-memory"],
+    "generate": ["--model", TINY, "--max-tokens", "6", "--no-state"],
 }
 # Words that stand for something a reader has, and drafters of a model that is not the tiny one.
 PLACEHOLDER = re.compile(r"[A-Z]{3,}|heads/|\b(eagle|draft):|…\w")
 # Options of other programs that pages may name.
 VLLM = {"--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"}
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
-PYTHON = {"pytest", "wager"}  # modules that python -m may name
+PYTHON = {"pytest", "reproduction", "wager"}  # modules that python -m may name
 SHELL = ("sh", "console", "")
 DATA = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
@@ -277,12 +277,14 @@ def test_every_command_and_its_options_exist(page: Path) -> None:
     "line",
     [
         "wager generate --polcy auto",
-        "wager simulate --policy ucbspek",
-        "wager simulate --policy ucbspec:epsilon=1",
+        "wager lab simulate --policy ucbspek",
+        "wager lab simulate --policy ucbspec:epsilon=1",
         "wager generate x --drafters sufix",
         "wager serve MODEL --drafter nothing",
         "wager serve MODEL --prot 8000",
         "wager bench genrate",
+        "wager simulate",
+        "wager lab simulat",
         "wager bench --siute quick",
         "wager train",
         "wager top",
