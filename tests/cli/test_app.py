@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from wager.cli import parameters
 from wager.cli.app import COMMANDS, GROUPS, LAB, MOVED, app, loaded
-from wager.cli.parameters import integers, option
+from wager.cli.parameters import option, parse_ints
 
 FIRST = 12  # options of the first panel of a long help, --help among them
 
@@ -105,6 +105,6 @@ def test_a_dataclass_that_refuses_itself_refuses_the_command() -> None:
 
 
 def test_whole_numbers_are_read_or_refused_by_the_name_of_their_option() -> None:
-    assert integers("1,20", "--x") == (1, 20)
+    assert parse_ints("1,20", "--x") == (1, 20)
     with pytest.raises(ValueError, match="--x takes whole numbers"):
-        integers("1,", "--x")
+        parse_ints("1,", "--x")

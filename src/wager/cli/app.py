@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -12,65 +11,51 @@ from typer.core import TyperGroup
 import wager
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A command, or a group of them, before it is imported."""
 
-    where: str  # MODULE:NAME
+    where: str  # MODULE:NAME in wager.cli
     summary: str  # how the first sentence of its own help begins; a test compares them
     panel: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)  # of its registration
+    more: tuple[str, ...] = ()  # what of an unknown command line it takes: extra_args, unknown_options
 
 
-_REST = {"allow_extra_args": True}  # further arguments go to servers
-_POLICIES, _ENGINE, _SERVERS = "Policies", "The transformers engine", "Servers"
+_POLICIES, _ENGINE, _SERVERS, _EXTRA = "Policies", "The transformers engine", "Servers", ("allow_extra_args",)
 COMMANDS = {
-    "generate": Entry("wager.cli.generate:command", "Generate a text, faster, and not a token changed."),
-    "chat": Entry("wager.cli.chat:command", "Talk to a model in the terminal."),
+    "generate": Entry("generate:command", "Generate a text, faster, and not a token changed."),
+    "chat": Entry("chat:command", "Talk to a model in the terminal."),
     "serve": Entry(
-        "wager.cli.serve:command",
-        "Serve a model with the OpenAI API.",
-        settings={"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}},
+        "serve:command", "Serve a model with the OpenAI API.", None, ("allow_extra_args", "ignore_unknown_options")
     ),
-    "top": Entry("wager.cli.top:command", "Watch a running server."),
-    "tune": Entry("wager.cli.tune:command", "Find out in two minutes whether your model should speculate."),
-    "bench": Entry("wager.cli.bench:app", "Measure what wager costs and what it brings."),
-    "report": Entry("wager.cli.report:command", "Make one self-contained page of charts."),
-    "train": Entry("wager.cli.train:app", "Make drafters for a target."),
-    "datastore": Entry("wager.cli.datastore:app", "Make and inspect datastores for the retrieval drafter."),
-    "policies": Entry("wager.cli.policies:command", "List every policy with the paper it comes from."),
+    "top": Entry("top:command", "Watch a running server."),
+    "tune": Entry("tune:command", "Find out in two minutes whether your model should speculate."),
+    "bench": Entry("bench:app", "Measure what wager costs and what it brings."),
+    "report": Entry("report:command", "Make one self-contained page of charts."),
+    "train": Entry("train:app", "Make drafters for a target."),
+    "datastore": Entry("datastore:app", "Make and inspect datastores for the retrieval drafter."),
+    "policies": Entry("policies:command", "List every policy with the paper it comes from."),
 }
 LAB = {
-    "simulate": Entry("wager.cli.simulate:command", "Play policies in a simulated environment.", _POLICIES),
-    "record": Entry(
-        "wager.cli.record:command",
-        "Write texts with a model and record what each drafter would have had accepted at every position.",
-        _POLICIES,
-    ),
-    "replay": Entry("wager.cli.replay:command", "Replay recorded texts under policies.", _POLICIES),
-    "trace": Entry("wager.cli.trace:command", "Say what a recorded trace holds.", _POLICIES),
-    "decisions": Entry("wager.cli.bench:decisions", "Time choose plus observe of every policy.", _POLICIES),
-    "engine": Entry("wager.cli.engines:engine", "Time one forward of every width.", _ENGINE),
-    "identity": Entry("wager.cli.soaks:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
-    "memory": Entry("wager.cli.soaks:memory", "Watch the process's memory over many requests.", _ENGINE),
+    "simulate": Entry("simulate:command", "Play policies in a simulated environment.", _POLICIES),
+    "record": Entry("record:command", "Record what each drafter would have had accepted.", _POLICIES),
+    "replay": Entry("replay:command", "Replay recorded texts under policies.", _POLICIES),
+    "trace": Entry("trace:command", "Say what a recorded trace holds.", _POLICIES),
+    "decisions": Entry("bench:decisions", "Time choose plus observe of every policy.", _POLICIES),
+    "engine": Entry("engines:engine", "Time one forward of every width.", _ENGINE),
+    "identity": Entry("soaks:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
+    "memory": Entry("soaks:memory", "Watch the process's memory over many requests.", _ENGINE),
     "versus": Entry(
-        "wager.cli.versus:versus",
-        "Compare no speculation, every fixed length, vLLM's own table and policies.",
-        _SERVERS,
-        {"context_settings": _REST},
+        "versus:versus", "Compare no speculation, every fixed length, vLLM's own table and policies.", _SERVERS, _EXTRA
     ),
     "drafters": Entry(
-        "wager.cli.versus:drafters",
-        "Compare each drafter alone with all of them in one engine.",
-        _SERVERS,
-        {"context_settings": _REST},
+        "versus:drafters", "Compare each drafter alone with all of them in one engine.", _SERVERS, _EXTRA
     ),
-    "steps": Entry("wager.cli.bench:steps", "Time what deciding and bookkeeping add to a server's step.", _SERVERS),
+    "steps": Entry("bench:steps", "Time what deciding and bookkeeping add to a server's step.", _SERVERS),
     "endurance": Entry(
-        "wager.cli.endurance:endurance",
-        "Put many requests of random lengths, some of them aborted, on a server whose cache is too small for them.",
+        "endurance:endurance",
+        "Put many requests of random lengths, some of them aborted, on a server.",
         _SERVERS,
-        {"context_settings": _REST},
+        _EXTRA,
     ),
 }
 GROUPS = {"wager": COMMANDS, "lab": LAB}
@@ -101,12 +86,12 @@ class Commands(TyperGroup):
 def loaded(name: str, entry: Entry) -> Any:
     """The command, its module imported."""
     module, _, what = entry.where.partition(":")
-    found = getattr(import_module(module), what)
+    found = getattr(import_module(f"wager.cli.{module}"), what)
     alone = typer.Typer(rich_markup_mode="rich")
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name, cls=Commands)
     else:
-        alone.command(name, **entry.settings)(found)
+        alone.command(name, context_settings=dict.fromkeys(entry.more, True))(found)
     return typer.main.get_group(alone).commands[name]
 
 
@@ -115,14 +100,8 @@ def _empty() -> None:
 
 
 def _group(name: str, help: str) -> typer.Typer:
-    made = typer.Typer(
-        name=name,
-        cls=Commands,
-        help=help,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-    )
+    how: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
+    made = typer.Typer(name=name, cls=Commands, help=help, **how)
     for command, entry in GROUPS[name].items():
         made.command(command, help=entry.summary, rich_help_panel=entry.panel)(_empty)
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -102,14 +102,11 @@ class Comparison:
             return f"texts are identical: {count}"
         return f"the seed's text is the same with drafts and without: {count}; transformers draws another from it"
 
-    def note(self) -> str:
-        """How the speeds were taken."""
-        runs = len(self.runs[WAGER])
-        return f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
-
     def table(self) -> Table:
         """All speeds: transformers', that of wager's forward alone, and that with drafts."""
-        table = Table(box=None, pad_edge=False)
+        runs = len(self.runs[WAGER])
+        note = f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
+        table = Table(box=None, pad_edge=False, caption=note, caption_justify="left")
         for column in ("", "tokens/s", "MAT", "speed-up", ""):
             table.add_column(column, justify="left" if not column else "right", no_wrap=True)
         for name in (PLAIN, OFF, WAGER):
@@ -157,15 +154,11 @@ def compare(
     session: Session, ids: Sequence[int], first: Generation | None, *, repeats: int, seed: int | None
 ) -> Comparison:
     """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
-    ways: dict[str, Callable[[], Generation]] = {
-        WAGER: lambda: _wager(session, ids, seed),
-        OFF: lambda: _off(session, ids, seed),
-        PLAIN: lambda: plain(session, ids, seed),
-    }
-    runs: dict[str, list[Generation]] = {name: [] for name in ways}
-    for i in range(repeats):
-        for name in ways:  # in turn: the runs of one way are never neighbours, which one burst of load would hit
-            runs[name].append(first if first is not None and name == WAGER and i == 0 else ways[name]())
+    runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
+    for i in range(repeats):  # in turn: the runs of one way are never neighbours, which one burst of load would hit
+        runs[WAGER].append(first if first is not None and i == 0 else _wager(session, ids, seed))
+        runs[OFF].append(_off(session, ids, seed))
+        runs[PLAIN].append(plain(session, ids, seed))
     return Comparison(runs, not session.options.sample, _mismatch(session, ids, runs, seed))
 
 
@@ -192,11 +185,10 @@ class _Clock:
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def put(self, value: Any) -> None:
+    def put(self, value: Any = None) -> None:
         self.times.append(perf_counter())
 
-    def end(self) -> None:
-        self.times.append(perf_counter())
+    end = put
 
 
 def plain(session: Session, ids: Sequence[int], seed: int | None, tokens: int | None = None) -> Generation:

@@ -17,7 +17,7 @@ from wager.cli.compare import WAGER, Comparison, compare, warm_up
 from wager.cli.explained import Explained, Explaining, check_explains
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Options, System
-from wager.cli.parameters import option
+from wager.cli.parameters import opt
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import SourceWriter, closing, legend, plain_writer
 
@@ -35,10 +35,8 @@ class Prompt:
         str | None,
         typer.Argument(help="What to say to the model; - reads it from standard input.", show_default=False),
     ] = None
-    file: Annotated[Path | None, option("Read the prompt from this file; it follows PROMPT if both are given.")] = None
-    raw: Annotated[
-        bool, option("Continue the text instead of answering it as a chat message.", "--raw", panel=_TEXT)
-    ] = False
+    file: Path | None = opt(None, "Read the prompt from this file; it follows PROMPT if both are given.")
+    raw: bool = opt(False, "Continue the text instead of answering it as a chat message.", "--raw", panel=_TEXT)
     system: System = None
 
     def __post_init__(self) -> None:
@@ -84,25 +82,17 @@ class Prompt:
 class Results:
     """What to show of the text."""
 
-    compare: Annotated[
-        bool, option("Time plain decoding too, and check that the texts are identical.", "--compare")
-    ] = False
-    show: Annotated[
-        bool, option("Colour every token by where it came from; without colours, mark each change.", "--show")
-    ] = False
-    as_json: Annotated[bool, option("Print one JSON object: text, tokens, rounds, figures.", "--json")] = False
-    explain: Annotated[
-        bool,
-        option(
-            "Tell for every round what the policy expected of its two best arms, and what came.",
-            "--explain",
-            panel=_OUT,
-        ),
-    ] = False
-    repeat: Annotated[int, option("Runs of each way to decode in --compare; medians are told.", panel=_OUT)] = 2
-    trace: Annotated[Path | None, option("Record every round in this new file; see wager lab trace.", panel=_OUT)] = (
-        None
+    compare: bool = opt(False, "Time plain decoding too, and check that the texts are identical.", "--compare")
+    show: bool = opt(False, "Colour every token by where it came from; without colours, mark each change.", "--show")
+    as_json: bool = opt(False, "Print one JSON object: text, tokens, rounds, figures.", "--json")
+    explain: bool = opt(
+        False,
+        "Tell for every round what the policy expected of its two best arms, and what came.",
+        "--explain",
+        panel=_OUT,
     )
+    repeat: int = opt(2, "Runs of each way to decode in --compare; medians are told.", panel=_OUT)
+    trace: Path | None = opt(None, "Record every round in this new file; see wager lab trace.", panel=_OUT)
 
     def __post_init__(self) -> None:
         if self.repeat < 1:
@@ -204,7 +194,6 @@ def _tell(session: Session, made: Made, told: Console, *, show: bool) -> None:
     line = closing(made.text)
     if (outcome := made.comparison) is not None:
         told.print(outcome.table())
-        told.print(outcome.note(), style="dim", soft_wrap=True)
         told.print(outcome.verdict(), markup=False, soft_wrap=True)
         if warning := outcome.unsteady():
             told.print(warning, style="yellow", soft_wrap=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from wager.cli.parameters import integers, option
+from wager.cli.parameters import opt, option, parse_ints
 from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
@@ -53,53 +53,41 @@ class Target:
 class Options(Target):
     """One command's choices, refused with one sentence where they cannot be meant."""
 
-    policy: Annotated[str, option("NAME or NAME:parameter=value,… See wager policies.", "--policy", "-p")] = POLICY
+    policy: str = opt(POLICY, "NAME or NAME:parameter=value,… See wager policies.", "--policy", "-p")
     drafters: Drafters = DRAFTERS
-    max_tokens: Annotated[int, option("Most tokens to generate.")] = MAX_TOKENS
-    temperature: Annotated[float, option("0 is greedy; above 0 samples.", "--temperature", "-t")] = 0.0
-    seed: Annotated[
-        int | None,
-        option(
-            "Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.", shown="drawn anew"
-        ),
-    ] = None
-    lengths: Annotated[str, option("Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)] = (
-        LENGTHS
+    max_tokens: int = opt(MAX_TOKENS, "Most tokens to generate.")
+    temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
+    seed: int | None = opt(
+        None, "Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.", shown="drawn anew"
     )
-    trees: Annotated[
-        str,
-        option(
-            "Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
-            panel=_ENGINE,
-            shown="chains only",
-        ),
-    ] = ""
-    state: Annotated[
-        bool | None,
-        option(
-            "Start from the policy state that earlier runs with this model, drafters, policy and device saved, and "
-            "save this run's.",
-            "--state/--no-state",
-            panel=_ENGINE,
-            shown="state, without --seed",
-        ),
-    ] = None
-    stop: Annotated[list[str] | None, option("End the text after these characters; repeat it.", panel=_TEXT)] = None
-    repetition_penalty: Annotated[
-        float | None, option("Above 1 makes tokens that occurred before less likely.", panel=_TEXT, shown=OWN)
-    ] = None
-    top_p: Annotated[
-        float | None,
-        option("Sample from the likeliest tokens that together have this probability.", panel=_SAMPLING, shown=OWN),
-    ] = None
-    top_k: Annotated[
-        int | None,
-        option("Sample from this many of the likeliest tokens; 0 is all of them.", panel=_SAMPLING, shown=OWN),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        option("Sample from tokens at least this probable, relative to the likeliest.", panel=_SAMPLING, shown=OWN),
-    ] = None
+    lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
+    trees: str = opt(
+        "",
+        "Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
+        panel=_ENGINE,
+        shown="chains only",
+    )
+    state: bool | None = opt(
+        None,
+        "Start from the policy state that earlier runs with this model, drafters, policy and device saved, and "
+        "save this run's.",
+        "--state/--no-state",
+        panel=_ENGINE,
+        shown="state, without --seed",
+    )
+    stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
+    repetition_penalty: float | None = opt(
+        None, "Above 1 makes tokens that occurred before less likely.", panel=_TEXT, shown=OWN
+    )
+    top_p: float | None = opt(
+        None, "Sample from the likeliest tokens that together have this probability.", panel=_SAMPLING, shown=OWN
+    )
+    top_k: int | None = opt(
+        None, "Sample from this many of the likeliest tokens; 0 is all of them.", panel=_SAMPLING, shown=OWN
+    )
+    min_p: float | None = opt(
+        None, "Sample from tokens at least this probable, relative to the likeliest.", panel=_SAMPLING, shown=OWN
+    )
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -182,7 +170,7 @@ class Options(Target):
 
     @property
     def lengths_tried(self) -> tuple[int, ...]:
-        return integers(self.lengths, "--lengths")
+        return parse_ints(self.lengths, "--lengths")
 
     @property
     def keeps_state(self) -> bool:

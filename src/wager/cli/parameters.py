@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -16,6 +16,11 @@ def option(help: str, *names: str, panel: str | None = None, shown: str | None =
     if shown is not None:
         more["show_default"] = shown
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def opt(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """A dataclass's field with this default that is such an option."""
+    return field(default=default, metadata={"option": option(help, *names, **more)})
 
 
 def options(command: Callable[..., None]) -> Callable[..., None]:
@@ -33,17 +38,19 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
             taken.append(parameter.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
             continue
         own, inner = parameter.default, get_type_hints(kind, include_extras=True)
-        given = [field for field in fields(kind) if field.init]
-        records[name] = kind, [field.name for field in given]
-        for field in given:
-            default = field.default if own is Parameter.empty else getattr(own, field.name)
+        records[name] = kind, [each.name for each in fields(kind)]
+        for each in fields(kind):
+            default = each.default if own is Parameter.empty else getattr(own, each.name)
             default = Parameter.empty if default is MISSING else default
-            taken.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=inner[field.name]))
+            hint = inner[each.name]
+            if "option" in each.metadata:
+                hint = Annotated[hint, each.metadata["option"]]
+            taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
         for name, (kind, names) in records.items():
-            values[name] = kind(**{field: values.pop(field) for field in names})
+            values[name] = kind(**{each: values.pop(each) for each in names})
         command(**values)
 
     run.__signature__ = Signature(taken)  # type: ignore[attr-defined]  # what typer reads
@@ -51,7 +58,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def integers(text: str, option: str) -> tuple[int, ...]:
+def parse_ints(text: str, option: str) -> tuple[int, ...]:
     """Whole numbers separated by commas."""
     try:
         return tuple(int(item) for item in text.split(","))
