@@ -102,11 +102,14 @@ class Comparison:
             return f"texts are identical: {count}"
         return f"the seed's text is the same with drafts and without: {count}; transformers draws another from it"
 
+    def note(self) -> str:
+        """How the speeds were taken."""
+        runs = len(self.runs[WAGER])
+        return f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
+
     def table(self) -> Table:
         """All speeds: transformers', that of wager's forward alone, and that with drafts."""
-        runs = len(self.runs[WAGER])
-        note = f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
-        table = Table(box=None, pad_edge=False, caption=note, caption_justify="left")
+        table = Table(box=None, pad_edge=False)
         for column in ("", "tokens/s", "MAT", "speed-up", ""):
             table.add_column(column, justify="left" if not column else "right", no_wrap=True)
         for name in (PLAIN, OFF, WAGER):

@@ -194,6 +194,7 @@ def _tell(session: Session, made: Made, told: Console, *, show: bool) -> None:
     line = closing(made.text)
     if (outcome := made.comparison) is not None:
         told.print(outcome.table())
+        told.print(outcome.note(), style="dim", soft_wrap=True)
         told.print(outcome.verdict(), markup=False, soft_wrap=True)
         if warning := outcome.unsteady():
             told.print(warning, style="yellow", soft_wrap=True)
