@@ -8,7 +8,7 @@ BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving clean
+.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving reproduce clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -137,6 +137,10 @@ bench-policies: $(READY)  ## the part of it that needs no model
 		--json results/switching-$$load-$$wake.json || exit 1; done; done
 	if [ -n "$$WAGER_DATA" ]; then $(SIMULATE) --env serving --trace azure_llm_2023_conv.csv --speed 0.35 \
 		--tokens 600000 --runs 2 $(SERVERS) --json results/azure.json; fi
+
+reproduce: $(READY)  ## the papers' tables and figures: the short forms, and docs/reproduction.md from their results
+	$(BIN)/python -m reproduction --all --quick --out results/reproduction
+	$(BIN)/python -m reproduction --doc docs/reproduction.md
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

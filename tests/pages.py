@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Options of other programs that pages may name.
@@ -45,3 +47,12 @@ def prose(page: Path) -> str:
 
 def options(command: Any) -> set[str]:
     return {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")}
+
+
+def reproduction() -> Any:
+    """The command of `python -m reproduction`."""
+    from reproduction.__main__ import command
+
+    alone = typer.Typer()
+    alone.command()(command)
+    return typer.main.get_command(alone)

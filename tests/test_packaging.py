@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SMALL = 2_000_000  # bytes; the shipped drafters are eighty times as many
 HEAVY = ("torch", "transformers", "numpy", "typer", "rich", "vllm", "matplotlib")  # not for `import wager`
-CARRIED = {"docs", "examples", "src", "training"}  # folders of the sdist
+CARRIED = {"docs", "examples", "reproduction", "src", "training"}  # folders of the sdist
 EITHER = {"vllm"}  # imports that go by the name of more than one distribution
 
 

@@ -24,7 +24,7 @@ from wager.bench.answers import Answer
 from wager.bench.runs import ANSWERS, RUN, STATE, Run, read
 from wager.bench.summary import summarize
 from wager.bench.workloads import Prompt
-from wager.cli.suite import without_paths
+from wager.core.provenance import without_paths
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = 10

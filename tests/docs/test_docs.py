@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from pages import PAGES, PIP, ROOT, VLLM, Block, blocks, options
+from pages import PAGES, PIP, ROOT, VLLM, Block, blocks, options, reproduction
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
@@ -163,6 +163,8 @@ def check(words: list[str], where: str) -> None:
     elif program == "python":
         assert rest[0] == "-m", f"{where}: python -m …"
         assert rest[1] in PYTHON, f"{where}: no module {rest[1]} here"
+        if rest[1] == "reproduction":
+            assert {word for word in rest[2:] if word.startswith("--")} <= options(reproduction()), where
     else:
         assert words == ["mkdocs", "build"], f"{where}: {program!r} is no command that pages may name"
 

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import shlex
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import wager
 from wager.core import kept
+from wager.core.provenance import provenance
 
-
-def provenance() -> dict[str, Any]:
-    """The command, the date and the machine a result belongs to."""
-    return {
-        "command": shlex.join(["wager", *sys.argv[1:]]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"wager": wager.__version__, "python": platform.python_version(), "numpy": np.__version__},
-    }
+__all__ = ["check_writable", "data_file", "provenance", "write_json"]
 
 
 def data_file(path: Path, kind: str) -> Path:

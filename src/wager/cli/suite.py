@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
-WHOLE_PATH = re.compile(r"(^|^-[^=]*=)([/~].*)$", re.DOTALL)  # as a word, or as an option's value
 SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
 
 
@@ -103,7 +100,6 @@ def suite(
         asked = suites.questions(chosen, tokenizer, min(longest, held - tokens), target.device)
         ran = described(target)
         about = provenance()
-        about["command"] = without_paths(about["command"])
         about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
         head = suites.head(
             named,
@@ -240,11 +236,6 @@ def checked(
 def model_name(model: str) -> str:
     """The model's name; of a folder its last part, since the rest says nothing elsewhere."""
     return Path(model).resolve().name if os.path.isdir(os.path.expanduser(model)) else model
-
-
-def without_paths(command: str) -> str:
-    """The command with the last part of every whole path only, also where it follows an equals sign."""
-    return shlex.join([WHOLE_PATH.sub(lambda found: found[1] + Path(found[2]).name, w) for w in shlex.split(command)])
 
 
 def show(summary: Mapping[str, Any]) -> None:

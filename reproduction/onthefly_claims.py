@@ -1,43 +1,32 @@
-"""On-the-fly adaptation: tables 1, 2, 3, 7, 9, 10, 12, 13 and figure 3."""
+"""On-the-fly adaptation's claims, checked against results."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
-from wager.reproduction import runs
-from wager.reproduction.analyses import Stopped
-from wager.reproduction.base import Check, Experiment, Figures, Longer, Outcome, Result, Run
-from wager.reproduction.board import Board
-from wager.reproduction.engine import Generated
-from wager.reproduction.recorded import Replayed
-from wager.reproduction.simulated import Routing
+from reproduction.comparison import Comparison
+from reproduction.experiment import Check, Figures, Outcome
+from reproduction.workspace import Result
 
 OURS = "analytical"
 FIXED = 5  # tokens of speculative decoding as it was: a window that never changes
-LENGTHS = (1, 2, 3, 4, 5)
 SETS = {"finance-alpaca": "alpaca", "HumanEval": "humaneval", "GSM8K": "math_reasoning", "XSum": "xsum"}
 THREE = ("alpaca", "humaneval", "math_reasoning")
 TRIED = "Trying every window once costs rounds that a short text does not win back."
 ONCE_OFF = "Once it turns itself off it gets no new acceptance data and has no way back."
 
 
-def window(quick: bool, drafter: str) -> Replayed:
-    """One drafter, windows of 1 to 5 tokens, chosen anew in every round of every text; every window alone."""
-    labels = tuple(SETS.values())
-    return Replayed(runs.everything(quick), (drafter,), LENGTHS, (OURS,), apart=True, off=True, labels=labels)
-
-
-def judge_window(
+def check_window(
     result: Result, drafter: str, sets: Sequence[str]
 ) -> tuple[list[tuple[str | float, ...]], list[Check]]:
-    board = Board(result)
+    table = Comparison(result)
     rows: list[tuple[str | float, ...]] = []
     checks = []
     for name in sets:
         task = SETS[name]
-        gain = board.speed(OURS, task) / board.speed(f"{drafter}:{FIXED}", task) - 1
-        over = board.speed(OURS, task)
+        gain = table.speed(OURS, task) / table.speed(f"{drafter}:{FIXED}", task) - 1
+        over = table.speed(OURS, task)
         rows.append((f"{drafter}, {name}", f"{gain:+.1%}", f"{over:.2f}x"))
         checks.append(
             Check(
@@ -56,14 +45,14 @@ def judge_window(
     return rows, checks
 
 
-def judge_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequence[str]) -> Outcome:
+def check_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequence[str]) -> Outcome:
     """Over the fixed window and over plain decoding, data set by data set."""
     rows: list[tuple[str | float, ...]] = []
     checks: list[Check] = []
     for result, drafter in zip(results, drafters, strict=True):
-        more, judged = judge_window(result, drafter, sets)
+        more, own = check_window(result, drafter, sets)
         rows += more
-        checks += judged
+        checks += own
     told = "; ".join(f"{row[0]} {row[1]}, {row[2]}" for row in rows)
     return Outcome(
         f"over a window of {FIXED}, over plain decoding: {told}",
@@ -72,17 +61,9 @@ def judge_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequ
     )
 
 
-def selection(quick: bool) -> tuple[Run, ...]:
-    count, tokens = (3, 24) if quick else (12, 128)
-    single = f"fixed:drafter=draft:ofa,length={FIXED}"
-    one = Generated(THREE, count, tokens, ("draft:ofa:1", "draft:ofa:2", "draft:ofa:5"), (OURS, single), alone=())
-    every = tuple(f"{name}:{length}" for name in runs.MODELS for length in (1, 2, 5))
-    return (one, Generated(THREE, count, tokens, every, ("prompt-router",), alone=()))
-
-
-def judge_selection(results: Sequence[Result]) -> Outcome:
+def check_selection(results: Sequence[Result]) -> Outcome:
     """Choosing the drafter by the prompt is at least as fast as one drafter."""
-    one, every = Board(results[0]), Board(results[1])
+    one, every = Comparison(results[0]), Comparison(results[1])
     base = f"fixed:drafter=draft:ofa,length={FIXED}"
     rows, better = [], 0
     for task in THREE:
@@ -110,16 +91,12 @@ def judge_selection(results: Sequence[Result]) -> Outcome:
     )
 
 
-def stopping(quick: bool) -> tuple[Stopped, ...]:
-    return tuple(Stopped(runs.everything(quick), drafter, 8, (OURS,)) for drafter in ("draft:ofa", "eagle:ofa"))
-
-
-def judge_stopping(results: Sequence[Result]) -> Outcome:
+def check_stopping(results: Sequence[Result]) -> Outcome:
     """The window chosen online is at least as fast as a rule that was fitted to texts beforehand."""
     rows, checks = [], []
     for drafter, result in zip(("draft:ofa", "eagle:ofa"), results, strict=True):
-        board = Board(result)
-        mean = [board.speed(name) for name in ("trained to stop", OURS)]
+        table = Comparison(result)
+        mean = [table.speed(name) for name in ("trained to stop", OURS)]
         rows.append((drafter, f"{mean[0]:.2f}x", f"{mean[1]:.2f}x", f"{result['threshold']:g}"))
         checks.append(
             Check(
@@ -138,20 +115,15 @@ def judge_stopping(results: Sequence[Result]) -> Outcome:
     )
 
 
-def sampled(quick: bool) -> tuple[Run, ...]:
-    arms = tuple(f"eagle:ofa:{n}" for n in (1, 2, 3, FIXED))
-    return (Generated(THREE, 2 if quick else 12, 36 if quick else 128, arms, (OURS,), temperature=1.0),)
-
-
-def judge_sampled(content: Result) -> Outcome:
+def check_sampled(content: Result) -> Outcome:
     """At temperature 1 the adaptive window beats the longest fixed one, and plain decoding, on every data set."""
-    board = Board(content)
-    arms = sorted(board.named("eagle:ofa:", "draft:ofa:"), key=lambda arm: int(arm.rpartition(":")[2]))
-    if not board.has(OURS) or not arms:
+    table = Comparison(content)
+    arms = sorted(table.named("eagle:ofa:", "draft:ofa:"), key=lambda arm: int(arm.rpartition(":")[2]))
+    if not table.has(OURS) or not arms:
         raise ValueError("the result has neither the analytical policy nor arms of one drafter")
     longest = arms[-1]
-    tasks = [task for task in THREE if task in board.tasks] or board.tasks
-    gains = {task: board.speed(OURS, task) / board.speed(longest, task) - 1 for task in tasks}
+    tasks = [task for task in THREE if task in table.tasks] or table.tasks
+    gains = {task: table.speed(OURS, task) / table.speed(longest, task) - 1 for task in tasks}
     checks = [
         Check(
             f"{task}: the adaptive window is no slower than {longest} ({gain:+.1%})",
@@ -162,29 +134,24 @@ def judge_sampled(content: Result) -> Outcome:
     ]
     checks += [
         Check(
-            f"{task}: and no slower than plain decoding ({board.speed(OURS, task):.2f}x)", board.speed(OURS, task) >= 1
+            f"{task}: and no slower than plain decoding ({table.speed(OURS, task):.2f}x)",
+            table.speed(OURS, task) >= 1,
         )
         for task in tasks
     ]
-    told = "; ".join(f"{task} {gain:+.1%}, {board.speed(OURS, task):.2f}x" for task, gain in gains.items())
-    return Outcome(f"over {longest}, over plain decoding: {told}", board.figures(tasks), tuple(checks))
+    told = "; ".join(f"{task} {gain:+.1%}, {table.speed(OURS, task):.2f}x" for task, gain in gains.items())
+    return Outcome(f"over {longest}, over plain decoding: {told}", table.figures(tasks), tuple(checks))
 
 
-def trees(quick: bool) -> tuple[Run, ...]:
-    arms = ("eagle:ofa:2@4x16", "eagle:ofa:4@4x16", "eagle:ofa:6@4x16")
-    tasks = ("mt_bench", *THREE)
-    return (Generated(tasks, 1 if quick else 6, 40 if quick else 128, arms, (OURS,)),)
-
-
-def judge_trees(content: Result) -> Outcome:
+def check_trees(content: Result) -> Outcome:
     """A tree whose depth adapts is faster than the deepest, which is EAGLE-2's, and than plain decoding."""
-    board = Board(content)
-    arms = [arm for arm in board.arms if "@" in arm]
-    if not board.has(OURS) or not arms:
+    table = Comparison(content)
+    arms = [arm for arm in table.arms if "@" in arm]
+    if not table.has(OURS) or not arms:
         raise ValueError("the result has neither the analytical policy nor trees among its arms")
     deepest = max(arms, key=lambda arm: int(arm.partition("@")[0].rpartition(":")[2]))
-    best = board.best(arms)
-    gain, over = board.speed(OURS) / board.speed(deepest) - 1, board.speed(OURS)
+    best = table.best(arms)
+    gain, over = table.speed(OURS) / table.speed(deepest) - 1, table.speed(OURS)
     checks = (
         Check(
             f"a depth that adapts is no slower than {deepest} always ({gain:+.1%})",
@@ -199,17 +166,17 @@ def judge_trees(content: Result) -> Outcome:
             "the tokens.",
         ),
         Check(
-            f"its tokens a round are no fewer ({board.mat(OURS):.2f} against {board.mat(deepest):.2f})",
-            board.mat(OURS) >= board.mat(deepest),
+            f"its tokens a round are no fewer ({table.mat(OURS):.2f} against {table.mat(deepest):.2f})",
+            table.mat(OURS) >= table.mat(deepest),
             ONCE_OFF
-            if board.mat(OURS) < 1.1
+            if table.mat(OURS) < 1.1
             else "A shallower tree of the same size is wider, not longer: it is faster as it drafts in fewer steps.",
         ),
     )
     return Outcome(
         f"{gain:+.1%} over {deepest}, {over:.2f} times plain decoding; the best depth alone, {best}, "
-        f"{board.speed(best):.2f}",
-        board.figures(),
+        f"{table.speed(best):.2f}",
+        table.figures(),
         checks,
     )
 
@@ -217,30 +184,13 @@ def judge_trees(content: Result) -> Outcome:
 HISTORIES, LIMITS = (5, 6, 7), (5, 6, 7, 8)
 
 
-def histories(quick: bool) -> tuple[Run, ...]:
-    policies = tuple(f"{OURS}:history={h}" for h in HISTORIES)
-    return tuple(
-        Replayed(
-            runs.everything(quick),
-            ("eagle:ofa",),
-            tuple(range(1, n + 1)),
-            policies,
-            apart=True,
-            off=True,
-            alone=False,
-            labels=THREE,
-        )
-        for n in LIMITS
-    )
-
-
-def judge_histories(results: Sequence[Result]) -> Outcome:
+def check_histories(results: Sequence[Result]) -> Outcome:
     """Speeds by history and by longest window differ little, and no history is the best throughout."""
-    boards = dict(zip(LIMITS, map(Board, results), strict=True))
+    by_length = dict(zip(LIMITS, map(Comparison, results), strict=True))
     rows: list[tuple[str | float, ...]] = []
     checks, winners = [], set()
     for task in THREE:
-        speeds = {(h, n): boards[n].speed(f"{OURS}:history={h}", task) for h in HISTORIES for n in LIMITS}
+        speeds = {(h, n): by_length[n].speed(f"{OURS}:history={h}", task) for h in HISTORIES for n in LIMITS}
         spread = max(speeds.values()) / min(speeds.values()) - 1
         winners |= {max(HISTORIES, key=lambda h: speeds[h, n]) for n in LIMITS}
         rows += [(f"{task}, history {h}", *(speeds[h, n] for n in LIMITS)) for h in HISTORIES]
@@ -264,7 +214,7 @@ def judge_histories(results: Sequence[Result]) -> Outcome:
 SIZES = (4, 8, 10, 12, 16)
 
 
-def judge_sizes(results: Sequence[Result]) -> Outcome:
+def check_sizes(results: Sequence[Result]) -> Outcome:
     """Throughput hardly depends on the length of the prompt's vector; the longest is best."""
     found = results[0]["sizes"]
     speeds = {size: found[str(size)]["prompt-router"] for size in SIZES}
@@ -295,18 +245,12 @@ def judge_sizes(results: Sequence[Result]) -> Outcome:
 WAYS = {OURS: "analytical model", "fsm": "state machine", "cached-fsm": "state machine with cache", "qlearning": "RL"}
 
 
-def ways(quick: bool) -> tuple[Run, ...]:
-    arms = tuple(f"eagle:ofa:{n}" for n in (1, 2, 3, 4, 5))
-    policies = (*WAYS, f"fixed:drafter=eagle:ofa,length={FIXED}")
-    return (Generated(THREE, 2 if quick else 12, 40 if quick else 128, arms, policies, alone=()),)
-
-
-def judge_ways(results: Sequence[Result]) -> Outcome:
+def check_ways(results: Sequence[Result]) -> Outcome:
     """The analytical model has the best throughput, Q-learning the best acceptance but not the best throughput."""
-    board = Board(results[0])
-    if not board.has(*WAYS):
+    table = Comparison(results[0])
+    if not table.has(*WAYS):
         raise ValueError(f"the result lacks one of {', '.join(WAYS)} among its methods")
-    speeds = {policy: board.speed(policy) for policy in WAYS}
+    speeds = {policy: table.speed(policy) for policy in WAYS}
     best = max(speeds, key=lambda p: speeds[p])
     checks = [
         Check(
@@ -329,9 +273,9 @@ def judge_ways(results: Sequence[Result]) -> Outcome:
                 "The paper lets it practise on 25 prompts first; here it begins with nothing.",
             )
         )
-    if {"humaneval", "alpaca"} <= set(board.tasks):
-        gains = {p: board.speed(p, "humaneval") / board.speed(OURS, "humaneval") for p in ("fsm", "cached-fsm")}
-        short = {p: board.speed(p, "alpaca") / board.speed(OURS, "alpaca") for p in gains}
+    if {"humaneval", "alpaca"} <= set(table.tasks):
+        gains = {p: table.speed(p, "humaneval") / table.speed(OURS, "humaneval") for p in ("fsm", "cached-fsm")}
+        short = {p: table.speed(p, "alpaca") / table.speed(OURS, "alpaca") for p in gains}
         checks.append(
             Check(
                 "both state machines come closer to the analytical model on HumanEval than on Alpaca "
@@ -340,7 +284,7 @@ def judge_ways(results: Sequence[Result]) -> Outcome:
                 "A few prompts a data set do not show it.",
             )
         )
-    rows = tuple((WAYS[p], f"{speeds[p]:.2f}x", accepted.get(p), board.mat(p)) for p in WAYS)
+    rows = tuple((WAYS[p], f"{speeds[p]:.2f}x", accepted.get(p), table.mat(p)) for p in WAYS)
     return Outcome(
         "times plain decoding: " + ", ".join(f"{WAYS[p]} {speeds[p]:.2f}" for p in WAYS),
         Figures(("way", "speed", "share accepted", "tokens a round"), rows),
@@ -355,93 +299,3 @@ def _accepted(content: Result) -> dict[str, float]:
         rounds = [r for answer in content["rounds"][f"wager {policy}"] for r in answer["rounds"]]
         found[policy] = sum(r[2] for r in rounds) / max(1, sum(r[1] for r in rounds))
     return found
-
-
-SMALL = "SmolLM2-135M with the small draft model and the EAGLE head shipped for it, in place of pairs from 7B to 70B; "
-
-EXPERIMENTS = (
-    Experiment(
-        "onthefly-table1",
-        "throughput of the adaptive window over the fixed one and over plain decoding, six pairs, four data "
-        "sets, three GPUs",
-        "The window that adapts beats a fixed one on every pair, data set and GPU, most where drafts are poor, "
-        "and is never "
-        "slower than plain decoding.",
-        SMALL + "Alpaca for finance-alpaca; recorded texts replayed under the CPU's costs.",
-        lambda quick: tuple(window(quick, drafter) for drafter in ("draft:ofa", "eagle:ofa")),
-        lambda results: judge_windows(results, ("draft:ofa", "eagle:ofa"), tuple(SETS)),
-    ),
-    Experiment(
-        "onthefly-table2",
-        "throughput with and without a choice of the draft model by the prompt",
-        "Choosing the draft model for each prompt adds to what the adaptive window brings, or at least costs nothing.",
-        SMALL + "the drafters to choose from are of one size and differ in what they were trained on.",
-        selection,
-        judge_selection,
-    ),
-    Experiment(
-        "onthefly-table3",
-        "speed beside SpecDec++, which trains a network to stop drafts",
-        "With no preparation at all the adaptive window is faster than a stopping rule that took hundreds of "
-        "GPU hours.",
-        SMALL
-        + "SpecDec++'s network cannot be had; a threshold on the drafter's own probability, fitted on half of the "
-        "texts and judged on the other, stands for it.",
-        stopping,
-        judge_stopping,
-    ),
-    Experiment(
-        "onthefly-table7",
-        "the adaptive window with another family of models (Qwen 7B with 0.5B)",
-        "The gains over the fixed window and over plain decoding carry over to another pair of models.",
-        SMALL + "the other pair is the target with its EAGLE head.",
-        lambda quick: (window(quick, "eagle:ofa"),),
-        lambda results: judge_windows(results, ("eagle:ofa",), ("finance-alpaca", "HumanEval", "GSM8K")),
-    ),
-    Experiment(
-        "onthefly-table9",
-        "the adaptive window at temperature 1",
-        "It keeps its gains when texts are sampled.",
-        SMALL + "the EAGLE head drafts, real rounds at temperature 1.",
-        sampled,
-        lambda results: judge_sampled(results[0]),
-        (Longer(("temperature-1.0-h200.json",), lambda contents: judge_sampled(contents[0])),),
-    ),
-    Experiment(
-        "onthefly-table10",
-        "trees of EAGLE-2 whose depth adapts, MT-Bench and three more",
-        "Letting the depth of the tree adapt is faster than the fixed tree by a few per cent, and draws more "
-        "accepted tokens.",
-        SMALL + "trees of 16 nodes, 2, 4 or 6 deep.",
-        trees,
-        lambda results: judge_trees(results[0]),
-        (Longer(("depth-h200.json",), lambda contents: judge_trees(contents[0])),),
-    ),
-    Experiment(
-        "onthefly-table12",
-        "throughput by history of 5 to 7 rounds and longest window of 5 to 8 tokens",
-        "Throughput hardly depends on either, and no history is best throughout.",
-        SMALL + "the EAGLE head, recorded texts replayed under the CPU's costs.",
-        histories,
-        judge_histories,
-    ),
-    Experiment(
-        "onthefly-table13",
-        "throughput by the length of the prompt's vector, 4 to 16 numbers",
-        "A few numbers a prompt suffice; 16 are slightly best.",
-        "Simulated: a quick drafter and a slow one, prompts of as many kinds as the vector tells apart.",
-        lambda quick: (Routing(SIZES, 200 if quick else 2000, 150, runs=3),),
-        judge_sizes,
-    ),
-    Experiment(
-        "onthefly-figure3",
-        "throughput and share accepted of the four ways to adapt",
-        "The analytical model is fastest overall; RL has more of its drafts accepted yet is slower; state "
-        "machines do better "
-        "where prompts are long.",
-        SMALL + "the EAGLE head, windows of 1 to 5. Longer: trees of 1 to 6 levels on an H200.",
-        ways,
-        judge_ways,
-        (Longer(("depth-h200.json",), judge_ways),),
-    ),
-)

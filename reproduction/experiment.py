@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from wager.reproduction.tools import Tools
+from reproduction.workspace import Result, Run
 
-Result = Mapping[str, Any]  # what a run gives, as JSON
 YES, PART, NO, UNTRIED = "yes", "in part", "no", "cannot be tried here"
-
-
-class Run(Protocol):
-    """Something to run, described by its settings alone: two experiments with equal runs share one."""
-
-    @property
-    def command(self) -> str:
-        """The plain command line that does the same, or the nearest there is."""
-        ...
-
-    def __call__(self, tools: Tools) -> dict[str, Any]: ...
-
-
-def key(run: Run, model: str, data: str) -> str:
-    """The same for the same settings: the name a kept result goes by."""
-    settings = json.dumps([type(run).__name__, asdict(run), model, data], sort_keys=True, default=str)  # type: ignore[call-overload]
-    return f"{type(run).__name__.lower()}-{sha256(settings.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +39,7 @@ def shown(cell: str | float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part of a claim, with the figures it was judged by."""
+    """One part of a claim, with the figures it rests on."""
 
     says: str
     holds: bool
@@ -69,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out: the figures in one sentence and as a table, and the claim's parts judged by them."""
+    """What came out: the figures in one sentence and as a table, and the claim's parts checked against them."""
 
     headline: str
     figures: Figures
@@ -97,10 +76,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Longer:
-    """Longer results of the same kind, kept in results/: judged in place of the quick one where all are there."""
+    """Longer results of the same kind, kept in results/: used in place of the quick one where all are there."""
 
     files: tuple[str, ...]
-    judge: Callable[[Sequence[Result]], Outcome]
+    evaluate: Callable[[Sequence[Result]], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,7 @@ class Experiment:
     claim: str
     differs: str  # how it is re-run here, and what differs from the paper
     runs: Callable[[bool], Sequence[Run]]  # the runs of the quick form, or of the full one
-    judge: Callable[[Sequence[Result]], Outcome]
+    evaluate: Callable[[Sequence[Result]], Outcome]
     longer: tuple[Longer, ...] = ()
 
     @property

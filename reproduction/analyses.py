@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reproduction import costs
+from reproduction.recorded import Pool, Recorded, Totals, fixed, methods, texts_of, totals
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
 from wager.policies import build
-from wager.reproduction import costs
-from wager.reproduction.recorded import Pool, Recorded, Totals, fixed, methods, texts_of, totals
 from wager.simulation import RoundCost, play
 
 if TYPE_CHECKING:
-    from wager.reproduction.tools import Tools
+    from reproduction.workspace import Workspace
 
 ROUNDS = 10  # of a text, over which MetaSD's figure 6 looks
 
@@ -35,8 +35,8 @@ class Rewards:
     def command(self) -> str:
         return f"{self.recording.command}, then its columns agreed and overlap"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        texts = texts_of(tools.result(self.recording), self.drafters, self.labels or None)
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        texts = texts_of(workspace.result(self.recording), self.drafters, self.labels or None)
         return {"drafters": {name: reward_statistics(texts, name, self.length) for name in self.drafters}}
 
 
@@ -82,8 +82,8 @@ class DraftAll:
     def command(self) -> str:
         return f"{self.recording.command}, then all drafts of every round verified at once"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        texts = texts_of(tools.result(self.recording), self.drafters)
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        texts = texts_of(workspace.result(self.recording), self.drafters)
         cost = costs.table(self.cost)
         found: dict[str, list[Totals]] = {
             str(OFF): [totals(texts, fixed(OFF), (self.length,), cost)],
@@ -111,7 +111,7 @@ def _all(texts: Sequence[Text], names: Sequence[str], length: int, cost: RoundCo
 class Stopped:
     """A drafter that stops when it is no longer sure, its threshold fitted beforehand on half of the texts.
 
-    It stands for a trained rule that stops drafts (SpecDec++). The other half judges it beside policies that learn as
+    It stands for a trained rule that stops drafts (SpecDec++). The other half tests it beside policies that learn as
     they go.
     """
 
@@ -127,22 +127,22 @@ class Stopped:
         named = " ".join(f"-p {policy}" for policy in self.policies)
         return f"{self.recording.command} && wager replay R.jsonl.gz --drafters {self.drafter} {named}"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        texts = texts_of(tools.result(self.recording), [self.drafter])
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        texts = texts_of(workspace.result(self.recording), [self.drafter])
         cost = costs.table(self.cost)
         fitted = {
             least: sum(part[2] for part in self._stopped(texts[0::2], least, cost).values())
             for least in (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
         }
         best = min(fitted, key=lambda least: fitted[least])
-        judged = texts[1::2]
+        tested = texts[1::2]
         lengths = tuple(range(1, self.longest + 1))
         found: dict[str, list[Totals]] = {
-            str(OFF): [totals(judged, fixed(OFF), lengths, cost)],
-            "trained to stop": [self._stopped(judged, best, cost)],
+            str(OFF): [totals(tested, fixed(OFF), lengths, cost)],
+            "trained to stop": [self._stopped(tested, best, cost)],
         }
         for policy in self.policies:
-            found[policy] = [totals(judged, policy, lengths, cost, seed=s) for s in range(self.seeds)]
+            found[policy] = [totals(tested, policy, lengths, cost, seed=s) for s in range(self.seeds)]
         return {"methods": methods(found), "threshold": best}
 
     def _stopped(self, texts: Sequence[Text], least: float, cost: RoundCost) -> Totals:
@@ -182,8 +182,8 @@ class Routed:
         arms = ",".join(f"{name}:{self.length}" for name in self.drafters)
         return f"wager bench generate --arms {arms} --router training/smollm2-135m.toml --corpora CORPORA {named}"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        content = tools.result(self.recording)
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        content = workspace.result(self.recording)
         texts = texts_of(content, self.drafters)
         cost, lengths = costs.table(self.cost), (self.length,)
         kinds = {name.rpartition(":")[2]: name for name in self.drafters}
@@ -214,8 +214,8 @@ class BestShare:
         named = " ".join(f"-p {policy}" for policy in self.policies)
         return f"{self.recording.command} && wager replay R.jsonl.gz --lengths {self.length} {named}"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        content = tools.result(self.recording)
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        content = workspace.result(self.recording)
         cost = costs.table("cpu")
         shares: dict[str, list[list[float]]] = {policy: [] for policy in self.policies}
         for label in self.labels:
@@ -224,7 +224,7 @@ class BestShare:
             rounds = {arm: totals(texts, fixed(arm), (self.length,), cost)[label][1] for arm in arms}
             best = min(arms, key=lambda arm: rounds[arm])
             for i, policy in enumerate(self.policies):
-                tools.tell(f"{label}: {policy}", i, len(self.policies))
+                workspace.tell(f"{label}: {policy}", i, len(self.policies))
                 for seed in range(self.seeds):
                     played: list[float] = []
                     watch = _watcher(played, best)
@@ -269,11 +269,11 @@ class Batched:
             f"{self.recording.command}, then texts stepped together in batches of {', '.join(map(str, self.batches))}"
         )
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        texts = texts_of(tools.result(self.recording), self.drafters, self.labels or None)
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        texts = texts_of(workspace.result(self.recording), self.drafters, self.labels or None)
         found = {}
         for batch in self.batches:
-            tools.tell(f"batches of {batch}", self.batches.index(batch), len(self.batches))
+            workspace.tell(f"batches of {batch}", self.batches.index(batch), len(self.batches))
             grouped = sorted(texts, key=lambda text: text.label)
             mixed = [text for i in range(batch) for text in grouped[i::batch]]
             order = [mixed[i :: len(mixed) // batch][:batch] for i in range(len(mixed) // batch)]

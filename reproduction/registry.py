@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wager.reproduction import banditspec, metasd, nightjar, onthefly
-from wager.reproduction.base import Experiment
+from reproduction import banditspec, metasd, nightjar, onthefly
+from reproduction.experiment import Experiment
 
 PAPERS = {
     "banditspec": "BanditSpec",

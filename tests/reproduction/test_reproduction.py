@@ -10,33 +10,33 @@ from typing import Any
 import pytest
 from small import SHAPE
 
-from wager.cli import main
-from wager.core.recording import Text, Track
-from wager.reproduction import (
+from reproduction import (
     EXPERIMENTS,
     PAPERS,
     Check,
     Figures,
     Outcome,
     banditspec,
-    metasd_judges,
-    nightjar,
-    onthefly,
+    metasd_claims,
+    nightjar_claims,
+    onthefly_claims,
     recorded,
     runs,
 )
-from wager.reproduction.analyses import Batched, BestShare, DraftAll, Rewards, Routed, Stopped, reward_statistics
-from wager.reproduction.base import NO, PART, UNTRIED, YES, shown
-from wager.reproduction.board import Board
-from wager.reproduction.engine import Generated
-from wager.reproduction.measured import Memory
-from wager.reproduction.page import page
-from wager.reproduction.perturb import lengthened, rephrased
-from wager.reproduction.recorded import Recorded, Replayed
-from wager.reproduction.simulated import Served
-from wager.reproduction.tools import Tools
+from reproduction.__main__ import main
+from reproduction.analyses import Batched, BestShare, DraftAll, Rewards, Routed, Stopped, reward_statistics
+from reproduction.comparison import Comparison
+from reproduction.engine import Generated
+from reproduction.experiment import NO, PART, UNTRIED, YES, shown
+from reproduction.measured import Memory
+from reproduction.page import page
+from reproduction.perturb import lengthened, rephrased
+from reproduction.recorded import Recorded, Replayed
+from reproduction.simulated import Served
+from reproduction.workspace import Workspace
+from wager.core.recording import Text, Track
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WANTED = {
     "banditspec": [*(f"table{n}" for n in (1, 2, 3, 4)), "figure3"],
     "onthefly": [*(f"table{n}" for n in (1, 2, 3, 7, 9, 10, 12, 13)), "figure3"],
@@ -77,22 +77,24 @@ def test_an_experiment_says_what_it_claims_and_what_it_runs(name: str) -> None:
     for quick in (True, False):
         assert experiment.runs(quick)
         assert all(run.command.startswith("wager ") for run in experiment.runs(quick))
-    tools = Tools()
-    assert [tools.name(run) for run in experiment.runs(True)] == [tools.name(run) for run in experiment.runs(True)]
+    workspace = Workspace()
+    assert [workspace.name(run) for run in experiment.runs(True)] == [
+        workspace.name(run) for run in experiment.runs(True)
+    ]
 
 
 def test_runs_that_experiments_share_are_made_once() -> None:
     made: list[str] = []
 
-    class Counted(Tools):
+    class Counted(Workspace):
         def result(self, run: Any) -> dict[str, Any]:
             made.append(self.name(run))
             return {}
 
-    tools = Counted()
+    workspace = Counted()
     for name in ("nightjar-figure2", "nightjar-figure5", "nightjar-figure11"):
         for run in EXPERIMENTS[name].runs(True):
-            tools.result(run)
+            workspace.result(run)
     assert len(set(made)) == len(runs.LOADS)
     assert len(made) == 3 * len(runs.LOADS)
 
@@ -116,19 +118,19 @@ def test_a_verdict_follows_from_its_parts() -> None:
 def test_a_bandit_has_to_beat_every_drafter_alone() -> None:
     tasks = ("alpaca", "humaneval")
     speeds = flat(tasks, ucbspec=1.5, exp3spec=1.4) | {"suffix:4": dict.fromkeys(tasks, 1.3)}
-    assert banditspec.judged(board(speeds)).holds == YES
+    assert banditspec.check_bandits(board(speeds)).holds == YES
     speeds["suffix:4"] = dict.fromkeys(tasks, 1.6)
-    assert banditspec.judged(board(speeds)).holds == PART  # UCBSpec still is ahead of EXP3Spec
+    assert banditspec.check_bandits(board(speeds)).holds == PART  # UCBSpec still is ahead of EXP3Spec
     speeds["exp3spec"] = dict.fromkeys(tasks, 1.55)
-    assert banditspec.judged(board(speeds)).holds == NO
+    assert banditspec.check_bandits(board(speeds)).holds == NO
 
 
 def test_memory_that_grows_is_told() -> None:
     cell = {"bytes": 100.0, "grown": 0.0, "read": 10.0}
     found = {"eagle:ofa:4": cell, "ucbspec": {**cell, "bytes": 101.0}}
-    assert banditspec.judge_memory([{"methods": found}]).holds == YES
+    assert banditspec.check_memory([{"methods": found}]).holds == YES
     found["ucbspec"] = {"bytes": 120.0, "grown": 20.0, "read": 20.0}
-    assert banditspec.judge_memory([{"methods": found}]).holds == NO
+    assert banditspec.check_memory([{"methods": found}]).holds == NO
 
 
 def selected(ucb: float, home: float = 1.9) -> dict[str, Any]:
@@ -141,27 +143,27 @@ def selected(ucb: float, home: float = 1.9) -> dict[str, Any]:
 
 
 def test_specialists_are_judged_at_home_and_ucb_against_the_rest() -> None:
-    assert metasd_judges.selection(selected(1.7), "eagle").holds == YES
-    assert metasd_judges.selection(selected(1.4), "eagle").holds == PART
-    worse = metasd_judges.selection(selected(1.2, home=1.1), "eagle")
+    assert metasd_claims.selection(selected(1.7), "eagle").holds == YES
+    assert metasd_claims.selection(selected(1.4), "eagle").holds == PART
+    worse = metasd_claims.selection(selected(1.2, home=1.1), "eagle")
     assert worse.holds == NO
     assert "eagle:code:4" in worse.why
 
 
 def test_ucb_has_to_beat_the_best_drafter_where_tasks_are_mixed() -> None:
-    assert metasd_judges.mixed(selected(1.8)).holds == YES
-    assert metasd_judges.mixed(selected(1.1)).holds == NO
+    assert metasd_claims.mixed(selected(1.8)).holds == YES
+    assert metasd_claims.mixed(selected(1.1)).holds == NO
 
 
 def test_a_result_without_what_a_claim_needs_is_refused() -> None:
     with pytest.raises(ValueError, match="no meta-ucb"):
-        metasd_judges.mixed(board({"eagle:ofa:4": {"qa": 1.5}}))
+        metasd_claims.mixed(board({"eagle:ofa:4": {"qa": 1.5}}))
     with pytest.raises(ValueError, match="eagle:ofa"):
-        metasd_judges.selection(board({"meta-ucb": {"qa": 1.5}}), "eagle")
+        metasd_claims.selection(board({"meta-ucb": {"qa": 1.5}}), "eagle")
     with pytest.raises(ValueError, match="wager off"):
-        Board({"methods": [{"method": "wager auto", "ratio": 1, "mat": 1, "tasks": {}}]})
+        Comparison({"methods": [{"method": "wager auto", "ratio": 1, "mat": 1, "tasks": {}}]})
     with pytest.raises(ValueError, match="trees"):
-        onthefly.judge_trees(board({"analytical": {"qa": 1.5}}))
+        onthefly_claims.check_trees(board({"analytical": {"qa": 1.5}}))
 
 
 def served(**goodput: float) -> dict[str, Any]:
@@ -175,18 +177,18 @@ NAME = {"banditspec": "ucbspec:reward=goodput", "ada": "ada-bingreedy"}
 
 def test_nightjar_has_to_be_ahead_of_all() -> None:
     best = [served(nightjar=20.0, banditspec=9.0, dsd=9.0, tetris=9.0, off=19.9, ada=8, linucb=8, lints=8)] * 4
-    assert nightjar.judge_low(best).holds == YES
-    assert nightjar.judge_high(best).holds == YES
-    assert nightjar.judge_contexts(best).holds == YES
+    assert nightjar_claims.check_low(best).holds == YES
+    assert nightjar_claims.check_high(best).holds == YES
+    assert nightjar_claims.check_contexts(best).holds == YES
     worst = [served(nightjar=5.0, banditspec=9.0, dsd=9.0, tetris=9.0, off=20.0, ada=8, linucb=8, lints=8)] * 4
-    assert nightjar.judge_low(worst).holds == NO
-    assert nightjar.judge_contexts(worst).holds == NO
-    assert nightjar.judge_high(worst).holds == PART  # it does turn itself off
+    assert nightjar_claims.check_low(worst).holds == NO
+    assert nightjar_claims.check_contexts(worst).holds == NO
+    assert nightjar_claims.check_high(worst).holds == PART  # it does turn itself off
 
 
 def test_a_trace_has_to_change() -> None:
-    assert nightjar.judge_arrivals([{"rates": [1.0, 2.0, 9.0], "requests": 120}]).holds == YES
-    assert nightjar.judge_arrivals([{"rates": [5.0, 6.0, 7.0], "requests": 120}]).holds == NO
+    assert nightjar_claims.check_arrivals([{"rates": [1.0, 2.0, 9.0], "requests": 120}]).holds == YES
+    assert nightjar_claims.check_arrivals([{"rates": [5.0, 6.0, 7.0], "requests": 120}]).holds == NO
 
 
 # -- recorded texts
@@ -203,8 +205,8 @@ def text(label: str, tokens: int = 40) -> Text:
     return Text(label, 10, tokens, tracks)
 
 
-class Kept(Tools):
-    """Tools that have the recording already."""
+class Kept(Workspace):
+    """Workspace that have the recording already."""
 
     def result(self, run: Any) -> dict[str, Any]:
         if isinstance(run, Recorded):
@@ -223,7 +225,7 @@ BOTH = ("draft:ofa", "draft:code")
 
 def test_a_replay_gives_tokens_a_round_and_times_plain_decoding() -> None:
     result = Kept().result(Replayed(RECORDING, BOTH, (3,), ("meta-ucb", "random"), cost="h200", seeds=1))
-    made = Board(result)
+    made = Comparison(result)
     assert made.speed("off") == pytest.approx(1.0, abs=0.02)
     assert made.mat("draft:ofa:3") > made.mat("meta-ucb") > made.mat("random") > made.mat("draft:code:3") > 1
     assert set(made.tasks) == {"humaneval", "qa"}
@@ -231,22 +233,22 @@ def test_a_replay_gives_tokens_a_round_and_times_plain_decoding() -> None:
 
 
 def test_what_recordings_tell_beside_replay() -> None:
-    tools = Kept()
-    rewards = tools.result(Rewards(RECORDING, BOTH, 3, ("qa",)))["drafters"]
+    workspace = Kept()
+    rewards = workspace.result(Rewards(RECORDING, BOTH, 3, ("qa",)))["drafters"]
     assert rewards["draft:ofa"]["bd"]["mean"] == pytest.approx(0.8)
     assert rewards["draft:ofa"]["bd"]["zeros"] == 0
     assert rewards["draft:code"]["be"]["mean"] < rewards["draft:ofa"]["be"]["mean"]
-    together = Board(tools.result(DraftAll(RECORDING, BOTH, 3, "h200")))
-    alone = Board(tools.result(Replayed(RECORDING, BOTH, (3,), (), cost="h200", seeds=1)))
+    together = Comparison(workspace.result(DraftAll(RECORDING, BOTH, 3, "h200")))
+    alone = Comparison(workspace.result(Replayed(RECORDING, BOTH, (3,), (), cost="h200", seeds=1)))
     assert together.mat("all drafters") >= alone.mat("draft:ofa:3")
-    stopped = tools.result(Stopped(RECORDING, "draft:ofa", 5, ("analytical",), seeds=1))
+    stopped = workspace.result(Stopped(RECORDING, "draft:ofa", 5, ("analytical",), seeds=1))
     assert 0.2 < stopped["threshold"] <= 0.9
-    assert Board(stopped).speed("trained to stop") > 1
-    routed = Board(tools.result(Routed(RECORDING, BOTH, "draft:ofa", 3, ("meta-ucb",), seeds=1)))
+    assert Comparison(stopped).speed("trained to stop") > 1
+    routed = Comparison(workspace.result(Routed(RECORDING, BOTH, "draft:ofa", 3, ("meta-ucb",), seeds=1)))
     assert routed.mat("router", "qa") > routed.mat("router", "humaneval")  # it takes the worse drafter for code
-    share = tools.result(BestShare(RECORDING, BOTH, 3, ("meta-ucb", "random"), ("qa",), seeds=2))["policies"]
+    share = workspace.result(BestShare(RECORDING, BOTH, 3, ("meta-ucb", "random"), ("qa",), seeds=2))["policies"]
     assert share["meta-ucb"]["all"] > share["random"]["all"]
-    batched = tools.result(Batched(RECORDING, BOTH, "draft:ofa", 3, (1, 2), "meta-ucb", ()))["batches"]
+    batched = workspace.result(Batched(RECORDING, BOTH, "draft:ofa", 3, (1, 2), "meta-ucb", ()))["batches"]
     assert set(batched) == {"1", "2"}
     assert batched["2"]["one for all"] >= batched["2"]["mixed tasks"]
 
@@ -259,12 +261,12 @@ def test_rewards_are_of_the_positions_that_have_a_whole_draft_left() -> None:
 
 def test_results_of_runs_are_kept_by_their_settings(tmp_path: Path) -> None:
     run = Served((1,), 600, ("nightjar",), lengths=(1, 2))
-    first = Tools(keep=tmp_path).result(run)
+    first = Workspace(keep=tmp_path).result(run)
     assert {"off", "draft:1", "draft:2", "nightjar"} == set(first["methods"])
     path = next(tmp_path.glob("served-*.json"))
     path.write_text(json.dumps({**first, "kept": True}))
-    assert Tools(keep=tmp_path).result(run)["kept"]
-    assert "kept" not in Tools(keep=tmp_path, again=True).result(run)
+    assert Workspace(keep=tmp_path).result(run)["kept"]
+    assert "kept" not in Workspace(keep=tmp_path, again=True).result(run)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -291,13 +293,13 @@ def test_prompts_are_joined_to_long_ones() -> None:
     assert lengthened(["no colon here"], 3).endswith("no colon here")
 
 
-def test_without_data_prompts_come_with_wager(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_data_prompts_come_with_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAGER_DATA", raising=False)
-    tools = Tools()
-    chosen = tools.prompts(("humaneval", "qa", "math_then_code"), 2)
+    workspace = Workspace()
+    chosen = workspace.prompts(("humaneval", "qa", "math_then_code"), 2)
     assert [p.task for p in chosen] == ["humaneval", "humaneval", "qa", "qa", "math_then_code", "math_then_code"]
     assert all(p.text for p in chosen)
-    assert tools.folder("corpora") is None
+    assert workspace.folder("corpora") is None
 
 
 # -- the page and the command
@@ -306,7 +308,7 @@ def test_without_data_prompts_come_with_wager(monkeypatch: pytest.MonkeyPatch) -
 def test_the_page_is_what_the_results_make() -> None:
     made = page(ROOT / "results")
     assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == made, (
-        "run `wager reproduce --doc docs/reproduction.md`"
+        "run `python -m reproduction --doc docs/reproduction.md`"
     )
     rows = [line for line in made.splitlines() if line.startswith("| [")]
     assert len(rows) == len(EXPERIMENTS)
@@ -315,7 +317,7 @@ def test_the_page_is_what_the_results_make() -> None:
 
 def test_a_longer_result_decides_and_one_of_other_methods_does_not(tmp_path: Path) -> None:
     (tmp_path / "reproduction").mkdir()
-    quick = {"quick": True, "machine": "here", "date": "today", **metasd_judges.mixed(selected(1.1)).json()}
+    quick = {"quick": True, "machine": "here", "date": "today", **metasd_claims.mixed(selected(1.1)).json()}
     (tmp_path / "reproduction" / "metasd-table19.json").write_text(json.dumps(quick))
     row = next(line for line in page(tmp_path).splitlines() if line.startswith("| [table 19]"))
     assert "**no**" in row
@@ -331,8 +333,8 @@ def test_a_longer_result_decides_and_one_of_other_methods_does_not(tmp_path: Pat
         page(tmp_path)
 
 
-def wager(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["wager", "reproduce", *arguments])
+def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["reproduction", *arguments])
     with pytest.raises(SystemExit) as done:
         main()
     return int(done.value.code or 0)
@@ -343,17 +345,17 @@ def test_the_command_lists_runs_and_writes(
 ) -> None:
     monkeypatch.delenv("WAGER_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert wager(monkeypatch) == 0
+    assert called(monkeypatch) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in EXPERIMENTS)
-    assert wager(monkeypatch, "nightjar-figure9", "--quick", "--out", "r/reproduction", "--json", "all.json") == 0
+    assert called(monkeypatch, "nightjar-figure9", "--quick", "--out", "r/reproduction", "--json", "all.json") == 0
     assert "Does the claim hold? cannot be tried here." in capsys.readouterr().out  # no trace at hand
     kept = json.loads((tmp_path / "r" / "reproduction" / "nightjar-figure9.json").read_text())
     assert kept["holds"] == UNTRIED
     assert kept["quick"]
-    assert kept["command"].startswith("wager reproduce")
+    assert kept["command"].startswith("python -m reproduction nightjar-figure9")
     assert json.loads((tmp_path / "all.json").read_text())["experiments"][0]["experiment"] == "nightjar-figure9"
-    assert wager(monkeypatch, "--doc", "page.md", "--results", "r") == 0
+    assert called(monkeypatch, "--doc", "page.md", "--results", "r") == 0
     assert "| [figure 9](#nightjar-figure9) |" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
@@ -375,7 +377,7 @@ def test_bad_input_ends_in_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert wager(monkeypatch, *arguments) == 2
+    assert called(monkeypatch, *arguments) == 2
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
@@ -411,13 +413,13 @@ def tiny() -> Any:
 @pytest.mark.usefixtures("one_thread")
 def test_real_rounds_are_kept_with_their_arms_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAGER_DATA", raising=False)
-    tools = Tools(_loaded=(tiny(), Letters()))
+    workspace = Workspace(_loaded=(tiny(), Letters()))
     arms = ("suffix:2", "prompt-lookup:3")
     run = Generated(
         ("qa", "humaneval"), 1, 24, arms, ("ucbspec",), prompt=60, rephrase=True, route=True, alone=arms[:1]
     )
-    result = json.loads(json.dumps(run(tools)))
-    made = Board(result)
+    result = json.loads(json.dumps(run(workspace)))
+    made = Comparison(result)
     assert list(made.cells) == ["off", "suffix:2", "ucbspec", "router"]
     assert made.tasks in (["qa", "humaneval"], ["humaneval", "qa"])
     answers = result["rounds"]["wager ucbspec"]
@@ -432,9 +434,9 @@ def test_real_rounds_are_kept_with_their_arms_and_judged(monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("one_thread")
 def test_texts_are_recorded_with_the_domain_a_router_takes_them_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAGER_DATA", raising=False)
-    tools = Tools(_loaded=(tiny(), Letters()))
+    workspace = Workspace(_loaded=(tiny(), Letters()))
     run = Recorded(("qa", "humaneval"), 1, 16, ("suffix", recorded.STORE), longest=3, prompt=60, route=True)
-    result = json.loads(json.dumps(run(tools)))
+    result = json.loads(json.dumps(run(workspace)))
     assert [one["label"] for one in result["texts"]] == ["qa", "humaneval"]
     assert set(result["routes"]) <= set(recorded.DOMAIN.values())
     assert [list(one.tracks) for one in recorded.texts_of(result)] == [["suffix"], ["suffix"]]  # no corpora: no REST
@@ -443,7 +445,7 @@ def test_texts_are_recorded_with_the_domain_a_router_takes_them_for(monkeypatch:
 @pytest.mark.usefixtures("one_thread")
 def test_memory_is_compared_with_the_first_arm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAGER_DATA", raising=False)
-    tools = Tools(_loaded=(tiny(), Letters()))
-    result = Memory(("qa",), 1, 12, "suffix:2", ("prompt-lookup:2",), ("ucbspec",))(tools)
+    workspace = Workspace(_loaded=(tiny(), Letters()))
+    result = Memory(("qa",), 1, 12, "suffix:2", ("prompt-lookup:2",), ("ucbspec",))(workspace)
     assert list(result["methods"]) == ["suffix:2", "ucbspec"]
     assert all(cell["bytes"] > 0 and cell["read"] > 0 for cell in result["methods"].values())

@@ -1,23 +1,21 @@
-"""Nightjar: figures 2, 5, 6, 8 to 11 and tables 1 to 3."""
+"""Nightjar's claims, checked against results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from wager.reproduction import runs
-from wager.reproduction.base import Check, Experiment, Figures, Longer, Outcome, Result
-from wager.reproduction.claims import highest
-from wager.reproduction.measured import Waking
-from wager.reproduction.runs import LOADS, NAMES, PAIRS, SETS
-from wager.reproduction.simulated import Arrivals
+from reproduction import runs
+from reproduction.claims import highest
+from reproduction.experiment import Check, Figures, Outcome
+from reproduction.runs import LOADS, NAMES, PAIRS, SETS
+from reproduction.workspace import Result
 
 EXPLORES = (
     "Its exploring costs most where a wrong length is dear: the loss falls with the fourth root of the rounds "
     "only, and "
     "these runs are thousands of rounds long."
 )
-SIMULATED = "Simulated serving with stated costs (docs/simulation.md) instead of vLLM on an RTX 4090 and an A100; "
 COMPARED = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", "draft:3", "off")
 
 
@@ -34,7 +32,7 @@ def table(results: Sequence[Result], names: Sequence[str], loads: Sequence[int] 
 FIXED = ("off", "draft:1", "draft:2", "draft:3", "draft:4", "draft:5")
 
 
-def judge_lengths(results: Sequence[Result]) -> Outcome:
+def check_lengths(results: Sequence[Result]) -> Outcome:
     """Speculation wins at low load, loses at high, and the best length falls with the load."""
     gains = [max(goodputs(r, FIXED[1:]).values()) / r["methods"]["off"]["goodput"] - 1 for r in results]
     best = [max(FIXED, key=lambda name: r["methods"][name]["goodput"]) for r in results]
@@ -54,7 +52,7 @@ def judge_lengths(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_served_lengths(content: Result) -> Outcome:
+def check_served_lengths(content: Result) -> Outcome:
     """The same on a real vLLM server on a CPU."""
     cells = {(row["point"], row["method"]): row["throughput_ratio"] for row in content["compared"]}
     points = [p for p in dict.fromkeys(point for point, _ in cells) if p != "trace"]
@@ -83,7 +81,7 @@ def judge_served_lengths(content: Result) -> Outcome:
     )
 
 
-def judge_low(results: Sequence[Result]) -> Outcome:
+def check_low(results: Sequence[Result]) -> Outcome:
     """At low load Nightjar is ahead of no speculation and of every other way."""
     checks = []
     for load, result in list(zip(LOADS, results, strict=True))[:2]:
@@ -104,7 +102,7 @@ def judge_low(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_high(results: Sequence[Result]) -> Outcome:
+def check_high(results: Sequence[Result]) -> Outcome:
     """At high load Nightjar turns speculation off, is as fast as none and ahead of every other way."""
     result, load = results[-1], LOADS[-1]
     own = goodputs(result)
@@ -128,7 +126,7 @@ def judge_high(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_static(results: Sequence[Result]) -> Outcome:
+def check_static(results: Sequence[Result]) -> Outcome:
     """At every kept-up load Nightjar matches the best fixed length and is ahead of the other methods."""
     checks, told = [], []
     for load, result in zip(LOADS, results, strict=True):
@@ -154,7 +152,7 @@ def judge_static(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_arrivals(results: Sequence[Result]) -> Outcome:
+def check_arrivals(results: Sequence[Result]) -> Outcome:
     """Requests come at a rate that changes manifold within minutes."""
     if not results[0].get("traced", True):
         return Outcome(
@@ -184,7 +182,7 @@ def judge_arrivals(results: Sequence[Result]) -> Outcome:
 PHASES = 4
 
 
-def judge_changing(results: Sequence[Result]) -> Outcome:
+def check_changing(results: Sequence[Result]) -> Outcome:
     """Under a changing load Nightjar leads in the quiet stretches and in the busy ones."""
     result = results[0]
     marks, methods = result["marks"], result["methods"]
@@ -211,7 +209,7 @@ def judge_changing(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_contexts(results: Sequence[Result]) -> Outcome:
+def check_contexts(results: Sequence[Result]) -> Outcome:
     """Nightjar is ahead of LinUCB, linear Thompson sampling and plain ADA-BINGREEDY at every load."""
     names = ("nightjar", "ada-bingreedy", "linucb", "lints")
     checks = []
@@ -237,7 +235,7 @@ def judge_contexts(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_waking(results: Sequence[Result]) -> Outcome:
+def check_waking(results: Sequence[Result]) -> Outcome:
     """Waking an idle drafter takes longer the more tokens it missed and the more requests there are."""
     taken = results[0]["seconds"]
     missed = list(next(iter(taken.values())))
@@ -277,7 +275,7 @@ def _rows(cells: dict[str, dict[str, float]]) -> tuple[tuple[str | float | None,
     return tuple((NAMES[name], *(own[NAMES[name]] for own in cells.values())) for name in runs.TRACED)
 
 
-def judge_throughput(results: Sequence[Result]) -> Outcome:
+def check_throughput(results: Sequence[Result]) -> Outcome:
     """Nightjar has the highest throughput for both pairs on all data sets."""
     cells = _cells(results, "goodput")
     checks = []
@@ -296,7 +294,7 @@ def judge_throughput(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_latency(results: Sequence[Result]) -> Outcome:
+def check_latency(results: Sequence[Result]) -> Outcome:
     """Nightjar's mean latency is below that of fixed speculation, BanditSpec, DSD and TETRIS in most settings."""
     cells = _cells(results, "latency")
     checks = []
@@ -318,7 +316,7 @@ def judge_latency(results: Sequence[Result]) -> Outcome:
     )
 
 
-def judge_served(content: Result) -> Outcome:
+def check_served(content: Result) -> Outcome:
     """On a real vLLM server on a CPU: Nightjar beside no speculation and the others, point by point."""
     cells = {(row["point"], row["method"]): row["throughput_ratio"] for row in content["compared"]}
     points = list(dict.fromkeys(point for point, _ in cells))
@@ -341,91 +339,3 @@ def judge_served(content: Result) -> Outcome:
         Figures(("throughput over none", *points), rows),
         tuple(checks),
     )
-
-
-EXPERIMENTS = (
-    Experiment(
-        "nightjar-figure2",
-        "throughput by speculation length and request rate",
-        "Speculation helps while few requests come and hurts when many do; the best length falls as the load grows.",
-        SIMULATED + "loads of 1 to 48 kept up instead of request rates. Longer: vLLM's CPU build with n-gram drafts.",
-        runs.loads,
-        judge_lengths,
-        (Longer(("serving-cpu.json",), lambda contents: judge_served_lengths(contents[0])),),
-    ),
-    Experiment(
-        "nightjar-figure5",
-        "all methods at low request rates",
-        "Where speculation pays, Nightjar finds the length and is ahead of all other methods.",
-        SIMULATED + "1 and 4 requests kept up.",
-        runs.loads,
-        judge_low,
-    ),
-    Experiment(
-        "nightjar-figure6",
-        "all methods at high request rates",
-        "Where speculation costs, Nightjar turns it off, loses nothing against none, and is ahead of the others.",
-        SIMULATED + "48 requests kept up.",
-        runs.loads,
-        judge_high,
-    ),
-    Experiment(
-        "nightjar-figure8",
-        "all methods, and all lengths, on Spec-Bench at fixed request rates",
-        "At every rate Nightjar matches the best fixed length and is ahead of the other methods.",
-        SIMULATED + "1 to 48 requests kept up. Longer: vLLM's CPU build with n-gram drafts.",
-        runs.loads,
-        judge_static,
-        (Longer(("serving-cpu.json",), lambda contents: judge_served(contents[0])),),
-    ),
-    Experiment(
-        "nightjar-figure9",
-        "the trace of request rates that the dynamic experiments use",
-        "Real traffic changes its rate manifold within minutes, so no fixed length can be right.",
-        "The same public trace (Azure, conversations), all of it; without data, a drawn one.",
-        lambda quick: (Arrivals(),),
-        judge_arrivals,
-    ),
-    Experiment(
-        "nightjar-figure10",
-        "throughput over time under a changing load",
-        "Nightjar has the highest throughput both while the load is low and while it is high.",
-        SIMULATED + "2, 48, 2 and 48 requests kept up in turn.",
-        lambda quick: (runs.changing(quick),),
-        judge_changing,
-    ),
-    Experiment(
-        "nightjar-figure11",
-        "Nightjar beside LinUCB, linear Thompson sampling and ADA-BINGREEDY",
-        "It is ahead of all three at every request rate, because throughput is no linear function of the batch size.",
-        SIMULATED + "1 to 48 requests kept up.",
-        runs.loads,
-        judge_contexts,
-    ),
-    Experiment(
-        "nightjar-table1",
-        "what waking the idle draft model takes, by tokens missed and batch size",
-        "The cost of switching speculation back on grows with the tokens missed and with the batch, up to many times.",
-        "SmolLM2's small draft model reading missed tokens on the machine at hand, instead of a 0.5B model on "
-        "an RTX 4090.",
-        lambda quick: (Waking("draft:ofa", (16, 64, 256), (1, 2, 4), 3 if quick else 15),),
-        judge_waking,
-    ),
-    Experiment(
-        "nightjar-table2",
-        "throughput of all methods under the trace, two pairs of models, three data sets",
-        "Nightjar has the highest throughput for both pairs on all three data sets.",
-        SIMULATED
-        + "the Azure trace's arrivals, two stated cost tables for the pairs, three acceptances for the data sets.",
-        runs.traced,
-        judge_throughput,
-    ),
-    Experiment(
-        "nightjar-table3",
-        "mean latency of all methods in the same runs",
-        "Nightjar's latency is below that of fixed speculation and of the other adaptive methods in most settings.",
-        SIMULATED + "the same runs as table 2.",
-        runs.traced,
-        judge_latency,
-    ),
-)

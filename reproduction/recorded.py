@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from reproduction import costs
 from wager.core import OFF, Arm
 from wager.core.recording import Text, Track
-from wager.reproduction import costs
 from wager.simulation import Replay, RoundCost, play
 
 if TYPE_CHECKING:
-    from wager.reproduction.tools import Tools
+    from reproduction.workspace import Workspace
 
 # The domain of each task that has a drafter of its own; the router is taught these.
 DOMAIN = {
@@ -52,24 +52,24 @@ class Recorded:
             + (" (prompts rephrased)" if self.rephrase else "")
         )
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.decoding.arms import build_drafters
         from wager.decoding.decoder import Decoder
         from wager.decoding.recorder import Recorder
 
-        model, tokenizer = tools.loaded()
-        names = [store for d in self.drafters if (store := _stored(d, tools, tokenizer))]
+        model, tokenizer = workspace.loaded()
+        names = [store for d in self.drafters if (store := _stored(d, workspace, tokenizer))]
         decoder = Decoder(
             model, tokenizer, drafters="suffix", policy="fixed:drafter=suffix,length=4", lengths=(4, self.longest)
         )
         recorder = Recorder(decoder, build_drafters(names, model, tokenizer), self.longest)
-        chosen = tools.prompts(self.tasks, self.count, seed=self.seed, part=self.part)
+        chosen = workspace.prompts(self.tasks, self.count, seed=self.seed, part=self.part)
         if self.rephrase:
-            chosen = tools.rephrased(chosen, self.seed)
-        classify = classifier(tools, self.seed) if self.route else None
+            chosen = workspace.rephrased(chosen, self.seed)
+        classify = classifier(workspace, self.seed) if self.route else None
         texts, routes = [], []
         for i, prompt in enumerate(chosen):
-            tools.tell(f"recording {prompt.task}", i, len(chosen))
+            workspace.tell(f"recording {prompt.task}", i, len(chosen))
             ids = prompt.ids(tokenizer, self.prompt, "cpu")[0].tolist()
             text = recorder.record(ids, prompt.task, self.tokens)
             if text is not None:
@@ -78,38 +78,38 @@ class Recorded:
         return {"texts": texts, "routes": routes}
 
 
-def _stored(name: str, tools: Tools, tokenizer: Any) -> str:
+def _stored(name: str, workspace: Workspace, tokenizer: Any) -> str:
     """The drafter as it is built; retrieval over a datastore made of the corpora, or nothing where there are none."""
     if name != STORE:
         return name
-    corpora = tools.folder("corpora")
-    if corpora is None or tools.keep is None:
+    corpora = workspace.folder("corpora")
+    if corpora is None or workspace.keep is None:
         return ""
     from wager.drafters import corpus
     from wager.drafters.datastore import fingerprint
 
-    path = tools.keep / "corpora.store"
+    path = workspace.keep / "corpora.store"
     if not path.is_file():
-        tools.keep.mkdir(parents=True, exist_ok=True)
+        workspace.keep.mkdir(parents=True, exist_ok=True)
         files = [corpora / f"{name}.jsonl" for name in ("code_instructions", "roleplay_instructions", "gsm8k_train")]
-        tools.tell("building a datastore", 0, 1)
+        workspace.tell("building a datastore", 0, 1)
         corpus.build(
             corpus.documents([file for file in files if file.is_file()]),
             lambda text: tokenizer(text, add_special_tokens=False).input_ids,
             path,
             vocabulary=len(tokenizer),
-            model=tools.model,
+            model=workspace.model,
             fingerprint=fingerprint(tokenizer),
         )
     return f"retrieval={path}"
 
 
-def classifier(tools: Tools, seed: int) -> Any:
+def classifier(workspace: Workspace, seed: int) -> Any:
     """A classifier of prompts by domain, taught on prompts that no experiment asks."""
     from wager.bench.routing import Classifier
 
-    model, tokenizer = tools.loaded()
-    known = tools.prompts(tuple(DOMAIN), 24 if tools.has_data else 2, seed=seed, part="development")
+    model, tokenizer = workspace.loaded()
+    known = workspace.prompts(tuple(DOMAIN), 24 if workspace.has_data else 2, seed=seed, part="development")
     taught = [(DOMAIN[p.task], p.ids(tokenizer, 384, "cpu")[0].tolist()) for p in known]
     return Classifier(model.get_input_embeddings().weight, taught)
 
@@ -230,8 +230,8 @@ class Replayed:
             f"--lengths {lengths} --cost {cost} --runs {self.seeds} {named}{note}"
         )
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        content = tools.result(self.recording)
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        content = workspace.result(self.recording)
         names = ["retrieval" if d == STORE else d for d in self.drafters]
         texts = texts_of(content, names, self.labels or None)
         cost = costs.table(self.cost)
@@ -243,7 +243,7 @@ class Replayed:
         specs |= {policy: (policy, self.apart) for policy in self.policies}
         found: dict[str, list[Totals]] = {}
         for i, (name, (spec, apart)) in enumerate(specs.items()):
-            tools.tell(f"replaying {name}", i, len(specs))
+            workspace.tell(f"replaying {name}", i, len(specs))
             found[name] = [
                 totals(texts, spec, self.lengths, cost, seed=100 * s, apart=apart, off=self.off or name not in given)
                 for s in range(self.seeds)

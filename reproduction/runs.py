@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wager.reproduction.engine import Generated
-from wager.reproduction.recorded import STORE, Recorded
-from wager.reproduction.simulated import SD, Served
+from reproduction.engine import Generated
+from reproduction.recorded import STORE, Recorded
+from reproduction.simulated import SD, Served
 from wager.simulation import Costs
 
 FIVE = ("humaneval", "translation", "summarization", "qa", "math_reasoning")  # MetaSD's five tasks

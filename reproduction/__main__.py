@@ -1,10 +1,13 @@
-"""`wager reproduce`: the papers' tables and figures, re-run here."""
+"""`python -m reproduction`: the papers' tables and figures, re-run here. From a checkout: it is not installed."""
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text as Words
 
+from reproduction.experiment import NO, PART, UNTRIED, YES, Experiment, Outcome, shown
+from reproduction.page import FOLDER, page, read
+from reproduction.registry import EXPERIMENTS, PAPERS, chosen
+from reproduction.workspace import Workspace
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Model
 from wager.core import kept
-from wager.reproduction.base import NO, PART, UNTRIED, YES, Experiment, Outcome, shown
-from wager.reproduction.page import FOLDER, page, read
-from wager.reproduction.registry import EXPERIMENTS, PAPERS, chosen
-from wager.reproduction.tools import Tools
+from wager.core.provenance import provenance
 
 COLOURS = {YES: "green", PART: "yellow", NO: "red", UNTRIED: "dim"}
 RESULTS = Path("results")
@@ -76,54 +80,54 @@ def command(
         check_writable(json_file)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+        keep = keep or Path("build") / FOLDER
     told = []
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        ) as bar,
-    ):
-        task = bar.add_task("", total=None)
-        tools = Tools(
-            model=model,
-            data=data,
-            keep=keep or (Path("build") / FOLDER if out is not None else Path(scratch)),
-            again=again,
-            tell=lambda what, done, of: bar.update(task, description=what, completed=done, total=of),
-        )
+    with _workspace(keep, model=model, data=data, again=again) as workspace:
         for experiment in wanted:
-            began = time.monotonic()
-            tools.reused.clear()
-            commands, outcome = _run(experiment, quick, tools)
-            content = {
-                "experiment": experiment.name,
-                "quick": quick,
-                "model": model,
-                "commands": commands,
-                "seconds": round(time.monotonic() - began, 1),
-                "runs_kept_from_before": len(tools.reused),
-                **outcome.json(),
-            }
+            content = _run(experiment, quick, workspace)
+            told.append(content)
             if out is not None:
                 write_json(out / f"{experiment.name}.json", content)
-            told.append(content)
-            _print(experiment, outcome, commands)
-            if tools.reused:
-                print(f"{len(tools.reused)} of its runs had been kept; --again makes them anew.")
     if json_file is not None:
-        write_json(json_file, {"experiments": told})
+        write_json(json_file, {**provenance("python -m reproduction"), "experiments": told})
 
 
-def _run(experiment: Experiment, quick: bool, tools: Tools) -> tuple[list[str], Outcome]:
-    """The experiment's runs, made or kept, judged."""
+@contextmanager
+def _workspace(keep: Path | None, **settings: Any) -> Iterator[Workspace]:
+    """A workspace that shows its progress; without a folder to keep results in they are gone at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Progress(*columns, console=Console(stderr=True), transient=True) as bar,
+    ):
+        task = bar.add_task("", total=None)
+        yield Workspace(
+            keep=keep or Path(scratch),
+            tell=lambda what, done, of: bar.update(task, description=what, completed=done, total=of),
+            **settings,
+        )
+
+
+def _run(experiment: Experiment, quick: bool, workspace: Workspace) -> dict[str, Any]:
+    """Make the experiment's runs or take those that were kept, print the outcome, and return it as JSON."""
+    began = time.monotonic()
+    workspace.reused.clear()
     runs = experiment.runs(quick)
     commands = list(dict.fromkeys(run.command for run in runs))
-    return commands, experiment.judge([tools.result(run) for run in runs])
+    outcome = experiment.evaluate([workspace.result(run) for run in runs])
+    _print(experiment, outcome, commands)
+    if workspace.reused:
+        print(f"{len(workspace.reused)} of its runs had been kept; --again makes them anew.")
+    return {
+        **provenance("python -m reproduction"),
+        "experiment": experiment.name,
+        "quick": quick,
+        "model": workspace.model,
+        "commands": commands,
+        "seconds": round(time.monotonic() - began, 1),
+        "runs_kept_from_before": len(workspace.reused),
+        **outcome.json(),
+    }
 
 
 def _print(experiment: Experiment, outcome: Outcome, commands: Sequence[str]) -> None:
@@ -164,7 +168,7 @@ def _list(results: Path) -> None:
             holds = row.told["holds"] if row is not None else "not run"
             table.add_row(name, Words(holds, style=COLOURS.get(holds, "dim")), Words(experiment.claim))
         console.print(table)
-    print("Run one with: wager reproduce NAME --quick")
+    print("Run one with: python -m reproduction NAME --quick")
 
 
 def _console() -> Console:
@@ -172,3 +176,18 @@ def _console() -> Console:
     if not console.is_terminal:  # a pipe has no width of its own
         console.width = 140
     return console
+
+
+def main() -> None:
+    """Run the command; bad input ends in one sentence and exit code 2."""
+    try:
+        typer.run(command)
+    except (ValueError, OSError) as error:
+        if os.environ.get("WAGER_DEBUG"):
+            raise
+        print(f"reproduction: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from wager.reproduction import metasd_judges as judges
-from wager.reproduction import runs
-from wager.reproduction.analyses import Batched, BestShare, DraftAll, Rewards, Routed
-from wager.reproduction.base import Experiment, Longer, Run
-from wager.reproduction.engine import Generated
-from wager.reproduction.recorded import Replayed
-from wager.reproduction.runs import BE, EXP3, FIVE, HALVING, MODELS, RANDOM, UCB
+from reproduction import metasd_claims as claims
+from reproduction import metasd_rewards as rewards
+from reproduction import runs
+from reproduction.analyses import Batched, BestShare, DraftAll, Rewards, Routed
+from reproduction.engine import Generated
+from reproduction.experiment import Experiment, Longer
+from reproduction.recorded import Replayed
+from reproduction.runs import BE, EXP3, FIVE, HALVING, MODELS, RANDOM, UCB
+from reproduction.workspace import Run
 
 LENGTH = 5  # MetaSD's N_max
 SMALL = "SmolLM2-135M instead of Vicuna 7B. "
@@ -73,7 +75,7 @@ EXPERIMENTS = (
             Rewards(runs.everything(quick), MODELS, LENGTH, labels)
             for labels in (("humaneval", "debug_bench"), ("math_reasoning",))
         ),
-        judges.rewards,
+        rewards.rewards,
     ),
     Experiment(
         "metasd-table3",
@@ -83,8 +85,8 @@ EXPERIMENTS = (
         "and random choice, EXP3 and halving on all.",
         BLACK + KEPT + "Prompt lookup stands for the other methods; Lookahead is not here.",
         lambda quick: (models(quick, UCB, EXP3, HALVING, RANDOM), models(quick, drafters=("prompt-lookup",))),
-        lambda results: judges.selection(results[0], "draft", results[1]),
-        (Longer((BLACK_H200,), lambda contents: judges.selection(contents[0], "draft")),),
+        lambda results: claims.selection(results[0], "draft", results[1]),
+        (Longer((BLACK_H200,), lambda contents: claims.selection(contents[0], "draft")),),
     ),
     Experiment(
         "metasd-table4",
@@ -94,8 +96,8 @@ EXPERIMENTS = (
         "other bandit.",
         WHITE + KEPT + "BPD and Medusa are not here.",
         lambda quick: (runs.heads(quick),),
-        lambda results: judges.selection(results[0], "eagle"),
-        (Longer((WHITE_H200,), lambda contents: judges.selection(contents[0], "eagle")),),
+        lambda results: claims.selection(results[0], "eagle"),
+        (Longer((WHITE_H200,), lambda contents: claims.selection(contents[0], "eagle")),),
     ),
     Experiment(
         "metasd-table5",
@@ -105,8 +107,8 @@ EXPERIMENTS = (
         "plain decoding.",
         BLACK + LANGUAGES + KEPT,
         lambda quick: (models(quick, UCB, EXP3), DraftAll(runs.everything(quick), MODELS, LENGTH, "h200")),
-        judges.draft_all,
-        (Longer((BLACK_H200,), judges.draft_all),),
+        claims.draft_all,
+        (Longer((BLACK_H200,), claims.draft_all),),
     ),
     Experiment(
         "metasd-table6",
@@ -121,7 +123,7 @@ EXPERIMENTS = (
             runs.heads_routed(quick),
             runs.heads_reworded(quick),
         ),
-        judges.routing,
+        claims.routing,
     ),
     Experiment(
         "metasd-table7",
@@ -130,8 +132,8 @@ EXPERIMENTS = (
         "balance for heads.",
         SMALL + KEPT,
         lambda quick: (models(quick, UCB, BE), runs.heads(quick)),
-        judges.two_rewards,
-        (Longer((BLACK_H200, WHITE_H200), judges.two_rewards),),
+        rewards.two_rewards,
+        (Longer((BLACK_H200, WHITE_H200), rewards.two_rewards),),
     ),
     Experiment(
         "metasd-table8",
@@ -140,7 +142,7 @@ EXPERIMENTS = (
         "everything on most tasks.",
         WHITE + KEPT + "Instructions are rephrased by templates, not by GPT-4o.",
         lambda quick: (runs.heads_reworded(quick), runs.heads(quick)),
-        lambda results: judges.reworded(results, "eagle"),
+        lambda results: claims.reworded(results, "eagle"),
     ),
     Experiment(
         "metasd-table9",
@@ -148,8 +150,8 @@ EXPERIMENTS = (
         "A drafter for one language is by far the best on it and of little use on the others.",
         WHITE + LANGUAGES + "Longer: 80 prompts a task on an H200, tokens a round.",
         lambda quick: (runs.heads(quick),),
-        lambda results: judges.matrix(results[0]),
-        (Longer(("drafters.json",), lambda contents: judges.matrix_of_tokens(contents[0])),),
+        lambda results: claims.matrix(results[0]),
+        (Longer(("drafters.json",), lambda contents: claims.matrix_of_tokens(contents[0])),),
     ),
     Experiment(
         "metasd-table10",
@@ -157,7 +159,7 @@ EXPERIMENTS = (
         "On long texts UCB comes within a per cent of the best drafter, closer than on short ones.",
         WHITE + "German sentences of Spec-Bench joined to long ones. " + KEPT,
         long_and_short,
-        judges.long_texts,
+        claims.long_texts,
     ),
     Experiment(
         "metasd-table11",
@@ -166,8 +168,8 @@ EXPERIMENTS = (
         "specialists.",
         SMALL + "RAG of Spec-Bench, and Alpaca in place of finance questions. " + KEPT,
         lambda quick: (models(quick, UCB), runs.heads(quick)),
-        judges.abroad,
-        (Longer((BLACK_H200, WHITE_H200), judges.abroad),),
+        claims.abroad,
+        (Longer((BLACK_H200, WHITE_H200), claims.abroad),),
     ),
     Experiment(
         "metasd-table12",
@@ -178,7 +180,7 @@ EXPERIMENTS = (
             Replayed(runs.reworded(quick), MODELS, (LENGTH,), (UCB,), cost="h200"),
             models(quick, UCB),
         ),
-        lambda results: judges.reworded(results, "draft"),
+        lambda results: claims.reworded(results, "draft"),
     ),
     Experiment(
         "metasd-table13",
@@ -196,7 +198,7 @@ EXPERIMENTS = (
                 alone=(),
             ),
         ),
-        judges.windows,
+        rewards.windows,
     ),
     Experiment(
         "metasd-table14",
@@ -204,8 +206,8 @@ EXPERIMENTS = (
         "Specialists stay best at home, and UCB beats every drafter that is away from home.",
         BLACK + KEPT,
         lambda quick: (sampled(quick, MODELS, 0.7),),
-        lambda results: judges.sampled(results[0], "draft"),
-        (Longer(("temperature-0.7-h200.json",), lambda contents: judges.sampled(contents[0], "draft")),),
+        lambda results: claims.sampled(results[0], "draft"),
+        (Longer(("temperature-0.7-h200.json",), lambda contents: claims.sampled(contents[0], "draft")),),
     ),
     Experiment(
         "metasd-table15",
@@ -213,8 +215,8 @@ EXPERIMENTS = (
         "UCB stays faster than the drafter for everything on all tasks when texts are sampled.",
         BLACK + KEPT,
         lambda quick: (sampled(quick, MODELS, 1.0),),
-        lambda results: judges.sampled(results[0], "draft"),
-        (Longer(("temperature-1.0-h200.json",), lambda contents: judges.sampled(contents[0], "draft")),),
+        lambda results: claims.sampled(results[0], "draft"),
+        (Longer(("temperature-1.0-h200.json",), lambda contents: claims.sampled(contents[0], "draft")),),
     ),
     Experiment(
         "metasd-table16",
@@ -222,8 +224,8 @@ EXPERIMENTS = (
         "The same with heads: UCB beats the head for everything on most tasks.",
         WHITE + KEPT,
         lambda quick: (sampled(quick, SOME, 1.0),),
-        lambda results: judges.sampled(results[0], "eagle"),
-        (Longer(("temperature-1.0-h200.json",), lambda contents: judges.sampled(contents[0], "eagle")),),
+        lambda results: claims.sampled(results[0], "eagle"),
+        (Longer(("temperature-1.0-h200.json",), lambda contents: claims.sampled(contents[0], "eagle")),),
     ),
     Experiment(
         "metasd-table17",
@@ -237,7 +239,7 @@ EXPERIMENTS = (
             models(quick, UCB),
             Batched(runs.everything(quick), MODELS, "draft:ofa", LENGTH, (1, 2, 4), UCB, FIVE),
         ),
-        judges.batches,
+        rewards.batches,
     ),
     Experiment(
         "metasd-table19",
@@ -245,8 +247,8 @@ EXPERIMENTS = (
         "UCB is faster than the best single drafter, which is all that a router could pick.",
         WHITE + "Two tasks in one prompt (math then code, translation then math) in place of two languages.",
         mixed,
-        lambda results: judges.mixed(results[0]),
-        (Longer(("mixed-h200.json",), lambda contents: judges.mixed(contents[0])),),
+        lambda results: claims.mixed(results[0]),
+        (Longer(("mixed-h200.json",), lambda contents: claims.mixed(contents[0])),),
     ),
     Experiment(
         "metasd-figure2",
@@ -254,7 +256,7 @@ EXPERIMENTS = (
         "Longer drafts first bring more tokens and speed; beyond a point they bring little more and cost speed.",
         BLACK + "Lengths 1 to 8 on recorded texts under the CPU's costs. " + KEPT,
         lengths,
-        judges.by_length,
+        rewards.by_length,
     ),
     Experiment(
         "metasd-figure3",
@@ -263,7 +265,7 @@ EXPERIMENTS = (
         "efficiency.",
         SMALL + "Small models on recorded texts, heads in real rounds. " + KEPT,
         shares,
-        judges.best_share,
+        rewards.best_share,
     ),
     Experiment(
         "metasd-figure6",
@@ -271,6 +273,6 @@ EXPERIMENTS = (
         "They stay the same from round to round, so the assumption of a stationary reward is sound.",
         BLACK + LANGUAGES + "The first ten rounds of every recorded text.",
         lambda quick: (Rewards(runs.everything(quick), MODELS, LENGTH, ()),),
-        judges.stationary,
+        rewards.stationary,
     ),
 )

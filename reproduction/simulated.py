@@ -13,7 +13,7 @@ from wager.simulation.experiment import even_marks
 from wager.simulation.serving import DRAFTER, Arrival
 
 if TYPE_CHECKING:
-    from wager.reproduction.tools import Tools
+    from reproduction.workspace import Workspace
 
 DEFAULT = Costs()
 TRACE = "azure_llm_2023_conv.csv"
@@ -49,8 +49,8 @@ class Served:
             f"--tokens {self.tokens} --warmup {self.warmup} --runs {self.runs} {named}{costs}"
         )
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        traces = tools.folder("traces")
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        traces = workspace.folder("traces")
         load: tuple[int, ...] = self.load
         trace: tuple[Arrival, ...] = ()
         if not load and traces is not None:
@@ -72,7 +72,7 @@ class Served:
         marks = even_marks(self.tokens, 40)
         found = {}
         for i, (name, spec) in enumerate(names.items()):
-            tools.tell(f"simulating {name}", i, len(names))
+            workspace.tell(f"simulating {name}", i, len(names))
             runs = [play(scenario, spec, self.seed + s, warmup=self.warmup, marks=marks) for s in range(self.runs)]
             facts = [run.facts for run in runs]
             pulls = {str(arm): float(np.mean([run.pulls[arm] / run.rounds for run in runs])) for arm in runs[0].pulls}
@@ -101,8 +101,8 @@ class Arrivals:
     def command(self) -> str:
         return f"wager simulate --env serving --trace {TRACE} -p off"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
-        traces = tools.folder("traces")
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        traces = workspace.folder("traces")
         if traces is None:  # traffic that is made up says nothing about traffic
             return {"rates": [], "traced": False, "requests": 0}
         at = [arrival.at for arrival in load_trace(traces / TRACE)]
@@ -129,10 +129,10 @@ class Routing:
             f"--tokens {self.prompts * self.tokens} -p prompt-router -p analytical"
         )
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
         found = {}
         for i, size in enumerate(self.sizes):
-            tools.tell(f"{size} numbers a prompt", i, len(self.sizes))
+            workspace.tell(f"{size} numbers a prompt", i, len(self.sizes))
             kinds = size - 2
             quick = tuple(0.8 if kind % 2 else 0.3 for kind in range(kinds))
             scenario = Stream(

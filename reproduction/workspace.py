@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from reproduction.perturb import rephrased
 from wager.bench import workloads
 from wager.bench.workloads import KIND, MIXED, Prompt
 from wager.core import kept
-from wager.reproduction.base import Run, key
-from wager.reproduction.perturb import rephrased
 
+Result = Mapping[str, Any]  # what a run gives, as JSON
 Tell = Callable[[str, int, int], None]  # what is being done, how many of how many
 
 
+class Run(Protocol):
+    """Something to run, described by its settings alone: two experiments with equal runs share one."""
+
+    @property
+    def command(self) -> str:
+        """The plain command line that does the same, or the nearest there is."""
+        ...
+
+    def __call__(self, workspace: Workspace) -> dict[str, Any]: ...
+
+
+def key(run: Run, model: str, data: str) -> str:
+    """The same for the same settings: the name a kept result goes by."""
+    settings = json.dumps([type(run).__name__, asdict(run), model, data], sort_keys=True, default=str)  # type: ignore[call-overload]
+    return f"{type(run).__name__.lower()}-{sha256(settings.encode()).hexdigest()[:12]}"
+
+
 @dataclass(slots=True)
-class Tools:
+class Workspace:
     """The model is loaded when first asked for; results are kept by their settings, in memory and in a folder."""
 
     model: str = "smollm2-135m"

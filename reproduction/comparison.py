@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reproduction.experiment import Figures
+from reproduction.workspace import Result
 from wager.core import OFF, Arm
-from wager.reproduction.base import Figures, Result
 
 ALL = "all"
 
@@ -21,7 +22,7 @@ class Cell:
     speed: float  # times plain decoding
 
 
-class Board:
+class Comparison:
     """What every method reached on every task and on all."""
 
     def __init__(self, content: Result) -> None:

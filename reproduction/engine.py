@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reproduction.perturb import lengthened
+from reproduction.recorded import classifier, fixed
 from wager.core import OFF, Arm
-from wager.reproduction.perturb import lengthened
-from wager.reproduction.recorded import classifier, fixed
 
 if TYPE_CHECKING:
+    from reproduction.workspace import Workspace
     from wager.bench.peers import Method
     from wager.bench.workloads import Prompt
     from wager.policies.base import Policy
-    from wager.reproduction.tools import Tools
 
 ROUTER = "router"
 
@@ -56,16 +56,16 @@ class Generated:
             ]
         )
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.bench import peers
 
-        model, tokenizer = tools.loaded()
-        chosen = self._prompts(tools)
-        methods = self._methods(tools)
+        model, tokenizer = workspace.loaded()
+        chosen = self._prompts(workspace)
+        methods = self._methods(workspace)
         asked = [(prompt, prompt.ids(tokenizer, self.prompt, model.device)) for prompt in chosen]
         total = len(asked) * len(methods)
         for i, (prompt, name) in enumerate(peers.play(methods, asked, self.tokens, seed=self.seed), 1):
-            tools.tell(f"{prompt.task}: {name}", i, total)
+            workspace.tell(f"{prompt.task}: {name}", i, total)
         tasks = [prompt.task for prompt in chosen]
         rows = peers.summarize(methods, tasks)
         whole = _steady(methods, tasks, None)
@@ -76,32 +76,32 @@ class Generated:
                 own["steady"] = by_task[task][row["method"]]
         return {"methods": rows, "prompts": len(asked), "rounds": {m.name: _rounds(m, tasks) for m in methods}}
 
-    def _prompts(self, tools: Tools) -> list[Prompt]:
+    def _prompts(self, workspace: Workspace) -> list[Prompt]:
         from wager.bench.workloads import Prompt
 
         if self.words:
             joined = []
             for task in self.tasks:
-                texts = [p.text for p in tools.prompts((task,), 6 * self.count, seed=self.seed)]
+                texts = [p.text for p in workspace.prompts((task,), 6 * self.count, seed=self.seed)]
                 each = max(1, len(texts) // self.count)
                 parts = [texts[i * each : (i + 1) * each] for i in range(self.count)]
                 joined += [Prompt(task, lengthened(part, self.words)) for part in parts if part]
             return joined
         part = "test" if self.route else "all"
-        chosen = tools.prompts(self.tasks, self.count, seed=self.seed, part=part)
+        chosen = workspace.prompts(self.tasks, self.count, seed=self.seed, part=part)
         if self.rephrase:
-            chosen = tools.rephrased(chosen, self.seed)
+            chosen = workspace.rephrased(chosen, self.seed)
         random.Random(self.seed).shuffle(chosen)
         return chosen
 
-    def _methods(self, tools: Tools) -> list[Method]:
+    def _methods(self, workspace: Workspace) -> list[Method]:
         from wager.bench.peers import OURS, wager_method
         from wager.bench.routing import Routed
         from wager.decoding.arms import build_drafters
         from wager.decoding.choosing import RESIDUAL
         from wager.policies import build
 
-        model, tokenizer = tools.loaded()
+        model, tokenizer = workspace.loaded()
         how: dict[str, Any] = (
             {"do_sample": True, "temperature": self.temperature, "top_k": 0, "sampling": RESIDUAL}  # the papers' rule
             if self.temperature
@@ -133,7 +133,7 @@ class Generated:
                 for p in self.policies
             ]
         if self.route:
-            routed, classify = Routed(given), classifier(tools, self.seed)
+            routed, classify = Routed(given), classifier(workspace, self.seed)
             before: Callable[[list[int]], None] = lambda ids: routed.take(classify(ids))  # noqa: E731
             methods.append(
                 wager_method(f"wager {ROUTER}", model, routed, made(every), list(self.arms), before=before, **how)

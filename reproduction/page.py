@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wager.reproduction.base import NO, PART, UNTRIED, YES, Experiment, shown
-from wager.reproduction.registry import EXPERIMENTS, PAPERS
+from reproduction.experiment import NO, PART, UNTRIED, YES, Experiment, shown
+from reproduction.registry import EXPERIMENTS, PAPERS
 
 FOLDER = "reproduction"  # of results/, one file an experiment
 COLUMNS = ("", "what it claims", "re-run with", "our figure", "holds", "why not")
 HEAD = """# The papers' tables and figures, re-run
 
 For every table and figure of the four papers that shows results: what it claims, the command that re-runs it on the
-models that can be had here, what came out, and whether the claim holds. This page is written by `wager reproduce
---doc docs/reproduction.md` from `results/reproduction/` and from the longer results it names; whether a claim holds
-is computed from the figures, part by part: *yes* if all parts of it do, *in part* if some do, *no* if none does.
+models that can be had here, what came out, and whether the claim holds. The experiments are not part of the installed
+package: they run from a checkout. This page is written by `python -m reproduction --doc docs/reproduction.md` from
+`results/reproduction/` and from the longer results it names; whether a claim holds is computed from the figures, part
+by part: *yes* if all parts of it do, *in part* if some do, *no* if none does.
 
 ```
-wager reproduce                                   # lists them all
-wager reproduce banditspec-table1 --quick         # one, in less than five minutes on two cores
-wager reproduce metasd --quick                    # all of a paper; runs that experiments share are made once
-wager reproduce --all --quick --out results/reproduction && wager reproduce --doc docs/reproduction.md
+python -m reproduction                             # lists them all
+python -m reproduction banditspec-table1 --quick   # one, in less than five minutes on two cores
+python -m reproduction metasd --quick              # all of a paper; runs that experiments share are made once
+make reproduce                                     # all in their short form, and this page
 ```
 
 Without `--quick` the same experiments take more prompts, longer texts and longer simulations. Prompts come from the
@@ -32,7 +33,7 @@ folder that `--data` or `WAGER_DATA` names; without one, from the small set that
 
 **What differs throughout.** The only target is SmolLM2-135M with the drafters shipped for it; the papers' have 7 to
 70 billion parameters. Where a figure is of recorded texts, rounds cost what a stated table says
-(`src/wager/reproduction/costs.py`), so that it does not depend on how busy a machine is; in real rounds every round
+(`reproduction/costs.py`), so that it does not depend on how busy a machine is; in real rounds every round
 counts as the median of its width. *Speed* is in times plain decoding, *tokens a round* includes the target's own.
 Small figures from two prompts a task say little about near equals: where a longer result is named, the verdict is
 that result's.
@@ -59,7 +60,7 @@ def read(results: Path, experiment: Experiment) -> Row | None:
             continue
         contents = [_load(file) for file in files]
         try:
-            outcome = longer.judge(contents)
+            outcome = longer.evaluate(contents)
         except (KeyError, ValueError):  # made with other methods than the claim is about
             continue
         source = "; ".join(_source(name, content) for name, content in zip(longer.files, contents, strict=True))
@@ -118,7 +119,7 @@ def _count(rows: Sequence[Row | None]) -> str:
 
 
 def _cells(experiment: Experiment, row: Row | None) -> tuple[str, ...]:
-    command = f"`wager reproduce {experiment.name} --quick`"
+    command = f"`python -m reproduction {experiment.name} --quick`"
     if row is None:
         return (experiment.place, experiment.claim, command, "not run yet", "", "")
     first = f"[{experiment.place}](#{experiment.name})"

@@ -9,11 +9,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from reproduction.recorded import fixed
 from wager.core import OFF, Arm
-from wager.reproduction.recorded import fixed
 
 if TYPE_CHECKING:
-    from wager.reproduction.tools import Tools
+    from reproduction.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Memory:
     def command(self) -> str:
         return f"wager bench memory, with {self.alone} alone and with policies over {','.join(self.others)} too"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.bench.peers import wager_method
         from wager.decoding.arms import build_drafters
 
-        model, tokenizer = tools.loaded()
+        model, tokenizer = workspace.loaded()
         arms = [Arm.parse(arm) for arm in (self.alone, *self.others)]
-        prompts = tools.prompts(self.tasks, self.count)
+        prompts = workspace.prompts(self.tasks, self.count)
         asked = [prompt.ids(tokenizer, 384, model.device) for prompt in prompts]
         target = sum(p.numel() * p.element_size() for p in model.parameters())
         found: dict[str, dict[str, float]] = {}
@@ -47,7 +47,7 @@ class Memory:
         for ids in asked[:2]:
             method.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
         for i, (name, spec, own) in enumerate(plans):
-            tools.tell(name, i, len(plans))
+            workspace.tell(name, i, len(plans))
             before = _reset(model)
             drafters = list(build_drafters([arm.drafter for arm in own], model, tokenizer).values())
             head = sum(_weights(drafter) for drafter in drafters)
@@ -107,18 +107,18 @@ class Waking:
     def command(self) -> str:
         return f"wager record --drafters {self.drafter} (its costs: lag), for {', '.join(map(str, self.missed))} tokens"
 
-    def __call__(self, tools: Tools) -> dict[str, Any]:
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
         import torch
 
         from wager.decoding.arms import build_drafters
 
-        model, tokenizer = tools.loaded()
+        model, tokenizer = workspace.loaded()
         drafter: Any = build_drafters([self.drafter], model, tokenizer)[self.drafter]
         draft = getattr(drafter, "model", None) or drafter.runner.model
         taken: dict[str, dict[str, float]] = {}
         for i, batch in enumerate(self.batches):
             for missed in self.missed:
-                tools.tell(f"{batch} requests, {missed} tokens", i, len(self.batches))
+                workspace.tell(f"{batch} requests, {missed} tokens", i, len(self.batches))
                 ids = torch.randint(5, 1000, (batch, missed), device=model.device)
                 times = []
                 for _ in range(self.repeats + 1):

@@ -1,11 +1,11 @@
-"""The parts that claims are made of, judged on a board."""
+"""The parts that claims are made of, checked against a comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wager.reproduction.base import Check
-from wager.reproduction.board import Board
+from reproduction.comparison import Comparison
+from reproduction.experiment import Check
 
 HOME = {  # domain -> tasks it is at home in
     "code": ("humaneval", "debug_bench", "code"),
@@ -16,39 +16,39 @@ HOME = {  # domain -> tasks it is at home in
 }
 
 
-def specialists(board: Board, kind: str) -> dict[str, str]:
+def specialists(table: Comparison, kind: str) -> dict[str, str]:
     """Domain -> arm of the drafters of a kind (eagle, draft), that for everything aside."""
     found: dict[str, str] = {}
-    for arm in board.named(f"{kind}:"):
+    for arm in table.named(f"{kind}:"):
         found.setdefault(arm.split(":")[1], arm)
     found.pop("ofa", None)
     return found
 
 
-def one_for_all(board: Board, kind: str) -> str:
+def one_for_all(table: Comparison, kind: str) -> str:
     """The arm of the drafter for everything."""
-    names = board.named(f"{kind}:ofa:")
+    names = table.named(f"{kind}:ofa:")
     if not names:
         raise ValueError(f"the result has no {kind}:ofa arm, the drafter for everything that a claim compares with")
     return names[0]
 
 
-def home(board: Board, domain: str) -> str | None:
+def home(table: Comparison, domain: str) -> str | None:
     """The task a domain is at home in, of those that were run."""
-    return next((task for task in HOME.get(domain, ()) if task in board.tasks), None)
+    return next((task for task in HOME.get(domain, ()) if task in table.tasks), None)
 
 
-def at_home(board: Board, kind: str, *, by: str = "speed") -> list[Check]:
+def at_home(table: Comparison, kind: str, *, by: str = "speed") -> list[Check]:
     """Each specialist is the best drafter of its kind on its own task."""
-    own = specialists(board, kind)
-    every = [*own.values(), *board.named(f"{kind}:ofa:")[:1]]
+    own = specialists(table, kind)
+    every = [*own.values(), *table.named(f"{kind}:ofa:")[:1]]
     checks = []
     for domain, arm in own.items():
-        task = home(board, domain)
+        task = home(table, domain)
         if task is None:
             continue
-        best = board.best(every, task, by=by)
-        value = getattr(board, by)
+        best = table.best(every, task, by=by)
+        value = getattr(table, by)
         unit = "times plain decoding" if by == "speed" else "tokens a round"
         checks.append(
             Check(
@@ -63,10 +63,10 @@ def at_home(board: Board, kind: str, *, by: str = "speed") -> list[Check]:
 
 
 def beats(
-    board: Board, winner: str, loser: str, tasks: Sequence[str], *, because: str = "", by: str = "speed"
+    table: Comparison, winner: str, loser: str, tasks: Sequence[str], *, because: str = "", by: str = "speed"
 ) -> Check:
     """A method is at least as good as another on most of the tasks."""
-    value = getattr(board, by)
+    value = getattr(table, by)
     won = [task for task in tasks if value(winner, task) >= value(loser, task)]
     mean = value(winner, list(tasks)), value(loser, list(tasks))
     unit = "times plain decoding" if by == "speed" else "tokens a round"

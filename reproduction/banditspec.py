@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wager.reproduction import runs
-from wager.reproduction.base import Check, Experiment, Figures, Longer, Outcome, Result
-from wager.reproduction.board import Board
-from wager.reproduction.measured import Memory
-from wager.reproduction.recorded import STORE, Replayed
-from wager.reproduction.simulated import Served
+from reproduction import runs
+from reproduction.comparison import Comparison
+from reproduction.experiment import Check, Experiment, Figures, Longer, Outcome
+from reproduction.measured import Memory
+from reproduction.recorded import STORE, Replayed
+from reproduction.simulated import Served
+from reproduction.workspace import Result
 
 BENCHMARKS = {  # the paper's four: tasks here that stand for them
     "Spec-Bench": runs.SPEC,
@@ -33,25 +34,25 @@ def replay(quick: bool, cost: str) -> Replayed:
     return Replayed(runs.everything(quick), DRAFTERS, (LENGTH,), (*BANDITS, "auto"), cost=cost)
 
 
-def judged(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = BENCHMARKS) -> Outcome:
+def check_bandits(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = BENCHMARKS) -> Outcome:
     """A bandit is fastest on every benchmark; UCBSpec is the better of both."""
-    board = Board(content)
-    present = {name: [t for t in tasks if t in board.tasks] for name, tasks in benchmarks.items()}
+    table = Comparison(content)
+    present = {name: [t for t in tasks if t in table.tasks] for name, tasks in benchmarks.items()}
     present = {name: tasks for name, tasks in present.items() if tasks}
     checks, rows = [], []
     for name, tasks in present.items():
-        alone = board.best(board.arms, tasks)
-        ours = board.best(BANDITS, tasks)
+        alone = table.best(table.arms, tasks)
+        ours = table.best(BANDITS, tasks)
         checks.append(
             Check(
-                f"on {name} the faster bandit ({ours}, {board.speed(ours, tasks):.2f} times plain decoding) "
+                f"on {name} the faster bandit ({ours}, {table.speed(ours, tasks):.2f} times plain decoding) "
                 "beats every "
-                f"drafter alone ({alone}, {board.speed(alone, tasks):.2f})",
-                board.speed(ours, tasks) >= board.speed(alone, tasks),
-                SHORT if alone == board.best(board.arms, tasks, by="mat") else COSTLY,
+                f"drafter alone ({alone}, {table.speed(alone, tasks):.2f})",
+                table.speed(ours, tasks) >= table.speed(alone, tasks),
+                SHORT if alone == table.best(table.arms, tasks, by="mat") else COSTLY,
             )
         )
-    better = [n for n, tasks in present.items() if board.speed("ucbspec", tasks) >= board.speed("exp3spec", tasks)]
+    better = [n for n, tasks in present.items() if table.speed("ucbspec", tasks) >= table.speed("exp3spec", tasks)]
     checks.append(
         Check(
             f"UCBSpec is faster than EXP3Spec on most benchmarks: on {len(better)} of {len(present)}",
@@ -59,15 +60,15 @@ def judged(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = BENCHMAR
             SHORT,
         )
     )
-    for method in board.cells:
-        cells = (f"{board.speed(method, t):.2f}x, {board.mat(method, t):.2f}" for t in present.values())
+    for method in table.cells:
+        cells = (f"{table.speed(method, t):.2f}x, {table.mat(method, t):.2f}" for t in present.values())
         rows.append((method, *cells))
     whole = [task for tasks in present.values() for task in tasks]
-    best = board.best(board.arms, whole)
-    told = ", ".join(f"{m} {board.speed(m, whole):.2f}" for m in (*BANDITS, best, "auto") if m in board.cells)
+    best = table.best(table.arms, whole)
+    told = ", ".join(f"{m} {table.speed(m, whole):.2f}" for m in (*BANDITS, best, "auto") if m in table.cells)
     return Outcome(
-        f"times plain decoding: {told}; tokens a round: ucbspec {board.mat('ucbspec', whole):.2f}, {best} "
-        f"{board.mat(best, whole):.2f}",
+        f"times plain decoding: {told}; tokens a round: ucbspec {table.mat('ucbspec', whole):.2f}, {best} "
+        f"{table.mat(best, whole):.2f}",
         Figures(("speed, tokens a round", *present), tuple(rows)),
         tuple(checks),
     )
@@ -78,7 +79,7 @@ def memory(quick: bool) -> tuple[Memory, ...]:
     return (Memory(tasks, 1 if quick else 4, 32, "eagle:ofa:4", ("suffix:4", "prompt-lookup:4"), BANDITS),)
 
 
-def judge_memory(results: Sequence[Result]) -> Outcome:
+def check_memory(results: Sequence[Result]) -> Outcome:
     """Neither bandit holds or reads noticeably more than the head alone."""
     found = results[0]["methods"]
     base = found["eagle:ofa:4"]
@@ -120,7 +121,7 @@ def batches(quick: bool) -> tuple[Served, ...]:
     )
 
 
-def judge_batches(results: Sequence[Result]) -> Outcome:
+def check_batches(results: Sequence[Result]) -> Outcome:
     """The best length changes, the longest loses to none somewhere, and UCBSpec is near the best everywhere."""
     settings = [(load, p) for load in LOADS for p in ACCEPTANCES]
     rows, close, above = [], 0, 0
@@ -169,10 +170,10 @@ EXPERIMENTS = (
         "Code Editor; "
         "texts are recorded and replayed under the CPU's costs (quick), or generated on the H200 (longer).",
         lambda quick: (replay(quick, "cpu"),),
-        lambda results: judged(results[0]),
+        lambda results: check_bandits(results[0]),
         (
-            Longer(("banditspec-h200.json",), lambda contents: judged(contents[0])),
-            Longer(("spec-h200.json",), lambda contents: judged(contents[0])),
+            Longer(("banditspec-h200.json",), lambda contents: check_bandits(contents[0])),
+            Longer(("spec-h200.json",), lambda contents: check_bandits(contents[0])),
         ),
     ),
     Experiment(
@@ -182,7 +183,7 @@ EXPERIMENTS = (
         "than that one.",
         "Resident memory of the process on a CPU, the peak on a GPU; bandwidth as the weights read for a token.",
         memory,
-        judge_memory,
+        check_memory,
     ),
     Experiment(
         "banditspec-table3",
@@ -191,7 +192,7 @@ EXPERIMENTS = (
         "No larger target can be had here: the recorded texts are replayed with the H200's costs and a target whose "
         "forward takes ten times as long.",
         lambda quick: (replay(quick, "larger"),),
-        lambda results: judged(results[0]),
+        lambda results: check_bandits(results[0]),
     ),
     Experiment(
         "banditspec-table4",
@@ -199,7 +200,7 @@ EXPERIMENTS = (
         "The order of the methods is the same on other hardware.",
         "The recorded texts are replayed with the H200's costs beside the CPU's.",
         lambda quick: (replay(quick, "h200"), replay(quick, "cpu")),
-        lambda results: judge_hardware(results),
+        lambda results: check_hardware(results),
     ),
     Experiment(
         "banditspec-figure3",
@@ -208,15 +209,15 @@ EXPERIMENTS = (
         "throughput comes close to the best length of each sample.",
         "Simulated serving with stated costs: batches of 1 to 50 requests, acceptance 0.5 to 0.8; no 8B target.",
         batches,
-        judge_batches,
+        check_batches,
     ),
 )
 
 
-def judge_hardware(results: Sequence[Result]) -> Outcome:
+def check_hardware(results: Sequence[Result]) -> Outcome:
     """On both machines a bandit beats every drafter alone on Spec-Bench, and the head alone is behind them."""
     only = {"Spec-Bench": runs.SPEC}
-    parts = [judged(result, only) for result in results]
+    parts = [check_bandits(result, only) for result in results]
     names = ("H200", "CPU")
     checks = tuple(
         Check(f"{where}: {check.says}", check.holds, check.because)
