@@ -21,7 +21,7 @@ from wager.bench.summary import by_method, differences, summarize
 from wager.bench.workloads import KNOWN, TASKS, prompts
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Device, Dtype, Model
-from wager.cli.simulate import parse_ints
+from wager.cli.parameters import parse_ints
 from wager.cli.suite import progress
 from wager.core import OFF, Arm
 from wager.policies import build

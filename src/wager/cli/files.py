@@ -28,6 +28,13 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"cannot write {path}: no folder {folder} to write in")
 
 
+def check_new(path: Path, what: str) -> None:
+    """Refuse a path for a file that is never overwritten if it is taken or cannot be written."""
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} exists; a {what} is never overwritten")
+    check_writable(path)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
     text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"

@@ -23,7 +23,7 @@ QUICK = ("--tokens", "300", "--runs", "2", "--jobs", "1")
 
 @pytest.mark.parametrize("env", ["tgd", "piecewise", "adversarial", "costs", "serving"])
 def test_every_environment_simulates_with_its_defaults(env: str) -> None:
-    done = wager("simulate", "--env", env, *QUICK)
+    done = wager("lab", "simulate", "--env", env, *QUICK)
     assert done.returncode == 0, done.stderr
     assert "clairvoyant" in done.stdout
     assert "best fixed" in done.stdout
@@ -32,24 +32,14 @@ def test_every_environment_simulates_with_its_defaults(env: str) -> None:
 
 def test_simulate_writes_json_a_picture_and_a_trace(tmp_path: Path) -> None:
     done = wager(
-        *(
-            "simulate",
-            "--arms",
-            "0.8,0.4",
-            "--length",
-            "3",
-            *QUICK,
-            "--policy",
-            "ucbspec",
-            "--policy",
-            "meta-ucb:beta=0.5",
-        ),
+        *("lab", "simulate", "--arms", "0.8,0.4", "--length", "3", *QUICK),
+        *("--policy", "ucbspec", "--policy", "meta-ucb:beta=0.5"),
         *("--json", "out.json", "--plot", "out.png", "--record", "out.jsonl"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out.json").read_text())
-    assert result["command"].startswith("wager simulate --arms 0.8,0.4")
+    assert result["command"].startswith("wager lab simulate --arms 0.8,0.4")
     assert [row["policy"] for row in result["policies"]] == ["ucbspec", "meta-ucb:beta=0.5"]
     assert {"rounds", "regret_rounds", "regret_seconds", "switches", "goodput", "best_share"} <= set(
         result["policies"][0]
@@ -57,7 +47,7 @@ def test_simulate_writes_json_a_picture_and_a_trace(tmp_path: Path) -> None:
     assert result["best_fixed_arm"] == "d1:3"
     assert set(result["bounds"]) == {"Theorem 4.3: UCBSpec's upper bound", "Theorem 4.4: asymptotic lower bound"}
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-    told = wager("trace", "out.jsonl", cwd=tmp_path)
+    told = wager("lab", "trace", "out.jsonl", cwd=tmp_path)
     assert told.returncode == 0
     assert "d1:3" in told.stdout
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "out.jsonl", "out.png"]
@@ -66,7 +56,7 @@ def test_simulate_writes_json_a_picture_and_a_trace(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_result_in_one_process_or_two(tmp_path: Path) -> None:
     for name, jobs in (("a", "1"), ("b", "2")):
         words = ("--tokens", "500", "--runs", "3", "--jobs", jobs, "--seed", "9", "--json", f"{name}.json")
-        assert wager("simulate", "-p", "exp3spec", *words, cwd=tmp_path).returncode == 0
+        assert wager("lab", "simulate", "-p", "exp3spec", *words, cwd=tmp_path).returncode == 0
     a, b = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "ab")
     assert a["policies"] == b["policies"]
 
@@ -83,7 +73,7 @@ def test_policies_lists_all_and_explains_one() -> None:
 
 
 def test_decision_bench_times_policies(tmp_path: Path) -> None:
-    done = wager("bench", "decisions", "-p", "ucbspec", "--repeats", "1", "--json", "d.json", cwd=tmp_path)
+    done = wager("lab", "decisions", "-p", "ucbspec", "--repeats", "1", "--json", "d.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     row = json.loads((tmp_path / "d.json").read_text())["policies"][0]
     assert 0 < row["arms"]["8"]["median_us"] < 1000
@@ -92,43 +82,46 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("simulate", "--policy", "best"), "unknown policy 'best'; choose from auto, off, fixed"),
-        (("simulate", "--policy", "ucbspec:beta=1"), "has no parameter 'beta'; it takes delta, reward"),
-        (("simulate", "--policy", "ucbspec:delta=two"), "is a number, not 'two'"),
-        (("simulate", "--policy", "fixed:drafter=d9,length=4"), "the arms are d1:4"),
-        (("simulate", "--policy", "off"), "no arm off here"),
-        (("simulate", "--env", "casino"), "unknown environment 'casino'; choose from tgd"),
-        (("simulate", "--arms", "0.8,1.2"), r"lie in [0, 1]"),
-        (("simulate", "--arms", "0.8,-0.2"), r"lie in [0, 1]"),
-        (("simulate", "--arms", "0.8,high"), "not 'high'"),
-        (("simulate", "--arms", "a=0.8,a=0.7"), "twice"),
-        (("simulate", "--env", "piecewise", "--arms", "0.8,0.2/0.5"), "as many arms in every phase"),
-        (("simulate", "--length", "0"), "at least 1"),
-        (("simulate", "--tokens", "0"), "positive"),
-        (("simulate", "--runs", "0"), "at least 1 run"),
-        (("simulate", "--warmup", "900", "--tokens", "500"), "leaves nothing"),
-        (("simulate", "--env", "adversarial", "--pattern", "evil"), "choose from rotate, trap"),
-        (("simulate", "--env", "costs", "--verify", "tpu"), "flat, cpu, gpu"),
-        (("simulate", "--env", "costs", "--lengths", "1,x"), "whole numbers"),
-        (("simulate", "--env", "serving", "--load", "0"), "between 1 and the largest batch"),
-        (("simulate", "--env", "serving", "--trace", "here.csv"), "is not a load trace"),
-        (("simulate", "--env", "serving", "--trace", "missing.csv"), "missing.csv"),
-        (("simulate", "--env", "serving", "--trace", "here.csv", "--speed", "0"), "speed above 0"),
-        (("simulate", "--env", "serving", "--rate", "nan"), "a rate above 0"),
-        (("simulate", "--env", "serving", "--wake-ms", "-5"), "the cost 'wake'"),
-        (("simulate", "--lag-ms", "inf"), "lag seconds are finite"),
-        (("simulate", "--arms", ""), "separated by commas, not ''"),
-        (("simulate", "--arms", "0.8/0.2"), "need --env piecewise"),
-        (("simulate", "--policy", "petc:c=inf"), "is a number, not 'inf'"),
-        (("simulate", "--json", "."), "not a file"),
-        (("simulate", "--json", "nowhere/out.json"), "cannot write"),
-        (("simulate", "--plot", "nowhere/out.png"), "cannot write"),
-        (("simulate", "--record", "here.csv"), "never overwritten"),
+        (("lab", "simulate", "--policy", "best"), "unknown policy 'best'; choose from auto, off, fixed"),
+        (("lab", "simulate", "--policy", "ucbspec:beta=1"), "has no parameter 'beta'; it takes delta, reward"),
+        (("lab", "simulate", "--policy", "ucbspec:delta=two"), "is a number, not 'two'"),
+        (("lab", "simulate", "--policy", "fixed:drafter=d9,length=4"), "the arms are d1:4"),
+        (("lab", "simulate", "--policy", "off"), "no arm off here"),
+        (("lab", "simulate", "--env", "casino"), "unknown environment 'casino'; choose from tgd"),
+        (("lab", "simulate", "--arms", "0.8,1.2"), r"lie in [0, 1]"),
+        (("lab", "simulate", "--arms", "0.8,-0.2"), r"lie in [0, 1]"),
+        (("lab", "simulate", "--arms", "0.8,high"), "not 'high'"),
+        (("lab", "simulate", "--arms", "a=0.8,a=0.7"), "twice"),
+        (("lab", "simulate", "--env", "piecewise", "--arms", "0.8,0.2/0.5"), "as many arms in every phase"),
+        (("lab", "simulate", "--length", "0"), "at least 1"),
+        (("lab", "simulate", "--tokens", "0"), "positive"),
+        (("lab", "simulate", "--runs", "0"), "at least 1 run"),
+        (("lab", "simulate", "--warmup", "900", "--tokens", "500"), "leaves nothing"),
+        (("lab", "simulate", "--env", "adversarial", "--pattern", "evil"), "choose from rotate, trap"),
+        (("lab", "simulate", "--env", "costs", "--verify", "tpu"), "flat, cpu, gpu"),
+        (("lab", "simulate", "--env", "costs", "--lengths", "1,x"), "whole numbers"),
+        (("lab", "simulate", "--env", "serving", "--load", "0"), "between 1 and the largest batch"),
+        (("lab", "simulate", "--env", "serving", "--trace", "here.csv"), "is not a load trace"),
+        (("lab", "simulate", "--env", "serving", "--trace", "missing.csv"), "missing.csv"),
+        (("lab", "simulate", "--env", "serving", "--trace", "here.csv", "--speed", "0"), "speed above 0"),
+        (("lab", "simulate", "--env", "serving", "--rate", "nan"), "a rate above 0"),
+        (("lab", "simulate", "--env", "serving", "--wake-ms", "-5"), "the cost 'wake'"),
+        (("lab", "simulate", "--lag-ms", "inf"), "lag seconds are finite"),
+        (("lab", "simulate", "--arms", ""), "separated by commas, not ''"),
+        (("lab", "simulate", "--arms", "0.8/0.2"), "need --env piecewise"),
+        (("lab", "simulate", "--policy", "petc:c=inf"), "is a number, not 'inf'"),
+        (("lab", "simulate", "--json", "."), "not a file"),
+        (("lab", "simulate", "--json", "nowhere/out.json"), "cannot write"),
+        (("lab", "simulate", "--plot", "nowhere/out.png"), "cannot write"),
+        (("lab", "simulate", "--record", "here.csv"), "never overwritten"),
+        (("simulate", "--tokens", "9"), "wager simulate is now wager lab simulate"),
+        (("bench", "engine"), "wager bench engine is now wager lab engine"),
+        (("generate", "Hi", "--no-memory"), "--no-memory is now --no-state"),
         (("policies", "best"), "choose from auto, off, fixed"),
-        (("trace", "here.csv"), "is not a wager trace"),
-        (("trace", "missing.jsonl"), "missing.jsonl"),
-        (("trace", "binary"), "is not a wager trace"),
-        (("trace", "odd.jsonl"), "is not a wager trace"),
+        (("lab", "trace", "here.csv"), "is not a wager trace"),
+        (("lab", "trace", "missing.jsonl"), "missing.jsonl"),
+        (("lab", "trace", "binary"), "is not a wager trace"),
+        (("lab", "trace", "odd.jsonl"), "is not a wager trace"),
     ],
 )
 def test_bad_input_ends_in_one_sentence_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], names: str) -> None:
