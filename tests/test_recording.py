@@ -1,4 +1,4 @@
-"""Recordings: the format, what the recorder puts into it, and `wager record`."""
+"""Recordings: the format, what the recorder puts into it, and `wager lab record`."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
         ([[1]], "not a wager recording"),
         ([{**HEADER, "format": "wager-trace"}], "not a wager recording"),
         ([{**HEADER, "meta": 5}], "not a wager recording"),
-        ([{**HEADER, "version": 2}, line()], "of version 2; this wager reads version 1"),
+        ([{**HEADER, "version": 1}, line()], "of version 1; this wager reads version 2"),
         ([HEADER], "holds no text"),
         ([HEADER, line(), "{broken", line()], "line 3"),
         ([HEADER, [1]], "line 2"),
@@ -310,7 +310,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run(*words: str) -> int:
-    sys.argv = ["wager", "record", *words]
+    sys.argv = ["wager", "lab", "record", *words]
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
@@ -327,7 +327,7 @@ def test_record_writes_what_it_says(tmp_path: Path, small: Any, capsys: pytest.C
     assert all(list(text.tracks) == ["suffix", "prompt-lookup", "draft-model"] for text in texts)
     assert meta["drafters"] == ["suffix", "prompt-lookup", "draft-model"]
     assert (meta["longest"], meta["max_tokens"], meta["part"], meta["model"]) == (3, 12, None, "smollm2-135m")
-    assert meta["command"].startswith("wager record")
+    assert meta["command"].startswith("wager lab record")
     costs = meta["costs"]
     assert [width for width, _ in costs["verify"]] == [1, 2, 3, 4]
     assert all(seconds > 0 for _, seconds in costs["verify"])

@@ -58,7 +58,7 @@ class Policy(ABC):
             raise ValueError(f"a policy needs at least one arm and no arm twice, not {[str(a) for a in self.arms]}")
         self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.longest = max(arm.length for arm in self.arms)
-        self.seed = seed
+        self.seed, self.rng = seed, np.random.default_rng(seed)
         self._seen: tuple[Arm, ...] | None = None
         self._slots: list[int] = []
         self._rungs: dict[str, list[Arm]] = {}

@@ -21,7 +21,7 @@ NAMED = {
     "draft": "draft-model",
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
-OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
+OWN_DRAFTERS = registry.servable()
 MATCHING = ("prompt-lookup", "suffix")  # of these, those that can run on the GPU, in vLLM's V2 model runner
 DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
 LONGEST = 32  # tokens a request may ever draft in a step
