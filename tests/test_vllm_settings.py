@@ -104,10 +104,10 @@ def test_state_survives_and_is_never_half_written(tmp_path: Path, monkeypatch: p
     path = tmp_path / "state.json"
     assert not state.load(path, policy)
     policy.last = 3  # type: ignore[attr-defined]
-    state.save(path, policy.state())
+    state.save(path, policy.state_dict())
     other = settings.build_policy()
     assert state.load(path, other)
-    assert other.state() == policy.state()
+    assert other.state_dict() == policy.state_dict()
 
     def fails(*_: Any) -> None:
         raise OSError("disk full")

@@ -154,7 +154,7 @@ def command(
             **provenance(),
             **options.described(),
             "remembered": session.remembered,
-            "drafter_bytes": {name: getattr(d, "memory", 0) for name, d in session.decoder.drafters.items()},
+            "drafter_bytes": {name: d.memory for name, d in session.decoder.drafters.items()},
             "seed": drawn,
             "text": made.text,
             "tokens": made.tokens,

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wager.report.charts import TIMES
+from wager.report.colours import length_of
 from wager.report.from_run import text_of
+from wager.report.scales import TIMES
 from wager.report.views import (
     Big,
     Choice,
@@ -131,7 +132,8 @@ def _kind(row: Json) -> str:
     if name in PEERS or not name.startswith("wager "):
         return "peer"
     own = _short(name)
-    return "off" if own == "off" else "arm" if list(arms) == [own] else "policy"
+    fixed = length_of(own) > 0 or own.startswith("fixed:") or list(arms) == [own]  # older files do not hold the arms
+    return "off" if own == "off" else "arm" if fixed else "policy"
 
 
 def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: str) -> tuple[list[str], list[Big]]:
