@@ -1,4 +1,4 @@
-"""What matching drafts: the reference by its definition, the kernels by the reference, each with bugs that are caught."""
+"""What matching drafts: the reference by its definition, the kernels by the reference, both with planted bugs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write(states: Any, slot: int, text: list[int], prompt: int = 0) -> None:
     states.num_computed_tokens_np[slot] = len(text)
 
 
-def check(find: Find, seed: int) -> None:
+def check(find: Find, seed: int) -> bool:
     """A draft follows the longest and latest match, and nothing but tokens is drafted."""
     rng = random.Random(seed)
     vocabulary, most = rng.choice([2, 4, 9]), rng.randrange(1, 7)
@@ -69,7 +69,7 @@ def check(find: Find, seed: int) -> None:
     assert match == best
     if not best:
         assert not drafted
-        return
+        return True
     source, after = [place for place, run in zip(places, runs, strict=True) if run == best][-1]
     follows = list(source[after:])
     if source is text:
@@ -77,11 +77,12 @@ def check(find: Find, seed: int) -> None:
     elif SEPARATOR in follows:
         follows = follows[: follows.index(SEPARATOR)]
     assert drafted == follows[:most]
+    return True
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_reference_follows_the_longest_then_the_latest_match(seed: int) -> None:
-    check(match_reference, seed)
+    assert check(match_reference, seed)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,7 @@ def test_a_bug_in_the_reference_is_caught(right: str, wrong: str) -> None:
     scope = {**vars(matching)}
     exec(source.replace(right, wrong), scope)
     with pytest.raises((AssertionError, IndexError)):
-        for seed in range(60):
-            check(scope["match_reference"], seed)
+        all(check(scope["match_reference"], seed) for seed in range(60))
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_kernels_agree_with_the_reference_in_the_interpreter() -> None:
     assert ran.returncode == 0, ran.stdout
 
 
-def compare(kernels: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare(kernels: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Requests come, go and draft; both must draft and remember the same."""
     rng = random.Random(seed)
     longest, vocabulary, length = rng.choice([40, 1300]), rng.choice([2, 3, 7]), rng.choice([1, 3, 8])
@@ -210,6 +210,7 @@ def compare(kernels: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             assert drafts.tolist() == wanted.tolist()
             assert fast.matched.tolist() == slow.matched.tolist()
             assert fast.counts.tolist() == slow.counts.tolist()
+    return True
 
 
 @interpreted
@@ -217,7 +218,7 @@ def compare(kernels: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_do_what_the_reference_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from wager.vllm import match_kernels
 
-    compare(match_kernels, seed, monkeypatch)
+    assert compare(match_kernels, seed, monkeypatch)
 
 
 @pytest.fixture
@@ -262,5 +263,4 @@ def test_a_bug_in_the_kernels_is_caught(
 ) -> None:
     kernels = planted(right, wrong)
     with pytest.raises(AssertionError):
-        for seed in range(40):
-            compare(kernels, seed, monkeypatch)
+        all(compare(kernels, seed, monkeypatch) for seed in range(40))
