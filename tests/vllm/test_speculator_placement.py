@@ -132,9 +132,9 @@ def test_another_vllm_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
     from vllm.v1.worker.gpu import spec_decode
 
-    from wager.vllm import versions
+    from wager.vllm import compat
 
     before = spec_decode.init_speculator
-    monkeypatch.setattr(versions, "installed", lambda: "0.99.1")
+    monkeypatch.setattr(compat, "installed", lambda: "0.99.1")
     plugin.register()
     assert spec_decode.init_speculator is before

@@ -40,9 +40,7 @@ class ProposalArrays:
             confidences += hint.confidence or self._unknown[n]
         count, total = len(lengths), len(tokens)
         length = np.fromiter(lengths, np.int64, count)
-        proposed = self._mask.take(
-            length, axis=0
-        )  # (proposals, longest + 1); the last column is empty
+        proposed = self._mask.take(length, axis=0)  # (proposals, longest + 1); the last column is empty
         table = np.full(proposed.shape, NO_TOKEN, np.int32)
         table[proposed] = np.fromiter(tokens, np.int32, total)
         confidence = np.zeros(proposed.shape)
