@@ -20,14 +20,14 @@ from wager.bench.routing import Classifier, Routed
 from wager.bench.workloads import Prompt
 from wager.core import OFF, Arm
 from wager.decoding.arms import build_drafters
-from wager.decoding.choosing import SHARED
 from wager.decoding.decoder import Decoder
 from wager.decoding.generation import Generation
 from wager.decoding.identity import difference
+from wager.decoding.sampler import SHARED
 from wager.drafters import Drafter
 from wager.drafters.registry import parse
 from wager.models.shaped import SHAPED
-from wager.policies.base import Policy
+from wager.policies import Policy, fixed
 
 PLAIN, OURS = "transformers", "wager off"
 LOOKUP, ASSISTED = "transformers prompt lookup", "transformers assisted"
@@ -278,11 +278,6 @@ def standard(
         wager_method(f"wager {policy}", model, policy, [make() for make in drafters.values()], arms)
         for policy in policies
     ]
-
-
-def fixed(arm: Arm) -> str:
-    """The policy that always plays this arm."""
-    return f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
 
 
 def over_arms(

@@ -11,6 +11,7 @@ from wager.bench.workloads import Prompt
 from wager.core import OFF, Arm
 from wager.drafters import shipped
 from wager.policies import build as build_policy
+from wager.policies import fixed
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +142,7 @@ def build(
             lookup = {"prompt_lookup_num_tokens": peers.LOOKED_UP} if method.name == LOOKUP else {}
             made.append(peers.transformers_method(method.name, model, **lookup))
         elif method.kind == "arm":
-            made.append(ours(method.name, peers.fixed(Arm.parse(method.name)), [method.name]))
+            made.append(ours(method.name, fixed(Arm.parse(method.name)), [method.name]))
         else:
             made.append(ours(method.name, method.name, arms if method.kind == "policy" else arms[:1]))
     return made

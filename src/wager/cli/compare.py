@@ -256,8 +256,8 @@ def _parting(
     said = [session.tokenizer.decode(tokens[at : at + 1]) for tokens in (ours, theirs)]
     if at >= min(len(ours), len(theirs)):
         return Difference(at, name, due, said[0], said[1], None, False)
-    from wager.decoding.choosing import SharedNoise
     from wager.decoding.identity import FLOAT_ERROR
+    from wager.decoding.sampler import GumbelSampler
 
     settings = {
         **session.options.settings(),
@@ -270,7 +270,7 @@ def _parting(
     scores, spread = made.scores[0][0].float(), float(made.logits[0][0].float().std())
     if session.options.sample:
         spread /= session.options.temperature
-        scores = scores + SharedNoise(len(scores), scores.device, seed).alone(at)
+        scores = scores + GumbelSampler(len(scores), scores.device, seed).only(at)
     gap = float((scores[ours[at]] - scores[theirs[at]]).abs())
     if session.options.sample and gap == inf:
         return Difference(at, name, due, said[0], said[1], None, True)

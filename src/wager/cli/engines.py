@@ -142,7 +142,7 @@ def generation(
         build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)  # refused now, not after loading a model
     from wager.bench import peers
     from wager.bench.engine import described
-    from wager.decoding.choosing import RULES, SHARED
+    from wager.decoding.sampler import RULES, SHARED
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup
     from wager.drafters.retrieval import Retrieval

@@ -17,7 +17,7 @@ from rich.console import Console
 from wager.cli.files import provenance
 from wager.cli.options import Options
 from wager.core import Round, TraceWriter
-from wager.core.files import MemoryWarning
+from wager.core.state_file import StateWarning
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class Session:
     @property
     def remembered(self) -> bool:
         """Whether the policy began with what earlier runs taught."""
-        return self.decoder.memory is not None and self.decoder.memory.loaded is not None
+        return self.decoder.state is not None and self.decoder.state.loaded is not None
 
     def keep(self) -> None:
         """Save what was learned, where it is to be remembered: now, while problems are told in one line."""
-        if self.decoder.memory is not None:
-            self.decoder.memory.save()
+        if self.decoder.state is not None:
+            self.decoder.state.save()
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation's tokens, up to where the answer begins."""
@@ -106,7 +106,7 @@ class Session:
                 began = perf_counter()
                 piece = next(pieces, None)
                 taken = perf_counter() - began
-                if piece is None:  # the text was over before: nothing was decoded, and a memory may have been saved
+                if piece is None:  # the text was over before: nothing was decoded, and its state may have been saved
                     break
                 prefill, decode = (prefill, decode + taken) if tokens else (taken, 0.0)
                 tokens += piece.tokens
@@ -148,7 +148,7 @@ def open_session(options: Options, console: Console) -> Session:
             policy=options.policy,
             seed=options.seed or 0,
             tokens=options.max_tokens,
-            memory=options.remembers,
+            state=options.remembers,
         )
     return Session(options, decoder, tokenizer)
 
@@ -163,7 +163,7 @@ def quietly() -> Iterator[None]:
 
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", MemoryWarning)
+        warnings.simplefilter("always", StateWarning)
         warnings.showwarning = _tell
         yield
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from wager.core import Hint
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 
 class PromptLookup(Drafter):
@@ -51,7 +51,7 @@ class PromptLookup(Drafter):
                     after[tuple(text[-size:])] = end
             text.append(token)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         text = self._text
         if length < 1:
             return Draft()

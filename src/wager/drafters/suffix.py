@@ -13,7 +13,7 @@ from weakref import finalize
 import numpy as np
 
 from wager.core import Hint, Tree
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.branches import Branches
 from wager.drafters.trie import Document, Path, Plan, Trie
 
@@ -171,7 +171,7 @@ class Suffix(Drafter):
         self._tail = [*self._tail, *tokens][-self.depth :]
         self._engine.extend(self._running.text, tokens)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
         tokens, survival, _, match = self._engine.best(self._running.text, self._tail, length)
@@ -185,7 +185,7 @@ class Suffix(Drafter):
             before = alive
         return Draft(tokens, Hint(match, tuple(confidence)))
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
         return self._engine.tree(self._running.text, self._tail, length, shape).draft()

@@ -11,9 +11,9 @@ import numpy as np
 
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
-from wager.policies import build
+from wager.policies import build, fixed
 from wager.reproduction import costs
-from wager.reproduction.recorded import Pool, Recorded, Totals, fixed, methods, texts_of, totals
+from wager.reproduction.recorded import Pool, Recorded, Totals, methods, texts_of, totals
 from wager.simulation import RoundCost, play
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wager.core import OFF, Arm, Signal
+from wager.policies import fixed
 from wager.reproduction.perturb import lengthened
-from wager.reproduction.recorded import classifier, fixed
+from wager.reproduction.recorded import classifier
 
 if TYPE_CHECKING:
     from wager.bench.peers import Method
@@ -98,7 +99,7 @@ class Generated:
         from wager.bench.peers import OURS, wager_method
         from wager.bench.routing import Routed
         from wager.decoding.arms import build_drafters
-        from wager.decoding.choosing import RESIDUAL
+        from wager.decoding.sampler import RESIDUAL
         from wager.policies import build
 
         model, tokenizer = tools.loaded()
@@ -115,7 +116,7 @@ class Generated:
 
         def alone(arm: Arm) -> Policy:
             """The arm all the time, and its overlap with the target, which a fixed arm need not know."""
-            policy = build(fixed(arm) + (f",tree={arm.tree}" if arm.tree else ""), (OFF, arm))
+            policy = build(fixed(arm), (OFF, arm))
             policy.needs = frozenset() if arm.tree else frozenset({Signal.OVERLAP})
             return policy
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from wager.core import OFF, Arm
-from wager.reproduction.recorded import fixed
+from wager.policies import fixed
 
 if TYPE_CHECKING:
     from wager.reproduction.tools import Tools

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wager.core import OFF, Arm
 from wager.core.recording import Text, Track
+from wager.policies import fixed
 from wager.reproduction import costs
 from wager.simulation import Replay, RoundCost, play
 
@@ -196,11 +197,6 @@ def methods(found: dict[str, list[Totals]]) -> list[dict[str, Any]]:
         tasks = {label: cell(own, [label]) for label in labels}
         rows.append({"method": f"wager {name}", **whole, "steady": whole["ratio"], "tasks": tasks})
     return rows
-
-
-def fixed(arm: Arm) -> str:
-    """The policy that always plays an arm."""
-    return f"fixed:drafter={arm.drafter},length={arm.length}"
 
 
 @dataclass(frozen=True, slots=True)

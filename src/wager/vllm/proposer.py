@@ -21,7 +21,7 @@ from wager.vllm.choosers import ByRow, ByStep, Chooser, Step
 from wager.vllm.control import Control
 from wager.vllm.metrics import Meter
 from wager.vllm.settings import PROPOSER, Settings
-from wager.vllm.state import Keeper
+from wager.vllm.state import open_state
 from wager.vllm.streams import Stream, Streams
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Proposer:
             log_seconds=settings.log_seconds if first else 0.0,
             export=first,
         )
-        self.keeper = Keeper(Path(settings.state), policy) if settings.state and first else None
+        self.state_file = open_state(Path(settings.state), policy) if settings.state and first else None
         self.control = Control(settings, policy) if settings.control else None
         self.batch = Batch(
             policy,
@@ -80,8 +80,8 @@ class Proposer:
         if self.control is not None:
             self.batch.play(self.control.policy())
         drafts = self.batch.propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        if self.keeper is not None:
-            self.keeper.tick()
+        if self.state_file is not None:
+            self.state_file.tick()
         return drafts
 
 

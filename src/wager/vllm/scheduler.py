@@ -21,7 +21,7 @@ from wager.vllm.exactness import sampling_is_wrong
 from wager.vllm.lengths import Lengths, Step
 from wager.vllm.metrics import Meter
 from wager.vllm.settings import SCHEDULER, Settings, speculative_method
-from wager.vllm.state import Keeper
+from wager.vllm.state import open_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -110,7 +110,7 @@ class _Adapting(_Limits):
         super().__init__(**given)
         settings = Settings.of(self.vllm_config.additional_config)
         policy = settings.build_policy()
-        self.keeper = Keeper(Path(settings.state), policy) if settings.state else None
+        self.state_file = open_state(Path(settings.state), policy) if settings.state else None
         meter = Meter(
             SCHEDULER,
             settings.policy,
@@ -183,13 +183,13 @@ class _Adapting(_Limits):
                 accepted = emitted - sum(map(bool, sampled))
                 self.lengths.settle(step, accepted, emitted, busy=bool(self.running))
                 break
-        if self.keeper is not None:
-            self.keeper.tick()
+        if self.state_file is not None:
+            self.state_file.tick()
         return outputs
 
     def shutdown(self) -> None:
-        if self.keeper is not None:
-            self.keeper.save()
+        if self.state_file is not None:
+            self.state_file.save()
         super().shutdown()  # type: ignore[misc]
 
 
