@@ -1,4 +1,4 @@
-"""`wager record`."""
+"""`wager lab record`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run(*words: str) -> int:
-    sys.argv = ["wager", "record", *words]
+    sys.argv = ["wager", "lab", "record", *words]
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
@@ -48,7 +48,7 @@ def test_record_writes_what_it_says(tmp_path: Path, small: Any, capsys: pytest.C
     assert all(list(text.tracks) == ["suffix", "prompt-lookup", "draft-model"] for text in texts)
     assert meta["drafters"] == ["suffix", "prompt-lookup", "draft-model"]
     assert (meta["longest"], meta["max_tokens"], meta["part"], meta["model"]) == (3, 12, None, "smollm2-135m")
-    assert meta["command"].startswith("wager record")
+    assert meta["command"].startswith("wager lab record")
     costs = meta["costs"]
     assert [width for width, _ in costs["verify"]] == [1, 2, 3, 4]
     assert all(seconds > 0 for _, seconds in costs["verify"])

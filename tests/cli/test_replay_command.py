@@ -1,4 +1,4 @@
-"""`wager replay`."""
+"""`wager lab replay`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> int:
-    sys.argv = ["wager", "replay", *words]
+    sys.argv = ["wager", "lab", "replay", *words]
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
@@ -64,7 +64,7 @@ def test_replay_says_what_compare_found(made: Path, capsys: pytest.CaptureFixtur
     scenario = Replay(replay().texts, costs, (2, 4))
     expected = compare(scenario, ["ucbspec", "kl-ucb:reward=goodput"], runs=2)
     result = json.loads((made / "out.json").read_text())
-    assert result["command"].startswith("wager replay r.jsonl")
+    assert result["command"].startswith("wager lab replay r.jsonl")
     rows = {row["policy"]: row for row in result["rows"]}
     off = next(r for r in expected.fixed if r.policy == "off")
     assert list(rows) == ["clairvoyant", expected.best_fixed.policy, "off", "ucbspec", "kl-ucb:reward=goodput"]

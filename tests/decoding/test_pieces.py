@@ -85,7 +85,7 @@ def test_generate_tells_the_same_as_json(
     model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
-    words = ["say it, say it, say it,", "--model", "tiny", "--json", "--no-memory", "--max-tokens", "30", "--explain"]
+    words = ["say it, say it, say it,", "--model", "tiny", "--json", "--no-state", "--max-tokens", "30", "--explain"]
     monkeypatch.setattr(sys, "argv", ["wager", "generate", *words])
     with pytest.raises(SystemExit) as end:
         main()

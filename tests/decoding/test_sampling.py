@@ -165,7 +165,7 @@ def drafter(kind: str, target: Table, store: Path) -> Drafter:
     if kind == "prompt-lookup":
         return PromptLookup(shortest=1)
     if kind == "suffix":
-        return Suffix(engine="own")
+        return Suffix()
     if kind == "retrieval":
         return Retrieval(store, shortest=1)
     if kind in ("draft-model", "near draft model"):

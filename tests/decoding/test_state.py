@@ -232,7 +232,7 @@ def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
         described(policy, named, [suffix], arms),
         described(policy, model, [lookup], arms),
         described(policy, model, [suffix, lookup], arms),
-        described(policy, model, [Suffix(depth=8)], arms),
+        described(policy, model, [Suffix(max_tree_depth=8)], arms),
         described(policy, model, [PromptLookup(longest=3)], arms),
         *(described(policy, model, [drafter], arms) for drafter in drafting),
         described(policy, model, [suffix], arms[:2]),
@@ -255,7 +255,7 @@ def test_a_memory_of_another_drafter_is_not_taken_up_from_a_named_file(model: An
     answer(first)
     keep(first)
     with pytest.warns(StateWarning, match="was learned with drafters"):
-        decoder(model, where=path, drafters=[Suffix(depth=8)])
+        decoder(model, where=path, drafters=[Suffix(max_tree_depth=8)])
 
 
 # -- saving

@@ -40,15 +40,10 @@ class Explained:
 
     def json(self) -> dict[str, Any]:
         """The same as JSON."""
-        return {
-            "round": self.number,
-            "arm": str(self.round.arm),
-            "expected": _figures(self.expected),
-            "runner_up": _figures(self.other),
-            "accepted": self.round.accepted,
-            "drafted": self.round.drafted,
-            "seconds": round(self.round.seconds, 6),
-        }
+        expected = {"expected": _figures(self.expected), "runner_up": _figures(self.other)}
+        came = {"accepted": self.round.accepted, "drafted": self.round.drafted}
+        about = {"round": self.number, "arm": str(self.round.arm)}
+        return {**about, **expected, **came, "seconds": round(self.round.seconds, 6)}
 
 
 class Explaining:

@@ -74,9 +74,9 @@ def _drafter(drafter: Drafter) -> str:
         parts = value if isinstance(value, tuple) else (value,)
         if not key.startswith("_") and key != "name" and all(isinstance(part, (str, int, float)) for part in parts):
             settings[key] = value
-    if (store := getattr(drafter, "datastore", None)) is not None:
+    if (store := drafter.datastore) is not None:
         settings["datastore"] = f"{Path(store.path).resolve()}, {store.header.tokens} tokens"
-    if (model := getattr(getattr(drafter, "runner", None), "model", None)) is not None:
+    if (model := getattr(drafter.runner, "model", None)) is not None:
         settings["model"] = f"{_name(model)}, {_parameters(model)} parameters"
     return _called(drafter.name, settings)
 

@@ -21,8 +21,10 @@ NAMED = {
     "draft": "draft-model",
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
-OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
-DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
+OWN_DRAFTERS = registry.servable()
+DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults on a CPU
+# On a GPU: wager's own drafters would mean the V1 runner, synchronous scheduling and steps outside the CUDA graphs.
+GPU_DRAFTERS = ("ngram",)
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
 
@@ -151,9 +153,15 @@ def engine_kind(name: str) -> str:
     return name if name in ENGINE_DRAFTERS else ""
 
 
-def speculative_method(settings: Settings) -> tuple[str, int]:
-    """What vLLM must have been configured for: its method and the number of tokens."""
-    return ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class"), settings.max_length
+def speculative_methods(settings: Settings) -> tuple[str, ...]:
+    """The methods of vLLM's that these drafters can be run by; n-gram has one for the CPU and one for a GPU."""
+    method = ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class")
+    return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
+
+
+def default_drafters(*, on_cpu: bool) -> tuple[str, ...]:
+    """The training-free drafters that cost an engine on this platform least while they do not draft."""
+    return DRAFTERS if on_cpu else GPU_DRAFTERS
 
 
 def _choices() -> str:
