@@ -110,8 +110,8 @@ class Generated:
 
 def _with_overlap(arm: Arm) -> Method:
     """The arm all the time, and its overlap with the target, which a fixed arm need not know."""
-    from wager.bench.methods import Method, fixed, wager_generator
-    from wager.policies import build
+    from wager.bench.methods import Method, wager_generator
+    from wager.policies import build, fixed
 
     def make(target: Target, arms: Sequence[str]) -> TextGenerator:
         policy = build(fixed(arm), (OFF, arm))

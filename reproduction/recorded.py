@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from reproduction import costs
-from wager.bench.methods import fixed
 from wager.core import OFF, Arm
 from wager.core.recording import Text, Track
+from wager.policies import fixed
 from wager.simulation import Replay, RoundCost, play
 
 if TYPE_CHECKING:

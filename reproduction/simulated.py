@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wager.bench.methods import fixed
+from wager.policies import fixed
 from wager.simulation import Costs, Drafter, Run, Serving, Stream, VerifyCost, load_trace, play
 from wager.simulation.experiment import even_marks
 from wager.simulation.serving import DRAFTER, Arrival

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import wager
 from wager.cli import main
 from wager.core import Arm
-from wager.vllm import compat, state
+from wager.vllm import compat
 from wager.vllm.policy_file import PolicyFile
 from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
+from wager.vllm.state import open_state
 
 
 @pytest.mark.parametrize(
@@ -101,20 +103,26 @@ def test_state_survives_and_is_never_half_written(tmp_path: Path, monkeypatch: p
     settings = Settings(("ngram",), policy="round-robin")
     policy = settings.build_policy()
     path = tmp_path / "state.json"
-    assert not state.load(path, policy)
+    kept = open_state(path, policy)
+    assert kept.loaded is None
     policy.last = 3  # type: ignore[attr-defined]
-    state.save(path, policy.state_dict())
+    kept.tick()
+    kept.save()
     other = settings.build_policy()
-    assert state.load(path, other)
+    assert open_state(path, other).loaded is not None
     assert other.state_dict() == policy.state_dict()
 
     def fails(*_: Any) -> None:
         raise OSError("disk full")
 
+    said: list[str] = []
+    monkeypatch.setattr(kept, "warn", said.append)
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(OSError, match="disk full"):
-        state.save(path, {"half": 1})
-    assert state.load(path, other)
+    for _ in range(2):
+        kept.tick()
+        kept.save()
+    assert said == [f"cannot save policy state to {path}: disk full"], "it is said once and stops nobody"
+    assert open_state(path, other).loaded is not None
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
 
@@ -123,21 +131,22 @@ def test_state_that_does_not_fit_is_refused_with_one_sentence(tmp_path: Path, co
     path = tmp_path / "state.json"
     path.write_text(content)
     with pytest.raises(ValueError, match="does not fit") as refused:
-        state.load(path, Settings(("ngram",), policy="round-robin").build_policy())
+        open_state(path, Settings(("ngram",), policy="round-robin").build_policy())
     assert "\n" not in str(refused.value)
 
 
-def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(state.log, "warning", lambda text, *values: said.append(text % values))
-    keeper = state.Keeper(tmp_path / "state.json", Settings(("ngram",), policy="round-robin").build_policy())
-
-    def fails(*_: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", fails)
-    keeper.save()
-    assert "disk full" in said[0]
+def test_the_state_of_another_policy_is_refused_and_one_of_another_version_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state.json"
+    kept = open_state(path, Settings(("ngram",), policy="round-robin").build_policy())
+    kept.tick()
+    kept.save()
+    with pytest.raises(ValueError, match="saved state is for policy RoundRobin"):
+        open_state(path, Settings(("ngram",), policy="nightjar").build_policy())
+    path.write_text(path.read_text().replace(f'"wager": "{wager.__version__}"', '"wager": "0.0.1"'))
+    assert open_state(path, Settings(("ngram",), policy="round-robin").build_policy()).loaded is None
+    assert "will be replaced: it has wager 0.0.1" in caplog.text
 
 
 def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(

@@ -196,7 +196,7 @@ class Plan:
 
     def check(self, temperature: float, sampling: str) -> None:
         """Refuse what cannot be run, before a model is loaded."""
-        from wager.decoding.choosing import RULES
+        from wager.decoding.sampler import RULES
 
         for arm in (*self.arms, *self.alone):
             Arm.parse(arm)

@@ -202,7 +202,7 @@ def _check_state(path: Path, settings: Settings) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ValueError(f"cannot keep policy state in {path}: no folder {folder}")
-    state.load(path, settings.build_policy())
+    state.open_state(path, settings.build_policy())
 
 
 def on_cpu() -> bool:

@@ -22,7 +22,7 @@ from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
 from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.settings import PROPOSER, Settings
-from wager.vllm.state import Keeper
+from wager.vllm.state import open_state
 from wager.vllm.streams import Stream, Streams
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Proposer:
             log_seconds=settings.log_seconds if first else 0.0,
             export=first,
         )
-        self.keeper = Keeper(Path(settings.state), policy) if settings.state and first else None
+        self.state_file = open_state(Path(settings.state), policy) if settings.state and first else None
         self.control = PolicyFile(settings, policy) if settings.control else None
         self.batch = BatchProposer(
             policy,
@@ -81,8 +81,8 @@ class Proposer:
         if self.control is not None:
             self.batch.use(self.control.policy())
         drafts = self.batch.propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        if self.keeper is not None:
-            self.keeper.tick()
+        if self.state_file is not None:
+            self.state_file.tick()
         return drafts
 
 

@@ -21,7 +21,7 @@ from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
 from wager.vllm.settings import SCHEDULER, Settings, speculative_methods
-from wager.vllm.state import Keeper
+from wager.vllm.state import open_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -97,7 +97,7 @@ class _Adaptive(_Limits):
         super().__init__(**given)
         settings = Settings.of(self.vllm_config.additional_config)
         policy = settings.build_policy()
-        self.keeper = Keeper(Path(settings.state), policy) if settings.state else None
+        self.state_file = open_state(Path(settings.state), policy) if settings.state else None
         meter = Meter(
             SCHEDULER,
             settings.policy,
@@ -168,13 +168,13 @@ class _Adaptive(_Limits):
                 accepted = emitted - sum(map(bool, sampled))
                 self.lengths.finish(step, began, accepted, emitted, busy=bool(self.running))
                 break
-        if self.keeper is not None:
-            self.keeper.tick()
+        if self.state_file is not None:
+            self.state_file.tick()
         return outputs
 
     def shutdown(self) -> None:
-        if self.keeper is not None:
-            self.keeper.save()
+        if self.state_file is not None:
+            self.state_file.save()
         super().shutdown()  # type: ignore[misc]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from letters import Letters, writer
 
-from wager.bench.methods import fixed
 from wager.cli import main
 from wager.core import OFF, Arm, Round
 from wager.decoding.decoder import Decoder
 from wager.decoding.generation import Piece, token_view
+from wager.policies import fixed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,9 +19,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from wager import Decoder
 from wager.core import Arm, Context, Round, files
-from wager.core.files import MemoryWarning
-from wager.decoding import memory as memories
-from wager.decoding.memory import FORMAT, default_path, described
+from wager.core.state_file import EVERY, FORMAT, StateWarning
+from wager.decoding import state as states
+from wager.decoding.state import default_path, described
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
@@ -63,8 +63,8 @@ def model() -> Any:
 
 
 # a policy that looks at no clock: what it plays depends on what it learned alone
-def decoder(model: Any, memory: bool | str | Path = True, **how: Any) -> Decoder:
-    return Decoder(model, memory=memory, **{"policy": "ucbspec", "lengths": (2, 4), **how})
+def decoder(model: Any, where: bool | str | Path = True, **how: Any) -> Decoder:
+    return Decoder(model, state=where, **{"policy": "ucbspec", "lengths": (2, 4), **how})
 
 
 def answer(decoder: Decoder, tokens: int = 24) -> list[str]:
@@ -73,14 +73,14 @@ def answer(decoder: Decoder, tokens: int = 24) -> list[str]:
 
 
 def file_of(decoder: Decoder) -> Path:
-    assert decoder.memory is not None
-    return decoder.memory.path
+    assert decoder.state is not None
+    return decoder.state.path
 
 
 def keep(decoder: Decoder) -> Path:
-    assert decoder.memory is not None
-    decoder.memory.save()
-    return decoder.memory.path
+    assert decoder.state is not None
+    decoder.state.save()
+    return decoder.state.path
 
 
 def state(decoder: Decoder) -> dict[str, Any]:
@@ -98,18 +98,18 @@ def test_a_second_decoder_starts_with_what_the_first_learned_and_chooses_likewis
         drafter.forget()  # drafters remember nothing, so that this is about the policy alone
     assert answer(second) == answer(first)
     assert answer(decoder(model)) != fresh, "the test sees no memory"
-    assert answer(decoder(model, memory=False)) == fresh
+    assert answer(decoder(model, where=False)) == fresh
     content = json.loads(path.read_text())
     assert list(content) == ["format", "version", "wager", "of", "state"]
-    assert path.parent.name == "memory"
+    assert path.parent.name == "state"
     assert path.name.startswith("llamaforcausallm-ucbspec-cpu-")
 
 
 def test_the_default_policy_remembers_all_it_learned(model: Any) -> None:
-    first = Decoder(model, memory=True)
+    first = Decoder(model, state=True)
     answer(first, 60)
     keep(first)
-    assert state(Decoder(model, memory=True)) == state(first)
+    assert state(Decoder(model, state=True)) == state(first)
 
 
 def test_nothing_is_kept_unless_asked_for_nor_where_nothing_was_learned(model: Any, cache: Path) -> None:
@@ -121,7 +121,7 @@ def test_nothing_is_kept_unless_asked_for_nor_where_nothing_was_learned(model: A
     fixed = decoder(model, policy="fixed:drafter=suffix,length=2")
     answer(fixed)
     gc.collect()
-    assert fixed.memory is None
+    assert fixed.state is None
     assert not cache.exists()
 
 
@@ -129,10 +129,10 @@ def test_the_text_is_the_same_with_a_memory_and_without(model: Any) -> None:
     def text(decoder: Decoder) -> list[int]:
         return decoder.generate(PROMPT, max_new_tokens=40, do_sample=False).tokens
 
-    first = Decoder(model, memory=True)
+    first = Decoder(model, state=True)
     texts = [text(Decoder(model)), text(first)]
     keep(first)
-    assert text(Decoder(model, memory=True)) == texts[0] == texts[1]
+    assert text(Decoder(model, state=True)) == texts[0] == texts[1]
 
 
 # -- files that do not fit
@@ -166,19 +166,19 @@ FOREIGN: dict[str, Callable[[str], str]] = {
 }
 
 
-def _ignored_and_replaced(model: Any, path: Path, why: str, memory: bool | Path) -> None:
-    with pytest.warns(MemoryWarning) as said:
-        other = decoder(model, memory=memory)
+def _ignored_and_replaced(model: Any, path: Path, why: str, where: bool | Path) -> None:
+    with pytest.warns(StateWarning) as said:
+        other = decoder(model, where=where)
     assert len(said) == 1
     assert said[0].filename == __file__, "the warning points at who made the decoder"
-    assert str(said[0].message).startswith(f"memory {path} is not used and will be replaced: {why}")
+    assert str(said[0].message).startswith(f"policy state {path} is not used and will be replaced: {why}")
     assert "\n" not in str(said[0].message)
-    assert state(other) == state(decoder(model, memory=False)), "nothing of it is taken up"
+    assert state(other) == state(decoder(model, where=False)), "nothing of it is taken up"
     answer(other)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         keep(other)
-        assert state(decoder(model, memory=memory)) == state(other)
+        assert state(decoder(model, where=where)) == state(other)
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -188,7 +188,7 @@ def test_a_file_that_does_not_fit_is_ignored_with_one_warning_and_replaced(
 ) -> None:
     change, why = UNFIT[case]
     where = tmp_path / "named.json" if named else True
-    first = decoder(model, memory=where)
+    first = decoder(model, where=where)
     answer(first)
     path = keep(first)
     path.write_text(change(path.read_text()))
@@ -204,10 +204,10 @@ def test_a_file_that_is_no_memory_is_replaced_in_the_cache_and_refused_where_it_
     path = keep(first)
     own = tmp_path / "diary"
     own.write_text(FOREIGN[case](path.read_text()))
-    with pytest.raises(ValueError, match="no memory of wager's"):
-        decoder(model, memory=own)
+    with pytest.raises(ValueError, match="no policy state of wager's"):
+        decoder(model, where=own)
     with pytest.raises(ValueError, match="is a folder"):
-        decoder(model, memory=tmp_path)
+        decoder(model, where=tmp_path)
     assert own.read_text() == FOREIGN[case](path.read_text())
     path.write_text(own.read_text())
     _ignored_and_replaced(model, path, "it ", True)
@@ -239,7 +239,7 @@ def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
         described(build("auto:budget=9", arms), model, [suffix], arms),
         described(build("ucbspec", arms), model, [suffix], arms),
     ]
-    monkeypatch.setattr(memories, "_processor", lambda: "Another CPU")
+    monkeypatch.setattr(states, "_processor", lambda: "Another CPU")
     keys.append(described(policy, model, [suffix], arms))
     assert len({default_path(key) for key in keys}) == len(keys)
     monkeypatch.undo()
@@ -251,11 +251,11 @@ def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
 
 def test_a_memory_of_another_drafter_is_not_taken_up_from_a_named_file(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "named.json"
-    first = decoder(model, memory=path, drafters="suffix")
+    first = decoder(model, where=path, drafters="suffix")
     answer(first)
     keep(first)
-    with pytest.warns(MemoryWarning, match="was learned with drafters"):
-        decoder(model, memory=path, drafters=[Suffix(max_tree_depth=8)])
+    with pytest.warns(StateWarning, match="was learned with drafters"):
+        decoder(model, where=path, drafters=[Suffix(max_tree_depth=8)])
 
 
 # -- saving
@@ -264,9 +264,9 @@ def test_a_memory_of_another_drafter_is_not_taken_up_from_a_named_file(model: An
 def test_it_is_saved_after_a_text_when_the_last_time_is_ten_seconds_ago(model: Any) -> None:
     now = 0.0
     made = decoder(model)
-    assert made.memory is not None
-    made.memory.clock = lambda: now
-    made.memory._next = files.EVERY
+    assert made.state is not None
+    made.state.clock = lambda: now
+    made.state._next = EVERY
     path = file_of(made)
     now = 9.9
     answer(made)
@@ -311,8 +311,8 @@ def test_a_decoder_that_nobody_holds_any_more_leaves_what_it_learned(model: Any)
 def test_it_is_saved_when_the_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_memory as t\n"
-        "made = t.decoder(t.tiny(), memory=sys.argv[2]); t.answer(made)"
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_state as t\n"
+        "made = t.decoder(t.tiny(), where=sys.argv[2]); t.answer(made)"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), str(path)], capture_output=True)
     assert ran.returncode == 0, ran.stderr
@@ -362,15 +362,15 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nobody(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "file" / "cache"))
     made = decoder(model)
-    assert made.memory is not None
-    made.memory.clock = lambda: 1e9
-    with pytest.warns(MemoryWarning) as said:  # noqa: PT031 - one warning for all of it
+    assert made.state is not None
+    made.state.clock = lambda: 1e9
+    with pytest.warns(StateWarning) as said:  # noqa: PT031 - one warning for all of it
         for _ in range(3):
-            made.memory._next = 0.0  # it is time
+            made.state._next = 0.0  # it is time
             assert len(answer(made)) > 1
         keep(made)
     assert len(said) == 1
-    assert str(said[0].message).startswith(f"cannot keep what was learned in {file_of(made)}: ")
+    assert str(said[0].message).startswith(f"cannot save policy state to {file_of(made)}: ")
 
 
 # -- forgetting
@@ -378,7 +378,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nobody(
 
 def test_forgetting_and_remembering_at_once_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="leave out one"):
-        decoder(model, forget=True)
+        decoder(model, reset_per_request=True)
 
 
 def test_reset_goes_back_to_what_was_loaded(model: Any) -> None:
@@ -422,15 +422,15 @@ class Counting(Policy):
 
 
 def counting(model: Any) -> Counting:
-    return Counting(decoder(model, memory=False).arms)
+    return Counting(decoder(model, where=False).arms)
 
 
 def test_a_policy_that_learns_nothing_has_no_memory(model: Any, cache: Path) -> None:
     made = decoder(model, policy="round-robin")
-    assert made.memory is not None
+    assert made.state is not None
     made = decoder(model, policy="random")
     answer(made)
-    assert made.memory is None
+    assert made.state is None
     assert not cache.exists()
 
 
@@ -453,5 +453,5 @@ def test_a_state_that_is_no_json_is_said_and_stops_nobody(model: Any) -> None:
     made = decoder(model, policy=own)
     answer(made)
     own.count = {1, 2}
-    with pytest.warns(MemoryWarning, match="its state is not JSON"):
+    with pytest.warns(StateWarning, match="its state is not JSON"):
         keep(made)

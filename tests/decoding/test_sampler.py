@@ -18,8 +18,8 @@ from fit import FITS, misfit
 
 import wager
 from wager.core import Arm, Tree
-from wager.decoding.choosing import RULES, Greedy, SharedNoise
 from wager.decoding.loop import Loop
+from wager.decoding.sampler import RULES, Greedy, GumbelSampler
 from wager.drafters import Draft
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.eagle import Eagle
@@ -35,38 +35,38 @@ PROMPT = [*heads.PROMPT, *heads.PROMPT]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def noise(seed: int | None = 1, vocabulary: int = VOCABULARY) -> SharedNoise:
-    return SharedNoise(vocabulary, CPU, seed)
+def noise(seed: int | None = 1, vocabulary: int = VOCABULARY) -> GumbelSampler:
+    return GumbelSampler(vocabulary, CPU, seed)
 
 
 # -- the noise
 
 
 def test_a_position_has_one_noise_however_it_is_asked_for() -> None:
-    whole = noise().noise(0, 200).clone()
+    whole = noise().gumbel(0, 200).clone()
     bit = noise()
     for at in range(0, 190, 3):
         for ahead in (2, 0, 7):
-            assert torch.equal(bit.noise(at + ahead, 3), whole[at + ahead : at + ahead + 3])
+            assert torch.equal(bit.gumbel(at + ahead, 3), whole[at + ahead : at + ahead + 3])
         bit.chain(torch.zeros(2, VOCABULARY), Draft([0]), at)
     assert len(bit.rows) < 100, "what the text has passed is not kept"
-    assert torch.equal(bit.noise(190, 10), whole[190:])
+    assert torch.equal(bit.gumbel(190, 10), whole[190:])
 
 
 def test_seeds_tell_texts_apart_and_without_one_torch_decides() -> None:
-    assert not torch.equal(noise(1).noise(0, 4), noise(2).noise(0, 4))
-    assert not torch.equal(noise(-1).noise(0, 4), noise(1).noise(0, 4))
+    assert not torch.equal(noise(1).gumbel(0, 4), noise(2).gumbel(0, 4))
+    assert not torch.equal(noise(-1).gumbel(0, 4), noise(1).gumbel(0, 4))
     torch.manual_seed(5)
-    first, second = noise(None).noise(0, 4), noise(None).noise(0, 4)
+    first, second = noise(None).gumbel(0, 4), noise(None).gumbel(0, 4)
     torch.manual_seed(5)
-    assert torch.equal(noise(None).noise(0, 4), first)
+    assert torch.equal(noise(None).gumbel(0, 4), first)
     assert not torch.equal(first, second)
 
 
 SCORES = torch.tensor([1.0, 0.2, -1.0, -float("inf"), 2.0, 0.9])
 
 
-def chosen(choosing: SharedNoise, count: int) -> np.ndarray:
+def chosen(choosing: GumbelSampler, count: int) -> np.ndarray:
     """One token after the other from the same scores."""
     return np.array([choosing.chain(SCORES[None], Draft(), at)[1] for at in range(count)])
 
@@ -83,14 +83,14 @@ def test_what_is_chosen_is_an_independent_draw_at_every_position() -> None:
     assert off(chosen(noise(3), 20_000)) < FITS
 
 
-class Forgetful(SharedNoise):
+class Forgetful(GumbelSampler):
     """Gives two neighbours the same noise."""
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
         return super().chain(scores, draft, at // 2 * 2)
 
 
-class Uniform(SharedNoise):
+class Uniform(GumbelSampler):
     """Adds numbers of another kind."""
 
     def _make(self, rows: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ class Uniform(SharedNoise):
 
 
 @pytest.mark.parametrize("bug", [Forgetful, Uniform])
-def test_other_noise_is_noticed(bug: type[SharedNoise]) -> None:
+def test_other_noise_is_noticed(bug: type[GumbelSampler]) -> None:
     assert off(chosen(bug(VOCABULARY, CPU, 3), 4_000)) > FITS
 
 
@@ -154,11 +154,11 @@ def test_several_drafters_together_leave_the_text_alone(model: Any, folder: Path
         assert written(played, seed)[0] == written(alone, seed)[0]
 
 
-class ByNode(SharedNoise):
+class ByNode(GumbelSampler):
     """Looks up the noise of a tree by node and not by depth."""
 
     def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
-        return Greedy.tree(self, scores + self.noise(at, len(scores)), draft, parents, at)
+        return Greedy.tree(self, scores + self.gumbel(at, len(scores)), draft, parents, at)
 
 
 class FromTheStart(Loop):
@@ -175,7 +175,7 @@ def test_noise_of_the_wrong_position_changes_the_text(
 ) -> None:
     due = [written(decoder(model, folder, "off", ["off"]), seed)[0] for seed in range(6)]
     if bug == "by node":
-        monkeypatch.setattr("wager.decoding.decoder.SharedNoise", ByNode)
+        monkeypatch.setattr("wager.decoding.decoder.GumbelSampler", ByNode)
     else:
         monkeypatch.setattr("wager.decoding.decoder.Loop", FromTheStart)
     played = decoder(model, folder)
@@ -222,10 +222,10 @@ def test_a_head_drafts_with_the_noise(tmp_path: Path, model: Any, frequent: Sequ
     for seed in range(8):
         choosing = noise(seed, heads.VOCABULARY)
 
-        def draw(text: Sequence[int], logits: torch.Tensor, at: SharedNoise = choosing) -> tuple[int, torch.Tensor]:
+        def draw(text: Sequence[int], logits: torch.Tensor, at: GumbelSampler = choosing) -> tuple[int, torch.Tensor]:
             return at.draw(logits / temperature, len(text) - len(more))
 
-        sampler = Draws(draw, choosing.noise(0, 8).clone(), temperature)
+        sampler = Draws(draw, choosing.gumbel(0, 8).clone(), temperature)
         drawn = eagle.propose(4, sampler).tokens
         luck = eagle._luck(sampler, 4)
         assert eagle.head.chain(eagle._catch_up(), 4, luck).tokens.tolist() == drawn
@@ -251,7 +251,7 @@ def test_captured_drafts_heed_the_noise_as_plain_ones_do(tmp_path: Path, model: 
     eagle.head.begin()
     outs = [h.read(text[1:], made.target.features[:19], 0).clone() for h in (eagle.head, graphs)]
     for seed in range(6):
-        rows = noise(seed, heads.VOCABULARY).noise(0, 8)
+        rows = noise(seed, heads.VOCABULARY).gumbel(0, 8)
         for temperature, luck in ((1.0, True), (0.6, True), (1.0, False)):
             drafts = []
             for h, out in zip((eagle.head, graphs), outs, strict=True):
@@ -275,7 +275,7 @@ def test_captured_drafts_with_noise_are_all_prepared_by_the_first(tmp_path: Path
     target.begin()
     target.prefill(heads.TEXT[:20])
     out = graphs.read(heads.TEXT[1:21], target.features[:20], 0)
-    luck = graphs.lucky(noise(1, heads.VOCABULARY).noise(0, 4), 0.7)
+    luck = graphs.lucky(noise(1, heads.VOCABULARY).gumbel(0, 4), 0.7)
     once = graphs.chain(out, 4, luck).tokens.tolist()
     assert {("lucky chain", 2), ("lucky chain", 4), ("lucky tree", 3, 2)} <= graphs.replays.keys()
     graphs.crop(20)
@@ -293,20 +293,20 @@ def test_an_output_head_may_have_fewer_tokens_than_the_embedding(model: Any, fol
 
 
 def test_noise_is_of_single_precision_whatever_torchs_default_is() -> None:
-    due = noise().noise(0, 3).clone()
+    due = noise().gumbel(0, 3).clone()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert torch.equal(noise().noise(0, 3), due)
+        assert torch.equal(noise().gumbel(0, 3), due)
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 def test_the_noise_of_one_position_alone_needs_little_room() -> None:
     many = noise()
-    assert torch.equal(many.alone(900), noise().noise(0, 901)[900])
+    assert torch.equal(many.only(900), noise().gumbel(0, 901)[900])
     assert len(many.rows) <= 64
     with pytest.raises(AssertionError, match="the text has passed this position"):
-        many.noise(3, 1)
+        many.gumbel(3, 1)
 
 
 def test_a_finished_text_lets_its_noise_go(model: Any, folder: Path) -> None:

@@ -1,49 +1,52 @@
-"""How the next token is chosen from its scores, and so what of a draft stands.
+"""How the next token is chosen from its scores, and so which tokens of a draft are accepted.
 
-Greedy: the token with the largest score. A drafted token stands while it is that one.
+Greedy: the token with the largest score. A drafted token is accepted while it is that one.
 
-Sampled with shared noise (the default): the token with the largest sum of score and noise, where every position of the
-text has Gumbel noise of its own, one number a token. Such a token is a draw from softmax(scores). Which one it is
-depends on the target and the seed and on nothing that was drafted, so a drafted token stands while it is that one: the
-text is what plain decoding writes with the same seed, token for token. Drafters that know the noise draft with it and
-are right the more often (the coupling of Daliri, Musco and Suresh 2024).
+Sampled with shared Gumbel noise (the default): the token with the largest sum of score and noise, where every position
+of the text has Gumbel noise of its own, one number per token of the vocabulary. Such a token is a draw from
+softmax(scores). It depends on the target and the seed only, so a drafted token is accepted while it is that one, and
+the text is what plain decoding writes with the same seed, token for token. A drafter that samples with the same noise
+is accepted more often (the coupling of Daliri, Musco and Suresh 2024).
 
-Sampled by the residual rule (``acceptance``): each drafted token stands with a probability of its own, and another draw
-follows the first that does not. The distribution is the same; which text it is depends on what was drafted.
+Sampled by the residual rule (``acceptance``): each drafted token is accepted with a probability of its own, and a draw
+from the residual follows the first that is not. The distribution is the same; the text depends on what was drafted.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from wager.decoding.acceptance import accept_greedy, accept_sampled, accept_tree_greedy, accept_tree_sampled
+from wager.decoding.processors import Processors
 from wager.drafters import Draft
 from wager.models.runner import ancestry
 
 SHARED, RESIDUAL = "shared-noise", "residual"
 RULES = (SHARED, RESIDUAL)
 LEAST = 32  # rows of noise there is room for
+NO_IDS = torch.empty((1, 0), dtype=torch.long)
 
 
-class Choosing(ABC):
-    """One text's; positions count its new tokens from 0."""
+class Sampler(ABC):
+    """Chooses one request's tokens; positions count its new tokens from 0."""
 
     samples = True
 
     @abstractmethod
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
-        """How many drafted tokens stand, and the token after them; the first of them is for position ``at``.
+        """How many drafted tokens are accepted, and the token after them; the first of them is for position ``at``.
 
         ``scores`` are (drafted + 1, vocabulary).
         """
 
     @abstractmethod
     def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
-        """The path that stands, as indices of the draft's tokens, and the token after it.
+        """The accepted path, as indices of the draft's tokens, and the token after it.
 
         ``scores`` are those after the text's last token and after each of the tree's.
         """
@@ -52,12 +55,36 @@ class Choosing(ABC):
     def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
         """A drafter's token for a position, from its own scores (vocabulary,), and the distribution it comes from."""
 
-    def noise(self, at: int, count: int) -> torch.Tensor | None:
-        """What will be added to the scores of positions from ``at`` on, (count, vocabulary); None: nobody knows yet."""
+    def gumbel(self, at: int, count: int) -> torch.Tensor | None:
+        """The noise to be added to the scores of positions from ``at`` on, (count, vocabulary); None: unknown."""
         return None
 
 
-class Greedy(Choosing):
+@dataclass(frozen=True, slots=True)
+class RoundSampler:
+    """What drafters sample with in one round: the request's own rule, noise and processors."""
+
+    sampler: Sampler
+    processors: Processors
+    prompt: int  # tokens
+    position: int  # of the round's first drafted token
+
+    @property
+    def temperature(self) -> float:
+        return self.processors.temperature
+
+    def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
+        at = len(text) - self.prompt
+        if at < self.position:
+            raise ValueError("a drafter draws with the whole text before the token, the prompt included")
+        ids = torch.tensor([text], device=logits.device) if self.processors.needs_text else NO_IDS
+        return self.sampler.draw(self.processors(ids, logits[None])[0], at)
+
+    def gumbel(self, count: int) -> torch.Tensor | None:
+        return self.sampler.gumbel(self.position, count)
+
+
+class Greedy(Sampler):
     """The token with the largest score."""
 
     samples = False
@@ -76,7 +103,7 @@ class Greedy(Choosing):
         return int(scores.argmax()), torch.softmax(scores, -1, dtype=torch.float32)
 
 
-class SharedNoise(Greedy):
+class GumbelSampler(Greedy):
     """The token with the largest sum of score and its position's noise."""
 
     samples = True
@@ -91,39 +118,39 @@ class SharedNoise(Greedy):
             self.generator = torch.Generator(device).manual_seed(seed)
         self.rows = torch.empty((LEAST, vocabulary), dtype=torch.float32, device=device)
         self.first = self.known = 0  # positions: that of the first row, and the first that has no noise yet
-        self.passed = 0  # the one before which no token is to be chosen any more
+        self.passed = 0  # the first position a token may still be chosen for
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
         self._reach(at, scores.shape[-1])
-        return super().chain(scores + self.noise(at, len(scores)), draft, at)
+        return super().chain(scores + self.gumbel(at, len(scores)), draft, at)
 
     def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
         self._reach(at, scores.shape[-1])
         depths, _ = ancestry([-1, *(parent + 1 for parent in parents)])
-        noise = self.noise(at, 1 + max(depths))[torch.tensor(depths, device=scores.device)]
-        return super().tree(scores + noise, draft, parents, at)
+        gumbel = self.gumbel(at, 1 + max(depths))[torch.tensor(depths, device=scores.device)]
+        return super().tree(scores + gumbel, draft, parents, at)
 
     def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
-        noise = self.noise(at, 1)[0]
-        token = int((scores[: len(noise)] + noise[: len(scores)]).argmax())
+        gumbel = self.gumbel(at, 1)[0]
+        token = int((scores[: len(gumbel)] + gumbel[: len(scores)]).argmax())
         return token, torch.softmax(scores, -1, dtype=torch.float32)
 
-    def alone(self, at: int) -> torch.Tensor:
-        """The noise of one position, (vocabulary,), and of none before it from then on."""
+    def only(self, at: int) -> torch.Tensor:
+        """The noise of one position, (vocabulary,); earlier positions are given up."""
         while self.known < at:
             self.passed = self.known
-            self.noise(self.known, min(LEAST, at - self.known))
+            self.gumbel(self.known, min(LEAST, at - self.known))
         self.passed = at
-        return self.noise(at, 1)[0]
+        return self.gumbel(at, 1)[0]
 
     def _reach(self, at: int, width: int) -> None:
-        """Nothing before this position is asked for any more."""
+        """Earlier positions are not needed any more."""
         self.passed = at
         if not self.known and width != self.rows.shape[1]:  # there may be fewer tokens to choose from than to read
             self.rows = self.rows.new_empty((LEAST, width))
 
     @torch.inference_mode()
-    def noise(self, at: int, count: int) -> torch.Tensor:
+    def gumbel(self, at: int, count: int) -> torch.Tensor:
         assert at >= self.passed, "the text has passed this position"
         end = at + count
         if end - self.first > len(self.rows):
@@ -146,8 +173,8 @@ class SharedNoise(Greedy):
         rows.log_().neg_()
 
 
-class Residual(Choosing):
-    """Each drafted token by its own chance, then a draw from what is left."""
+class Residual(Sampler):
+    """Each drafted token with its own probability, then a draw from the residual."""
 
     def __init__(self, device: torch.device, seed: int | None = None) -> None:
         self.generator = None if seed is None else torch.Generator(device).manual_seed(seed)

@@ -10,28 +10,29 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from draws import choosing
+from draws import sampler
 from fit import FITS, misfit
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
 
 import wager
-from wager.core import Hint, Signal
+from wager.core import Arm, Hint, Signal
 from wager.decoding.arms import build_arms
-from wager.decoding.choosing import RESIDUAL, SHARED
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.prepare import prepared
 from wager.decoding.processors import Processors
+from wager.decoding.sampler import RESIDUAL, SHARED, RoundSampler
 from wager.decoding.stopping import Stopping
-from wager.drafters import Draft, Drafter, Sampler, corpus
+from wager.drafters import Draft, Drafter, DraftSampler, corpus
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
@@ -116,7 +117,7 @@ class Wrong(Drafter):
     def extend(self, tokens: Sequence[int]) -> None:
         self.text += tokens
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         tokens: list[int] = []
         for _ in range(length):
             logits = self.target.rows[self.target.row([0, *self.text, *tokens])]
@@ -130,7 +131,7 @@ class Oracle(Wrong):
     name = "oracle"
     cheap = False
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         assert sample is not None
         tokens: list[int] = []
         rows = []
@@ -189,7 +190,7 @@ def rows_seen(
     with torch.inference_mode():
         for _ in range(tokens // each):
             target.begin()
-            for step in loop.run(Request(PROMPT, processors, stopping, choosing(rule, VOCABULARY))):
+            for step in loop.run(Request(PROMPT, processors, stopping, sampler(rule, VOCABULARY))):
                 if step.round is not None:
                     kept[step.round.arm.drafter, step.round.accepted - step.round.drafted] += 1
             text = np.array(loop.text[len(PROMPT) - 2 :])
@@ -316,7 +317,7 @@ def first_tokens(loop: Loop, target: Table, processors: Processors, texts: int, 
     with torch.inference_mode():
         for _ in range(texts):
             target.begin()
-            for _ in loop.run(Request(PROMPT, processors, stopping, choosing(rule, VOCABULARY))):
+            for _ in loop.run(Request(PROMPT, processors, stopping, sampler(rule, VOCABULARY))):
                 pass
             seen[tuple(loop.text[len(PROMPT) : len(PROMPT) + FIRST])] += 1
     return seen
@@ -378,9 +379,15 @@ class CertainOfDraws(Loop):
 class DrawsUnprocessed(Loop):
     """Draws drafts without the processors and says they were drawn with them."""
 
-    def _draw(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
-        _, q = super()._draw(text, logits)
-        return int(torch.multinomial(torch.softmax(logits, -1), 1)), q
+    def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
+        sound = RoundSampler.__call__
+
+        def unprocessed(sample: Any, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
+            _, q = sound(sample, text, logits)
+            return int(torch.multinomial(torch.softmax(logits, -1), 1)), q
+
+        with patch.object(RoundSampler, "__call__", unprocessed):
+            return super()._draft(arm, room, proposals)
 
 
 class CropsTooLittle(Loop):
@@ -485,7 +492,7 @@ class Random(Drafter):
 
     def extend(self, tokens: Sequence[int]) -> None: ...
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         return Draft(self.rng.integers(0, VOCABULARY, length).tolist())
 
 

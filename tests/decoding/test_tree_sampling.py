@@ -14,17 +14,17 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from draws import choosing
+from draws import sampler
 from fit import FITS, misfit
 
 from wager.core import OFF, Arm, Tree
 from wager.decoding.acceptance import accept_sampled, accept_tree_greedy, accept_tree_sampled
-from wager.decoding.choosing import RESIDUAL
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.processors import Processors
+from wager.decoding.sampler import RESIDUAL
 from wager.decoding.stopping import Stopping
-from wager.drafters import Draft, Drafter, Sampler
+from wager.drafters import Draft, Drafter, DraftSampler
 from wager.models.runner import Runner
 from wager.policies import build
 
@@ -405,10 +405,10 @@ class Bush(Drafter):
     def extend(self, tokens: Sequence[int]) -> None:
         self.text += tokens
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         return Draft()
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         assert sample is not None
         tokens: list[int] = []
         rows: list[int] = []
@@ -433,7 +433,7 @@ def off_rows(target: Table, certain: bool, loop: type[Loop] = Loop, tokens: int 
     torch.manual_seed(1)
     lengths: Counter[int] = Counter()
     with torch.inference_mode():
-        for step in played.run(Request(PROMPT, Processors([]), Stopping([], tokens), choosing(RESIDUAL, VOCABULARY))):
+        for step in played.run(Request(PROMPT, Processors([]), Stopping([], tokens), sampler(RESIDUAL, VOCABULARY))):
             lengths[step.accepted] += 1
     assert min(lengths[n] for n in range(4)) > tokens / 100, "every length of path occurs"
     text = np.array(played.text[len(PROMPT) - 2 :])
