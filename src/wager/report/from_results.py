@@ -219,7 +219,7 @@ def _normal(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def served(held: Json, source: Source) -> Material:
-    """`wager bench versus` and `drafters`: methods under loads."""
+    """`wager lab versus` and `drafters`: methods under loads."""
     made = Material(source)
     rows = held["compared"]
     points = sorted(

@@ -27,7 +27,7 @@ MAKES = {  # kind of figure -> what it is called where it is missing, and the co
     "choice": ("Arm choice", ("wager bench", "wager generate --trace")),
     "survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
     "cost": ("Verify cost by width", ("wager bench engine --json",)),
-    "load": ("Latency and length under load", ("wager bench versus --json",)),
+    "load": ("Latency and length under load", ("wager lab versus --json",)),
     "tokens": ("Token by token", ("wager bench", "wager generate --json")),
 }
 
