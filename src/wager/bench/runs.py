@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wager.bench.answers import Answer
 from wager.bench.run_folder import RunFolder
-from wager.core import Arm, Round
+from wager.core import Arm, Round, Signal
 
 if TYPE_CHECKING:
     import torch
@@ -168,7 +168,7 @@ class Run:
         asked = {prompt.id: prompt.ids[0].tolist() for prompt in prompts}
         for (at, name), answer in self.answers.items():
             if name == generator.name:
-                if "prompt" in getattr(decoder.policy, "uses", ()):
+                if Signal.PROMPT in decoder.policy.needs:
                     decoder.prompts.features(asked[at], 1.0)
                 for drafter in decoder.drafters.values():
                     drafter.begin(asked[at])
@@ -176,7 +176,7 @@ class Run:
                     drafter.end()
         count = self.given(generator.name)
         if self.folder is not None and generator.name in self._policies and count:
-            decoder.policy.load_state_dict(self.folder.state(generator.name, count))  # type: ignore[attr-defined]
+            decoder.policy.load_state_dict(self.folder.state(generator.name, count))
 
     # -- answers
 

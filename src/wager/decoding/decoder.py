@@ -134,7 +134,8 @@ class Decoder:
             sources,
             prepared.ids.shape[1],
             self.finish or INTERRUPTED,
-            *seconds,
+            prefill_seconds=seconds[0],
+            decode_seconds=seconds[1],
             rounds=[piece.round for piece in pieces if piece.round is not None],
             rejected=[piece.rejected for piece in pieces if piece.round is not None],
         )
