@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from letters import Letters, writer
 
-from wager.bench.peers import fixed
+from wager.bench.methods import fixed
 from wager.cli import main
 from wager.core import OFF, Arm, Round
 from wager.decoding.decoder import Decoder
@@ -85,7 +85,7 @@ def test_generate_tells_the_same_as_json(
     model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
-    words = ["say it, say it, say it,", "--model", "tiny", "--json", "--no-memory", "--max-tokens", "30", "--explain"]
+    words = ["say it, say it, say it,", "--model", "tiny", "--json", "--no-state", "--max-tokens", "30", "--explain"]
     monkeypatch.setattr(sys, "argv", ["wager", "generate", *words])
     with pytest.raises(SystemExit) as end:
         main()

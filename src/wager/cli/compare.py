@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,8 @@ from rich.table import Table
 from wager.cli.session import Session
 
 if TYPE_CHECKING:
-    import torch
-
     from wager.decoding.generation import Generation
+    from wager.decoding.identity import Difference
 
 WAGER, OFF, PLAIN = "wager", "wager, off", "transformers"
 WHAT = {
@@ -30,27 +28,24 @@ WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every 
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Where two texts part that should be one."""
+class Mismatch:
+    """A run whose text is not that of the run it should equal."""
 
-    at: int  # token of the answer, from 0
-    run: str  # who parts
-    due: str  # from whom
-    ours: str
+    run: str
+    reference: str
+    ours: str  # the first token that differs
     theirs: str
-    gap: float | None  # between what the two tokens are chosen by; None where one text simply ends, or one was cut off
-    tie: bool  # the gap is float error, or the cut was
+    found: Difference
 
     def sentence(self) -> str:
-        """What is to be said of it."""
-        where = f"texts differ at token {self.at + 1}: {self.run} has {self.ours!r}, {self.due} {self.theirs!r}"
-        if self.gap is None and self.tie:
-            return f"{where}; one of them lies at the edge of what is left to be drawn, where rounding decides"
-        if self.gap is None:
+        at, gap, tie = self.found.at, self.found.gap, self.found.tie
+        where = f"texts differ at token {at + 1}: {self.run} has {self.ours!r}, {self.reference} {self.theirs!r}"
+        if gap is None and tie:
+            return f"{where}; one of them is at the edge of what top-k or top-p leave, where rounding decides"
+        if gap is None:
             return f"{where}; this is a bug, please report it"
-        if self.tie:
-            return f"{where}; they are {self.gap:.2g} apart, a tie within float error"
-        return f"{where}; they are {self.gap:.2g} apart, no tie: this is a bug, please report it"
+        apart = f"{where}; they are {gap:.2g} standard deviations of the logits apart"
+        return f"{apart}, a tie within float error" if tie else f"{apart}, no tie: this is a bug, please report it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,12 @@ class Comparison:
 
     runs: dict[str, list[Generation]]
     greedy: bool
-    difference: Difference | None
+    mismatch: Mismatch | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a text differs, and not at a tie."""
+        return self.mismatch is not None and not self.mismatch.found.tie
 
     def speed(self, name: str) -> float:
         """Median tokens per second."""
@@ -93,8 +93,8 @@ class Comparison:
 
     def verdict(self) -> str:
         """Whether the texts are the same."""
-        if self.difference is not None:
-            return self.difference.sentence()
+        if self.mismatch is not None:
+            return self.mismatch.sentence()
         runs = [run for name in self.runs if self.greedy or name != PLAIN for run in self.runs[name]]
         tokens = len(runs[0].tokens)
         count = f"{tokens:,} token{'s' * (tokens != 1)} in each of {len(runs)} runs"
@@ -120,7 +120,17 @@ class Comparison:
 
     def json(self) -> dict[str, Any]:
         """The comparison as JSON."""
-        gone = self.difference
+        ways = {
+            name: {
+                "what": WHAT[name],
+                "tokens_per_second": self.speed(name),
+                "spread": self.spread(name),
+                "runs": [run.summary() for run in runs],
+            }
+            for name, runs in self.runs.items()
+        }
+        gone = self.mismatch
+        found = gone and {"token": gone.found.at, "run": gone.run, "gap": gone.found.gap, "tie": gone.found.tie}
         return {
             "timing": TIMING,
             "repeats": len(self.runs[WAGER]),
@@ -129,18 +139,8 @@ class Comparison:
             "speedup_over_off": self.speedup(WAGER, OFF),
             "identical": gone is None,
             "identical_to": PLAIN if self.greedy else OFF,
-            "difference": None
-            if gone is None
-            else {"token": gone.at, "run": gone.run, "gap": gone.gap, "tie": gone.tie},
-            "ways": {
-                name: {
-                    "what": WHAT[name],
-                    "tokens_per_second": self.speed(name),
-                    "spread": self.spread(name),
-                    "runs": [run.summary() for run in runs],
-                }
-                for name, runs in self.runs.items()
-            },
+            "difference": found,
+            "ways": ways,
         }
 
 
@@ -148,7 +148,7 @@ def warm_up(session: Session, ids: Sequence[int]) -> None:
     """One untimed run of each way, and everything learned in it forgotten."""
     tokens = session.options.max_tokens if session.decoder.model.device.type == "cuda" else WARM_TOKENS
     tokens = min(tokens, session.options.max_tokens)
-    session.play(ids, max_new_tokens=tokens)
+    session.generate(ids, max_new_tokens=tokens)
     plain(session, ids, None, tokens)
     session.afresh()
 
@@ -157,22 +157,17 @@ def compare(
     session: Session, ids: Sequence[int], first: Generation | None, *, repeats: int, seed: int | None
 ) -> Comparison:
     """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
-    ways: dict[str, Callable[[], Generation]] = {
-        WAGER: lambda: _wager(session, ids, seed),
-        OFF: lambda: _off(session, ids, seed),
-        PLAIN: lambda: plain(session, ids, seed),
-    }
-    runs: dict[str, list[Generation]] = {name: [] for name in ways}
-    for i in range(repeats):
-        for name in ways:  # in turn: the runs of one way are never neighbours, which one burst of load would hit
-            runs[name].append(first if first is not None and name == WAGER and i == 0 else ways[name]())
-    greedy = not session.options.sample
-    return Comparison(runs, greedy, _difference(session, ids, runs, seed))
+    runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
+    for i in range(repeats):  # in turn: the runs of one way are never neighbours, which one burst of load would hit
+        runs[WAGER].append(first if first is not None and i == 0 else _wager(session, ids, seed))
+        runs[OFF].append(_off(session, ids, seed))
+        runs[PLAIN].append(plain(session, ids, seed))
+    return Comparison(runs, not session.options.sample, _mismatch(session, ids, runs, seed))
 
 
 def _wager(session: Session, ids: Sequence[int], seed: int | None) -> Generation:
     session.afresh()
-    return session.play(ids, seed=seed)
+    return session.generate(ids, seed=seed)
 
 
 def _off(session: Session, ids: Sequence[int], seed: int | None) -> Generation:
@@ -182,22 +177,21 @@ def _off(session: Session, ids: Sequence[int], seed: int | None) -> Generation:
     drafters, policy = decoder.drafters, decoder.policy
     decoder.drafters, decoder.policy = {}, build("off", decoder.arms)
     try:
-        return session.play(ids, seed=seed)
+        return session.generate(ids, seed=seed)
     finally:
         decoder.drafters, decoder.policy = drafters, policy
 
 
 class _Clock:
-    """A streamer that looks at the clock: first at the prompt, then at every token."""
+    """A streamer that notes the time: first at the prompt, then at every token."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def put(self, value: Any) -> None:
+    def put(self, value: Any = None) -> None:
         self.times.append(perf_counter())
 
-    def end(self) -> None:
-        self.times.append(perf_counter())
+    end = put
 
 
 def plain(session: Session, ids: Sequence[int], seed: int | None, tokens: int | None = None) -> Generation:
@@ -212,67 +206,33 @@ def plain(session: Session, ids: Sequence[int], seed: int | None, tokens: int | 
     room = session.limit - len(ids)  # where wager stops, and transformers would go on
     settings = session.options.settings()
     settings["max_new_tokens"] = min(tokens or settings["max_new_tokens"], room)
-    clock, prompt = _Clock(), _tensor(session, ids)
+    model, clock = session.decoder.model, _Clock()
+    prompt = torch.tensor([list(ids)], device=model.device)
+    mask = torch.ones_like(prompt)
     began = perf_counter()
-    made = _generate(session, prompt, streamer=clock, **settings)
+    made = model.generate(prompt, attention_mask=mask, tokenizer=session.tokenizer, streamer=clock, **settings)
     prefilled = clock.times[1]  # the first was the prompt
     answer: list[int] = made[0, len(ids) :].tolist()
     sources = [SOURCE] * len(answer)
     return Generation("", answer, sources, len(ids), "", prefilled - began, clock.times[-1] - prefilled)
 
 
-def _tensor(session: Session, ids: Sequence[int]) -> torch.Tensor:
-    import torch
-
-    return torch.tensor([list(ids)], device=session.decoder.model.device)
-
-
-def _generate(session: Session, prompt: torch.Tensor, **settings: Any) -> Any:
-    import torch
-
-    return session.decoder.model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), tokenizer=session.tokenizer, **settings
-    )
-
-
-def _difference(
+def _mismatch(
     session: Session, ids: Sequence[int], runs: dict[str, list[Generation]], seed: int | None
-) -> Difference | None:
+) -> Mismatch | None:
     """Where a run of wager's is not what it should be; one that is no tie before any that is.
 
     Greedy text should be transformers'; sampled text that of wager without drafts.
     """
-    due = OFF if session.options.sample else PLAIN
-    theirs = runs[due][0].tokens
-    texts = {(name, tuple(run.tokens)) for name in (WAGER, OFF) for run in runs[name] if run.tokens != theirs}
-    found = [_parting(session, ids, name, list(tokens), due, theirs, seed) for name, tokens in sorted(texts)]
-    return min(found, key=lambda difference: difference.tie, default=None)
+    from wager.decoding.identity import difference
 
-
-def _parting(
-    session: Session, ids: Sequence[int], name: str, ours: list[int], due: str, theirs: list[int], seed: int | None
-) -> Difference:
-    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-    said = [session.tokenizer.decode(tokens[at : at + 1]) for tokens in (ours, theirs)]
-    if at >= min(len(ours), len(theirs)):
-        return Difference(at, name, due, said[0], said[1], None, False)
-    from wager.decoding.choosing import SharedNoise
-    from wager.decoding.identity import FLOAT_ERROR
-
-    settings = {
-        **session.options.settings(),
-        "max_new_tokens": 1,
-        "output_scores": True,
-        "output_logits": True,
-        "return_dict_in_generate": True,
-    }
-    made = _generate(session, _tensor(session, [*ids, *theirs[:at]]), **settings)
-    scores, spread = made.scores[0][0].float(), float(made.logits[0][0].float().std())
-    if session.options.sample:
-        spread /= session.options.temperature
-        scores = scores + SharedNoise(len(scores), scores.device, seed).alone(at)
-    gap = float((scores[ours[at]] - scores[theirs[at]]).abs())
-    if session.options.sample and gap == inf:
-        return Difference(at, name, due, said[0], said[1], None, True)
-    error = FLOAT_ERROR.get(session.decoder.model.dtype, 1e-4) * spread
-    return Difference(at, name, due, said[0], said[1], gap, gap <= error)
+    reference = OFF if session.options.sample else PLAIN
+    theirs = runs[reference][0].tokens
+    settings = {**session.options.settings(), "tokenizer": session.tokenizer}
+    parted = []
+    for name, tokens in sorted({(way, tuple(run.tokens)) for way in (WAGER, OFF) for run in runs[way]}):
+        found = difference(session.decoder.model, ids, tokens, theirs, seed=seed, **settings)
+        if found is not None:
+            said = [session.tokenizer.decode(list(text[found.at : found.at + 1])) for text in (tokens, theirs)]
+            parted.append(Mismatch(name, reference, said[0], said[1], found))
+    return min(parted, key=lambda mismatch: mismatch.found.tie, default=None)

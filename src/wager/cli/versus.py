@@ -20,7 +20,7 @@ from wager.bench.workloads import TASKS
 from wager.cli.engines import JsonFile
 from wager.cli.files import check_writable, data_file, write_json
 from wager.cli.options import MODEL, Model
-from wager.cli.simulate import parse_ints
+from wager.cli.parameters import parse_ints
 
 if TYPE_CHECKING:
     from wager.bench.versus import Contest, Point, Turn

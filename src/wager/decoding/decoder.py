@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,7 +17,7 @@ from wager.core import Request as RequestRecord
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
 from wager.decoding.choosing import RESIDUAL, RULES, SHARED, Choosing, Greedy, Residual, SharedNoise
 from wager.decoding.features import Prompts
-from wager.decoding.generation import BONUS, PLAIN, Generation, Piece
+from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
 from wager.decoding.memory import Memory, opened
 from wager.decoding.prepare import Prepared, prepared
@@ -77,7 +78,9 @@ class Decoder:
         self.drafters = build_drafters(drafters, model, tokenizer)
         self.arms = build_arms(arms, self.drafters, lengths, trees)
         known = {} if tokens is None else {"tokens": tokens}
-        self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
+        self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"a policy is a name or a wager.policies.Policy, not a {type(policy).__name__}")
         self.prompts = Prompts()
         self._busy = False
         self._take(self.target)
@@ -93,54 +96,67 @@ class Decoder:
 
     # -- what users call
 
-    def generate(self, prompt: Prompt, *, label: str = "", **settings: Any) -> Generation:
+    def generate(
+        self, prompt: Prompt, *, label: str = "", watch: Callable[[Piece], object] | None = None, **settings: Any
+    ) -> Generation:
         """The finished text and how it came about.
 
         ``prompt`` is text, token ids, or chat messages. ``settings`` are those of ``model.generate``: max_new_tokens,
         do_sample, temperature, top_k, top_p, stop_strings, generation_config, streamer and so on; a ``seed`` has one
-        text, whatever is drafted.
+        text, whatever is drafted. ``watch`` gets every piece as it comes, which is not counted as decoding; the text
+        ends where it returns False.
         """
-        tokens: list[int] = []
-        sources: list[str] = []
-        rounds = []
-        rejected = []
+        pieces: list[Piece] = []
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
+        text = None if watch is None else self._text_stream()
+        seconds = [0.0, 0.0]  # prefill, decoding
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
-        prefilled = ended = began
-        for step in self.run(prepared, self.target, label, seed, streamer):
-            ended = perf_counter()  # here: saving a memory after the text is no decoding
-            if step.round is None:
-                prefilled = ended
-            else:
-                rounds.append(step.round)
-                rejected.append(step.rejected)
-            tokens += step.tokens
-            sources += _sources(step)
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
-        seconds = prefilled - began, ended - prefilled
+        with closing(self.run(prepared, self.target, label, seed, streamer)) as steps:
+            for step in steps:
+                now = perf_counter()  # here: saving a memory after the text is no decoding
+                seconds[bool(pieces)] += now - began
+                began = now
+                pieces.append(_piece(step, text))
+                if watch is not None:
+                    if watch(pieces[-1]) is False:
+                        break
+                    began = perf_counter()
+        if watch is not None and text is not None and (rest := text.end()):
+            watch(Piece(rest, (), (), None))
+        tokens = [token for piece in pieces for token in piece.tokens]
+        sources = [source for piece in pieces for source in piece.sources]
         return Generation(
-            text, tokens, sources, prepared.ids.shape[1], self.finish, *seconds, rounds=rounds, rejected=rejected
+            self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else "",
+            tokens,
+            sources,
+            prepared.ids.shape[1],
+            self.finish or INTERRUPTED,
+            *seconds,
+            rounds=[piece.round for piece in pieces if piece.round is not None],
+            rejected=[piece.rejected for piece in pieces if piece.round is not None],
         )
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""
-        if self.tokenizer is None:
-            raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
+        text = self._text_stream()
         prepared = self.prepare(prompt, settings)
-        text = TextStream(self.tokenizer)
         for step in self.run(prepared, self.target, label, seed):
-            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)), step.round, step.rejected)
+            yield _piece(step, text)
         if rest := text.end():
             yield Piece(rest, (), (), None)
+
+    def _text_stream(self) -> TextStream:
+        if self.tokenizer is None:
+            raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
+        return TextStream(self.tokenizer)
 
     def reset(self) -> None:
         """Forget what policy and drafters learned from texts; a policy with a memory goes back to what was loaded."""
         self._refuse_if_busy()
         self.prompts = Prompts()
-        if hasattr(self.policy, "reset"):
-            self.policy.reset()
+        self.policy.reset()
         if self.memory is not None:
             self.memory.restore()
         for drafter in self.drafters.values():
@@ -220,7 +236,7 @@ class Decoder:
 
     def run(
         self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None, streamer: Any = None
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
         prompt: list[int] = prepared.ids[0].tolist()
         if len(prompt) >= target.limit:
@@ -234,10 +250,10 @@ class Decoder:
             drafter.follow(target)
         if target is self.target:
             target.begin()
-        if self.forget and hasattr(self.policy, "reset"):
+        if self.forget:
             self.policy.reset()
-        wanted = EVERYTHING if self.trace is not None else getattr(self.policy, "uses", EVERYTHING)
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, wanted, self.prompts.features)
+        needs = EVERYTHING if self.trace is not None else self.policy.needs
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features)
         self.finish = ""
         self._busy = True
         played = False
@@ -264,6 +280,11 @@ class Decoder:
         if self.sampling == RESIDUAL:
             return Residual(self.model.device, seed)
         return SharedNoise(target.vocabulary, self.model.device, seed)
+
+
+def _piece(step: Step, text: TextStream | None) -> Piece:
+    shown = text.push(step.tokens) if text is not None else ""
+    return Piece(shown, tuple(step.tokens), tuple(_sources(step)), step.round, step.rejected)
 
 
 def _sources(step: Step) -> list[str]:
