@@ -17,7 +17,6 @@ from test_recording import alike, recorder, tiny
 
 import wager
 from wager.cli import main
-from wager.cli.replay import parse_cost
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import RecordingWriter, Text, Track
 from wager.drafters import Drafter
@@ -29,6 +28,7 @@ from wager.policies.base import ArmPolicy, Option
 from wager.policies.plain import Fixed
 from wager.policies.registry import Entry
 from wager.simulation import CLAIRVOYANT, Replay, RoundCost, VerifyCost, compare, joined, play
+from wager.simulation.costs import parse_cost
 from wager.simulation.replay import quickest
 
 LONGEST = 6

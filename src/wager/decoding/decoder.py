@@ -108,13 +108,13 @@ class Decoder:
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
         text = None if watch is None else self._text_stream()
-        seconds = [0.0, 0.0]  # prefill, decoding
+        prefill = decoding = 0.0  # seconds
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
         with closing(self.run(prepared, self.target, label, seed, streamer)) as steps:
             for step in steps:
                 now = perf_counter()  # here: saving a memory after the text is no decoding
-                seconds[bool(pieces)] += now - began
+                prefill, decoding = (prefill, decoding + now - began) if pieces else (now - began, 0.0)
                 began = now
                 pieces.append(_piece(step, text))
                 if watch is not None:
@@ -131,7 +131,8 @@ class Decoder:
             sources,
             prepared.ids.shape[1],
             self.finish or INTERRUPTED,
-            *seconds,
+            prefill,
+            decoding,
             rounds=[piece.round for piece in pieces if piece.round is not None],
             rejected=[piece.rejected for piece in pieces if piece.round is not None],
         )
