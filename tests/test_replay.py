@@ -519,7 +519,7 @@ def test_explain_tells_what_was_expected_and_what_came(
         (("text.txt",), "not a wager recording"),
         (("binary.gz",), "not a wager recording"),
         (("r.jsonl", "-p", "best"), "unknown policy 'best'"),
-        (("r.jsonl", "--lengths", "2,7"), "at most 6 tokens were recorded; --lengths asks for 7"),
+        (("r.jsonl", "--lengths", "2,7"), "at most 6 tokens were recorded; --lengths names 7"),
         (("r.jsonl", "--lengths", "0,2"), "at least 1"),
         (("r.jsonl", "--lengths", "two"), "whole numbers"),
         (("r.jsonl", "--drafters", "suffix,oracle"), "'oracle' was not recorded in r.jsonl; there are suffix, lookup"),
