@@ -24,7 +24,7 @@ from reproduction.registry import EXPERIMENTS, PAPERS, chosen
 from reproduction.workspace import Workspace
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Model
-from wager.core import kept
+from wager.core import files
 from wager.core.provenance import provenance
 
 COLOURS = {YES: "green", PART: "yellow", NO: "red", UNTRIED: "dim"}
@@ -66,7 +66,7 @@ def command(
         check_writable(doc)
         if not results.is_dir():
             raise ValueError(f"no folder {results} to read results from; pass --results, or run in a checkout")
-        kept.write_text(doc, page(results))
+        files.write_text(doc, page(results))
         return
     if every and names:
         raise ValueError("--all runs every experiment; leave out the names, or --all")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reproduction import costs
-from reproduction.recorded import Pool, Recorded, Totals, fixed, methods, texts_of, totals
+from reproduction.recorded import Pool, Recorded, Totals, methods, texts_of, totals
+from wager.bench.methods import fixed
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
 from wager.policies import build

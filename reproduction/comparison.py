@@ -28,11 +28,11 @@ class Comparison:
     def __init__(self, content: Result) -> None:
         self.cells: dict[str, dict[str, Cell]] = {}
         for row in content["methods"]:
-            name = str(row["method"]).removeprefix("wager ")
+            name = str(row["method"])
             own = {task: _cell(cell) for task, cell in row["tasks"].items()}
             self.cells[name] = {**own, ALL: _cell(row)}
         if str(OFF) not in self.cells:
-            raise ValueError("a result to compare needs plain decoding through wager (wager off) among its methods")
+            raise ValueError("a result to compare needs plain decoding through wager (off) among its methods")
 
     @property
     def tasks(self) -> list[str]:
@@ -82,7 +82,7 @@ class Comparison:
 
 
 def _cell(row: Any) -> Cell:
-    return Cell(float(row["mat"]), float(row.get("steady") or row["ratio"]))
+    return Cell(float(row["mat"]), float(row.get("steady") or row["speedup"]))
 
 
 def _is_arm(name: str) -> bool:

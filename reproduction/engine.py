@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reproduction.perturb import lengthened
-from reproduction.recorded import classifier, fixed
-from wager.core import OFF, Arm
+from reproduction.recorded import classifier
+from wager.core import OFF, Arm, Signal
 
 if TYPE_CHECKING:
     from reproduction.workspace import Workspace
-    from wager.bench.peers import Method
+    from wager.bench.answers import Answer
+    from wager.bench.methods import Method, Target, TextGenerator
     from wager.bench.workloads import Prompt
-    from wager.policies.base import Policy
-
-ROUTER = "router"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +54,22 @@ class Generated:
         )
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        from wager.bench import peers
+        from wager.bench.runs import Run, describe, tokenize
+        from wager.bench.summary import by_method, summarize
 
         model, tokenizer = workspace.loaded()
-        chosen = self._prompts(workspace)
-        methods = self._methods(workspace)
-        asked = [(prompt, prompt.ids(tokenizer, self.prompt, model.device)) for prompt in chosen]
+        asked = tokenize(self._prompts(workspace), tokenizer, self.prompt, model.device)
+        target, methods = self._target(model, tokenizer), self._methods(workspace)
+        generators = [method.make(target, self.arms) for method in methods]
+        run = Run(describe(methods, asked, [str(OFF), *self.arms]))
         total = len(asked) * len(methods)
-        for i, (prompt, name) in enumerate(peers.play(methods, asked, self.tokens, seed=self.seed), 1):
-            workspace.tell(f"{prompt.task}: {name}", i, total)
-        tasks = [prompt.task for prompt in chosen]
-        rows = peers.summarize(methods, tasks)
-        whole = _steady(methods, tasks, None)
-        by_task = {task: _steady(methods, tasks, task) for task in dict.fromkeys(tasks)}
-        for row in rows:
-            row["steady"] = whole[row["method"]]
-            for task, own in row["tasks"].items():
-                own["steady"] = by_task[task][row["method"]]
-        return {"methods": rows, "prompts": len(asked), "rounds": {m.name: _rounds(m, tasks) for m in methods}}
+        for i, (prompt, name) in enumerate(run.play(generators, asked, tokens=self.tokens, seed=self.seed), 1):
+            workspace.tell(f"{prompt.prompt.task}: {name}", i, total)
+        rows = by_method(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=self.seed))
+        rounds = {
+            method.name: [_rounds(p.prompt.task, run.answers[p.id, method.name]) for p in asked] for method in methods
+        }
+        return {"methods": rows, "prompts": len(asked), "rounds": rounds}
 
     def _prompts(self, workspace: Workspace) -> list[Prompt]:
         from wager.bench.workloads import Prompt
@@ -94,101 +89,59 @@ class Generated:
         random.Random(self.seed).shuffle(chosen)
         return chosen
 
+    def _target(self, model: Any, tokenizer: Any) -> Target:
+        from wager.bench.methods import Target
+
+        if not self.temperature:
+            return Target(model, tokenizer, seed=self.seed)
+        settings = {"do_sample": True, "temperature": self.temperature, "top_k": 0}
+        return Target(model, tokenizer, seed=self.seed, sampling="residual", settings=settings)  # the papers' rule
+
     def _methods(self, workspace: Workspace) -> list[Method]:
-        from wager.bench.peers import OURS, wager_method
-        from wager.bench.routing import Routed
-        from wager.decoding.arms import build_drafters
-        from wager.decoding.choosing import RESIDUAL
-        from wager.policies import build
+        from wager.bench.methods import arm_method, policy_method, router_method
 
-        model, tokenizer = workspace.loaded()
-        how: dict[str, Any] = (
-            {"do_sample": True, "temperature": self.temperature, "top_k": 0, "sampling": RESIDUAL}  # the papers' rule
-            if self.temperature
-            else {}
-        )
-        given = [Arm.parse(arm) for arm in self.arms]
-
-        def made(names: Sequence[str], window: int = 0) -> list[Any]:
-            built = list(build_drafters(list(dict.fromkeys(names)), model, tokenizer).values())
-            return [_windowed(drafter, window) for drafter in built] if window else built
-
-        def alone(arm: Arm) -> Policy:
-            """The arm all the time, and its overlap with the target, which a fixed arm need not know."""
-            policy = build(fixed(arm) + (f",tree={arm.tree}" if arm.tree else ""), (OFF, arm))
-            policy.uses = frozenset() if arm.tree else frozenset({"overlap"})
-            return policy
-
-        every = [arm.drafter for arm in given]
-        methods = [wager_method(OURS, model, "off", [], [str(OFF)], **how)]
-        methods += [
-            wager_method(f"wager {arm}", model, alone(arm), made([arm.drafter]), [str(arm)], **how)
-            for arm in given
-            if self.alone is None or str(arm) in self.alone
-        ]
-        methods += [wager_method(f"wager {p}", model, p, made(every), list(self.arms), **how) for p in self.policies]
+        alone = [arm for arm in self.arms if self.alone is None or arm in self.alone]
+        methods = [arm_method(OFF), *(_with_overlap(Arm.parse(arm)) for arm in alone)]
+        methods += [policy_method(policy) for policy in self.policies]
         if self.window:
-            methods += [
-                wager_method(f"wager {p} window", model, p, made(every, self.window), list(self.arms), **how)
-                for p in self.policies
-            ]
-        if self.route:
-            routed, classify = Routed(given), classifier(workspace, self.seed)
-            before: Callable[[list[int]], None] = lambda ids: routed.take(classify(ids))  # noqa: E731
-            methods.append(
-                wager_method(f"wager {ROUTER}", model, routed, made(every), list(self.arms), before=before, **how)
-            )
-        return methods
+            methods += [_windowed(policy, self.window) for policy in self.policies]
+        return [*methods, router_method(classifier(workspace, self.seed))] if self.route else methods
 
 
-def _windowed(drafter: Any, window: int) -> Any:
-    """The same head, which sees the first few and the last so many entries only."""
+def _with_overlap(arm: Arm) -> Method:
+    """The arm all the time, and its overlap with the target, which a fixed arm need not know."""
+    from wager.bench.methods import Method, fixed, wager_generator
+    from wager.policies import build
+
+    def make(target: Target, arms: Sequence[str]) -> TextGenerator:
+        policy = build(fixed(arm), (OFF, arm))
+        policy.needs = frozenset() if arm.tree else frozenset({Signal.OVERLAP})
+        return wager_generator(str(arm), target, policy, [str(arm)])
+
+    return Method(str(arm), "arm", make)
+
+
+def _windowed(policy: str, window: int) -> Method:
+    """A policy over heads that see the first few and the last so many entries only."""
+    from wager.bench.methods import Method, wager_generator
     from wager.drafters.eagle import Eagle
 
-    return Eagle(drafter.head.file.folder, drafter.name, window=window) if isinstance(drafter, Eagle) else drafter
+    name = f"{policy} window"
 
-
-def _rounds(method: Method, tasks: Sequence[str]) -> list[dict[str, Any]]:
-    """Of every answer: its task, and each round's arm, tokens drafted, accepted and emitted, and summed overlap."""
-    return [
-        {
-            "task": task,
-            "rounds": [
-                [str(r.arm), r.drafted, r.accepted, r.emitted, round(sum(r.overlap), 4) if r.overlap else None]
-                for r in answer.rounds
-            ],
-        }
-        for task, answer in zip(tasks, method.answers, strict=True)
-    ]
-
-
-def _steady(methods: Sequence[Method], tasks: Sequence[str], only: str | None) -> dict[str, float]:
-    """Tokens a second over plain decoding's, every round counted as the run's median of its kind; of one task or all.
-
-    As `wager.bench.peers.steady`, but medians are of all tasks where only one is asked about.
-    """
-    verify: dict[Any, list[float]] = {}
-    draft: dict[Any, list[float]] = {}
-    own: dict[str, list[float]] = {}
-    for method in methods:
-        for answer in method.answers:
-            if answer.rounds:
-                own.setdefault(method.name, []).append(answer.own / len(answer.rounds))
-            for r in answer.rounds:
-                verify.setdefault(r.drafted, []).append(r.verify_seconds)
-                draft.setdefault((method.name, r.arm.drafter, r.drafted), []).append(r.draft_seconds + r.lag_seconds)
-    verifying = {k: statistics.median(v) for k, v in verify.items()}
-    drafting = {k: statistics.median(v) for k, v in draft.items()}
-    speeds: dict[str, float] = {}
-    for method in methods:
-        rounds = [
-            r
-            for task, answer in zip(tasks, method.answers, strict=True)
-            if only is None or task == only
-            for r in answer.rounds
+    def make(target: Target, arms: Sequence[str]) -> TextGenerator:
+        drafters = [
+            Eagle(d.head.file.folder, d.name, window=window) if isinstance(d, Eagle) else d
+            for d in target.drafters(arms)
         ]
-        each = statistics.median(own.get(method.name, [0.0]))
-        seconds = sum(verifying[r.drafted] + drafting[method.name, r.arm.drafter, r.drafted] + each for r in rounds)
-        speeds[method.name] = sum(r.emitted for r in rounds) / seconds if seconds else 0.0
-    plain = speeds[methods[0].name]
-    return {name: round(speed / plain, 4) if plain else 1.0 for name, speed in speeds.items()}
+        return wager_generator(name, target, policy, arms, drafters=drafters)
+
+    return Method(name, "policy", make)
+
+
+def _rounds(task: str, answer: Answer) -> dict[str, Any]:
+    """Of an answer: its task, and each round's arm, tokens drafted, accepted and emitted, and summed overlap."""
+    rounds = [
+        [str(r.arm), r.drafted, r.accepted, r.emitted, round(sum(r.overlap), 4) if r.overlap else None]
+        for r in answer.rounds
+    ]
+    return {"task": task, "rounds": rounds}

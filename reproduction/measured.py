@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from reproduction.recorded import fixed
+from wager.bench.methods import fixed
 from wager.core import OFF, Arm
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Memory:
         return f"wager bench memory, with {self.alone} alone and with policies over {','.join(self.others)} too"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        from wager.bench.peers import wager_method
+        from wager.bench.methods import Target, wager_generator
         from wager.decoding.arms import build_drafters
 
         model, tokenizer = workspace.loaded()
@@ -43,16 +43,17 @@ class Memory:
         found: dict[str, dict[str, float]] = {}
         plans: list[tuple[str, str, list[Arm]]] = [(self.alone, fixed(arms[0]), arms[:1])]
         plans += [(policy, policy, arms) for policy in self.policies]
-        method = wager_method("warm", model, "off", [], [str(OFF)])
+        shared = Target(model, tokenizer)
+        generator = wager_generator("warm", shared, "off", [str(OFF)])
         for ids in asked[:2]:
-            method.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
+            generator.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
         for i, (name, spec, own) in enumerate(plans):
             workspace.tell(name, i, len(plans))
             before = _reset(model)
             drafters = list(build_drafters([arm.drafter for arm in own], model, tokenizer).values())
             head = sum(_weights(drafter) for drafter in drafters)
-            method = wager_method(name, model, spec, drafters, [str(arm) for arm in own])
-            answers = [method.run(ids, self.tokens) for ids in asked]
+            generator = wager_generator(name, shared, spec, [str(arm) for arm in own], drafters=drafters)
+            answers = [generator.run(ids, self.tokens) for ids in asked]
             rounds = [r for answer in answers for r in answer.rounds]
             steps = sum(r.drafted for r in rounds if r.arm.drafter == arms[0].drafter)
             held = _held(model)
@@ -61,7 +62,7 @@ class Memory:
                 "grown": held - before,
                 "read": (target * len(rounds) + head * steps) / sum(len(a.tokens) for a in answers),
             }
-            del method, drafters, answers
+            del generator, drafters, answers
         return {"methods": found, "target": target, "device": str(model.device)}
 
 

@@ -197,11 +197,7 @@ def _shares(content: Result) -> dict[str, float]:
     best = {task: table.best(table.arms, task, by="mat") for task in table.tasks}
     found = {}
     for name in (UCB, BE, EXP3, HALVING):
-        played = [
-            float(r[0] == best[answer["task"]])
-            for answer in content["rounds"][f"wager {name}"]
-            for r in answer["rounds"]
-        ]
+        played = [float(r[0] == best[answer["task"]]) for answer in content["rounds"][name] for r in answer["rounds"]]
         found[name] = halves([played])["late"]
     return found
 

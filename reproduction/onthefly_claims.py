@@ -296,6 +296,6 @@ def _accepted(content: Result) -> dict[str, float]:
     """Share of the drafted tokens that were accepted, where rounds were kept."""
     found = {}
     for policy in WAYS if "rounds" in content else ():
-        rounds = [r for answer in content["rounds"][f"wager {policy}"] for r in answer["rounds"]]
+        rounds = [r for answer in content["rounds"][policy] for r in answer["rounds"]]
         found[policy] = sum(r[2] for r in rounds) / max(1, sum(r[1] for r in rounds))
     return found

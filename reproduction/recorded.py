@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from reproduction import costs
+from wager.bench.methods import fixed
 from wager.core import OFF, Arm
 from wager.core.recording import Text, Track
 from wager.simulation import Replay, RoundCost, play
@@ -186,7 +187,7 @@ def methods(found: dict[str, list[Totals]]) -> list[dict[str, Any]]:
         base = [sum(run[label][i] for run in plain for label in labels) for i in range(3)]
         return {
             "mat": round(tokens / rounds, 4),
-            "ratio": round((tokens / seconds) / (base[0] / base[2]), 4),
+            "speedup": round((tokens / seconds) / (base[0] / base[2]), 4),
         }
 
     rows = []
@@ -194,13 +195,8 @@ def methods(found: dict[str, list[Totals]]) -> list[dict[str, Any]]:
         labels = list(own[0])
         whole = cell(own, labels)
         tasks = {label: cell(own, [label]) for label in labels}
-        rows.append({"method": f"wager {name}", **whole, "steady": whole["ratio"], "tasks": tasks})
+        rows.append({"method": name, **whole, "steady": whole["speedup"], "tasks": tasks})
     return rows
-
-
-def fixed(arm: Arm) -> str:
-    """The policy that always plays an arm."""
-    return f"fixed:drafter={arm.drafter},length={arm.length}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wager.core import Arm
+from wager.bench.methods import fixed
 from wager.simulation import Costs, Drafter, Run, Serving, Stream, VerifyCost, load_trace, play
 from wager.simulation.experiment import even_marks
 from wager.simulation.serving import DRAFTER, Arrival
@@ -68,7 +68,7 @@ class Served:
         specs = dict.fromkeys(self.policies)
         names = {policy: policy for policy in specs}
         if self.alone:
-            names = {**{str(arm): _fixed(arm) for arm in scenario.arms}, **names}
+            names = {**{str(arm): fixed(arm) for arm in scenario.arms}, **names}
         marks = even_marks(self.tokens, 40)
         found = {}
         for i, (name, spec) in enumerate(names.items()):
@@ -85,10 +85,6 @@ class Served:
                 "curve": [float(np.mean([run.curve[k][1] for run in runs])) for k in range(len(marks))],
             }
         return {"methods": found, "marks": list(marks), "load": list(load), "trace": len(trace)}
-
-
-def _fixed(arm: Arm) -> str:
-    return f"fixed:drafter={arm.drafter},length={arm.length}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from reproduction.perturb import rephrased
 from wager.bench import workloads
 from wager.bench.workloads import KIND, MIXED, Prompt
-from wager.core import kept
+from wager.core import files
 
 Result = Mapping[str, Any]  # what a run gives, as JSON
 Tell = Callable[[str, int, int], None]  # what is being done, how many of how many
@@ -63,7 +63,7 @@ class Workspace:
             found = json.loads(json.dumps(run(self)))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_text(path, json.dumps(found))
+                files.write_text(path, json.dumps(found))
         self.done[name] = found
         return found
 

@@ -117,7 +117,7 @@ def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoder(model: Any, folder: Path, policy: str = "random", arms: Sequence[str] = ARMS) -> wager.Decoder:
-    drafters = [Eagle(folder), DraftModel(heads.tiny(1)), Suffix(engine="own"), PromptLookup(shortest=1)]
+    drafters = [Eagle(folder), DraftModel(heads.tiny(1)), Suffix(), PromptLookup(shortest=1)]
     return wager.Decoder(model, drafters=drafters, policy=policy, arms=list(arms), seed=3)
 
 
@@ -287,7 +287,7 @@ def test_an_output_head_may_have_fewer_tokens_than_the_embedding(model: Any, fol
     table = torch.nn.Embedding(heads.VOCABULARY + 8, model.config.hidden_size)
     table.weight.data[: heads.VOCABULARY] = model.get_input_embeddings().weight.data
     wide.set_input_embeddings(table)
-    made = wager.Decoder(wide, drafters=[Suffix(engine="own"), DraftModel(heads.tiny(1))], policy="random", seed=3)
+    made = wager.Decoder(wide, drafters=[Suffix(), DraftModel(heads.tiny(1))], policy="random", seed=3)
     for seed in range(3):
         assert written(made, seed)[0] == written(decoder(model, folder, "off", ["off"]), seed)[0]
 

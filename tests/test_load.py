@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import default_sigint, wait_until
 
 from wager.bench import load, workloads
 from wager.bench.arrivals import Closed, Conversation, Open, conversations, poisson, traced
@@ -128,9 +129,11 @@ def server() -> Iterator[Server]:
     def work() -> None:
         loop.create_task(listen())
         loop.run_forever()
-        for task in asyncio.all_tasks(loop):
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.01))
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
         loop.close()
 
     thread = threading.Thread(target=work)
@@ -441,10 +444,9 @@ def test_ctrl_c_reports_what_was_measured(server: Server, prompts: str, tmp_path
     process = subprocess.Popen(
         [sys.executable, "-c", code, "bench", "serve", "--url", server.url, "--prompts", prompts, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=default_sigint,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while len(server.bodies) < 6 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(server.bodies) >= 6 or process.poll() is not None, "the server got no six requests")
     process.send_signal(signal.SIGINT)
     printed, complained = process.communicate(timeout=60)
     assert process.returncode == 130

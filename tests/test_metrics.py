@@ -110,7 +110,7 @@ def test_another_process_reads_the_exact_values_also_of_two_meters(tmp_path: Pat
 
 
 def test_the_end_of_a_burst_is_exported_without_another_step(tmp_path: Path) -> None:
-    done = run(WRITE + "time.sleep(0.6)", tmp_path)
+    done = run(WRITE + "while not second._flushed.pulls: time.sleep(0.01)", tmp_path)
     assert done.returncode == 0, done.stderr
     assert read(tmp_path)["wager_pulls_total", frozenset({("arm", "suffix:4")})] == 31
 

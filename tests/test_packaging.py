@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(built: tuple[Path, P
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = [path for path in (ROOT / "src/wager").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert inside == {str(PurePosixPath(path.relative_to(ROOT / "src"))) for path in files}
-    assert "wager/py.typed" in inside
+    assert {"wager/py.typed", "wager/report/templates/page.html", "wager/report/templates/style.css"} <= inside
     assert wheel.stat().st_size < SMALL
     assert wheel.name == f"wager-{wager.__version__}-py3-none-any.whl"
 
@@ -123,7 +123,7 @@ def test_no_requirement_is_missing() -> None:
     """Every import of another package is declared, as a requirement or as an extra."""
     wanted = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
     declared = {re.split(r"[\[<>=!~; ]", one)[0].lower().replace("_", "-") for one in wanted}
-    optional = {"arctic-inference", "triton"}  # used where they happen to be; triton comes with torch on a GPU
+    optional = {"triton"}  # comes with torch on a GPU
     providers = packages_distributions()
     for path in (ROOT / "src").rglob("*.py"):
         for name in imported(path):

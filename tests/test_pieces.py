@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from letters import Letters, writer
 
-from wager.bench.peers import fixed
+from wager.bench.methods import fixed
 from wager.cli import main
 from wager.core import OFF, Arm, Round
 from wager.decoding.decoder import Decoder

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from rich.console import Console, RenderableType
+from waiting import default_sigint
 
 from wager.cli import top
 
@@ -276,7 +277,8 @@ def test_the_live_view_outlives_its_server_and_ends_cleanly_with_control_c() -> 
 
     with serving(Server()) as server:
         command = [*COMMAND, server.address, "--interval", "0.1"]
-        live = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env={**ENV, "TERM": "xterm"})
+        env = {**ENV, "TERM": "xterm"}
+        live = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=env, preexec_fn=default_sigint)
         os.close(theirs)
         wait_for("75% (75%)")
     wait_for("Connection refused")

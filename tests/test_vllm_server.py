@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, sleep
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ openai = pytest.importorskip("openai", reason="the OpenAI client is not installe
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
+from waiting import wait_until  # noqa: E402
 
 from wager.bench.reference import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
@@ -100,6 +101,10 @@ def counters(server: Server) -> dict[str, float]:
     return total
 
 
+def idle(server: Server) -> bool:
+    return counters(server)["vllm:num_requests_running"] == 0
+
+
 def played(server: Server) -> set[str]:
     """The arms that were played."""
     families = text_string_to_metric_families(server.metrics())
@@ -125,15 +130,16 @@ def test_greedy_texts_are_those_of_the_server_without_speculation(
         texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, prompts))
     wrong = [i for i, text in enumerate(texts) if expected[i].differs(text)]
     assert not wrong, [(texts[i], expected[i].text) for i in wrong]
-    sleep(1.5)  # counts are written once a second
-    after = counters(server)
     # The default decides by itself whether drafting pays, and in a crowd it need not; random always drafts sometimes.
     free = request.node.callspec.params["server"] == "default" and concurrency > 1
     name = "wager_pulls_total" if free else "wager_accepted_tokens_total"
-    assert after[name] > before.get(name, 0), f"{name} did not grow, so nothing was shown"
+    wait_until(
+        lambda: counters(server).get(name, 0) > before.get(name, 0), f"{name} did not grow, so nothing was shown"
+    )
     wanted = settings(server)
     if wanted.hook == SCHEDULER and concurrency == 1:  # by far enough steps for each to have had its turn
-        assert played(server) == {str(arm) for arm in wanted.arms}, "off and every length"
+        arms = {str(arm) for arm in wanted.arms}
+        wait_until(lambda: played(server) == arms, "off and every length were not all played")
 
 
 def test_a_changed_text_would_be_seen(expected: list[Reference]) -> None:
@@ -164,19 +170,18 @@ def test_an_aborted_request_leaves_nothing_behind(expected: list[Reference], ser
         if n == 3:
             break
     stream.close()
-    ends = monotonic() + 30
-    while counters(server)["vllm:num_requests_running"] > 0:
-        assert monotonic() < ends, "the aborted request is still running"
-        sleep(0.2)
+    wait_until(lambda: idle(server), "the aborted request is still running")
     assert not expected[1].differs(ask(server, PROMPTS[1]).choices[0].message.content)
 
 
 def test_a_request_can_turn_speculation_off(expected: list[Reference], server: Server) -> None:
-    sleep(1.5)
-    before = counters(server)["vllm:spec_decode_num_draft_tokens_total"]
+    wait_until(lambda: idle(server), "a request of an earlier test is still running")
+    before = counters(server)
     answer = ask(server, PROMPTS[0], extra_body={"vllm_xargs": {"wager_max_length": 0}})
     assert not expected[0].differs(answer.choices[0].message.content)
-    assert counters(server)["vllm:spec_decode_num_draft_tokens_total"] == before
+    wait_until(lambda: idle(server), "the request is still counted as running")
+    name = "vllm:spec_decode_num_draft_tokens_total"
+    assert counters(server)[name] == before[name]
 
 
 def test_sampled_tokens_are_likely_ones_and_greedy_texts_beside_them_stay(
@@ -200,8 +205,13 @@ def test_sampled_tokens_are_likely_ones_and_greedy_texts_beside_them_stay(
 
 
 def test_the_metrics_add_up_and_top_shows_them(server: Server) -> None:
+    before = counters(server)
     ask(server, PROMPTS[7])
-    sleep(1.5)
+    grown = ("wager_pulls_total", "wager_steps_total")  # the first and the last of what is written once a second
+    wait_until(
+        lambda: all(now > before.get(name, 0) for name, now in counters(server).items() if name in grown),
+        f"{grown} did not both grow",
+    )
     found = counters(server)
     assert found["wager_accepted_tokens_total"] <= found["wager_drafted_tokens_total"]
     assert found["wager_emitted_tokens_total"] >= found["wager_pulls_total"] > 0
@@ -214,11 +224,23 @@ def test_the_metrics_add_up_and_top_shows_them(server: Server) -> None:
 
 
 def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) -> None:
+    state, killed = folder / f"{server.log.stem}.json", Event()
+
+    def keep_asking(prompt: str) -> None:  # steps are what makes the server save
+        while not killed.is_set():
+            ask(server, prompt)
+
+    def written() -> int:
+        return state.stat().st_mtime_ns if state.exists() else 0
+
+    before = written()
     with ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(ask, server, prompt) for prompt in PROMPTS[:4]]
-        sleep(11)  # one saving at least
-        state = next(path for path in folder.glob("*.json") if path.stem in server.log.stem)
-        server.kill()
+        running = [pool.submit(keep_asking, prompt) for prompt in PROMPTS[:4]]
+        try:
+            wait_until(lambda: written() > before, "the state was not saved")
+        finally:
+            killed.set()
+            server.kill()
         for answer in running:
             answer.exception()
     content = json.loads(state.read_text())

@@ -104,10 +104,10 @@ def test_state_survives_and_is_never_half_written(tmp_path: Path, monkeypatch: p
     path = tmp_path / "state.json"
     assert not state.load(path, policy)
     policy.last = 3  # type: ignore[attr-defined]
-    state.save(path, policy.state())
+    state.save(path, policy.state_dict())
     other = settings.build_policy()
     assert state.load(path, other)
-    assert other.state() == policy.state()
+    assert other.state_dict() == policy.state_dict()
 
     def fails(*_: Any) -> None:
         raise OSError("disk full")
@@ -231,6 +231,44 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
     assert ended.value.code == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in error
+
+
+def test_on_a_gpu_the_default_is_vllms_ngram_with_graphs_for_every_length(
+    smollm2_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import launch
+
+    assert Settings.of(launch.engine_args(smollm2_folder)["additional_config"]).names == ("suffix", "prompt-lookup")
+    monkeypatch.setattr(launch, "on_cpu", lambda: False)
+    made = launch.engine_args(smollm2_folder, max_num_seqs=128, max_length=4)
+    assert Settings.of(made["additional_config"]).names == ("ngram",)
+    speculative = made["speculative_config"]
+    assert speculative["method"] == "ngram_gpu"  # under the name "ngram" vLLM turns asynchronous scheduling off
+    named = {length for _, _, length in speculative["num_speculative_tokens_per_batch_size"]}
+    assert named == {0, 1, 2, 3, 4}
+    assert max(made["cudagraph_capture_sizes"]) == 128 * 5
+    for own in (
+        {"cudagraph_capture_sizes": [1, 2]},
+        {"compilation_config": {"cudagraph_mode": "NONE"}},
+        {"compilation_config": {"max_cudagraph_capture_size": 64}},
+        {"enforce_eager": True},
+    ):
+        kept = launch.engine_args(smollm2_folder, **own)
+        assert kept.get("cudagraph_capture_sizes") == own.get("cudagraph_capture_sizes")
+
+
+@pytest.mark.parametrize(("requests", "longest"), [(1, 1), (7, 3), (128, 4), (256, 5), (256, 32)])
+def test_every_step_of_every_length_has_a_graph_hardly_larger_than_itself(requests: int, longest: int) -> None:
+    from wager.vllm.launch import capture_sizes
+
+    sizes = capture_sizes(requests, longest)
+    assert sizes == sorted(set(sizes))
+    for length in range(longest + 1):
+        for count in range(1, requests + 1):
+            tokens = count * (1 + length)
+            fits = next(size for size in sizes if size >= tokens)
+            assert fits <= max(tokens + 8, 1.25 * tokens)
 
 
 @pytest.fixture

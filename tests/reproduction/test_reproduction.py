@@ -50,8 +50,8 @@ def board(speeds: dict[str, dict[str, float]]) -> dict[str, Any]:
     rows = []
     for method, tasks in {"off": dict.fromkeys(next(iter(speeds.values())), 1.0), **speeds}.items():
         mean = sum(tasks.values()) / len(tasks)
-        cells = {task: {"ratio": x, "mat": x} for task, x in tasks.items()}
-        rows.append({"method": f"wager {method}", "ratio": mean, "steady": mean, "mat": mean, "tasks": cells})
+        cells = {task: {"speedup": x, "mat": x} for task, x in tasks.items()}
+        rows.append({"method": method, "speedup": mean, "steady": mean, "mat": mean, "tasks": cells})
     return {"methods": rows}
 
 
@@ -160,8 +160,8 @@ def test_a_result_without_what_a_claim_needs_is_refused() -> None:
         metasd_claims.mixed(board({"eagle:ofa:4": {"qa": 1.5}}))
     with pytest.raises(ValueError, match="eagle:ofa"):
         metasd_claims.selection(board({"meta-ucb": {"qa": 1.5}}), "eagle")
-    with pytest.raises(ValueError, match="wager off"):
-        Comparison({"methods": [{"method": "wager auto", "ratio": 1, "mat": 1, "tasks": {}}]})
+    with pytest.raises(ValueError, match=r"plain decoding through wager \(off\)"):
+        Comparison({"methods": [{"method": "auto", "speedup": 1, "mat": 1, "tasks": {}}]})
     with pytest.raises(ValueError, match="trees"):
         onthefly_claims.check_trees(board({"analytical": {"qa": 1.5}}))
 
@@ -422,7 +422,7 @@ def test_real_rounds_are_kept_with_their_arms_and_judged(monkeypatch: pytest.Mon
     made = Comparison(result)
     assert list(made.cells) == ["off", "suffix:2", "ucbspec", "router"]
     assert made.tasks in (["qa", "humaneval"], ["humaneval", "qa"])
-    answers = result["rounds"]["wager ucbspec"]
+    answers = result["rounds"]["ucbspec"]
     assert {answer["task"] for answer in answers} == {"qa", "humaneval"}
     for answer in answers:
         assert sum(r[3] for r in answer["rounds"]) == 23  # the first token comes with the prompt's own forward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -60,6 +60,16 @@ def off_against_plain(
         if repeat:  # the first warms up
             pairs.append(((between - began) / len(theirs), (ended - between) / len(ours)))
     return pairs
+
+
+def widths(taken: Mapping[str, Mapping[int, Sequence[float]]]) -> list[dict[str, Any]]:
+    """For every width the spread of each runner's seconds, and wager's median over that of its width 1."""
+    found = []
+    for width in next(iter(taken.values())):
+        spreads = {name: spread(times[width]) for name, times in taken.items()}
+        one = spread(taken["wager"][1])["median"]
+        found.append({"width": width, "seconds": spreads, "to_width_1": spreads["wager"]["median"] / one})
+    return found
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -55,7 +55,7 @@ def round_costs(recorder: Recorder) -> dict[str, Any]:
     models = {
         name: _timed(runner, (1, 1 + CAUGHT_UP))
         for name, drafter in drafters.items()
-        if (runner := getattr(drafter, "runner", None)) is not None
+        if (runner := drafter.runner) is not None
     }
     return {
         "verify": [[width, seconds] for width, seconds in verify.items()],

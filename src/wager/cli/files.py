@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from wager.core import kept
+from wager.core import files
 from wager.core.provenance import provenance
 
 __all__ = ["check_writable", "data_file", "provenance", "write_json"]
@@ -38,4 +38,4 @@ def check_new(path: Path, what: str) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
     text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
-    kept.write_text(path, text)
+    files.write_text(path, text)

@@ -174,7 +174,7 @@ def _print_json(session: Session, made: Made) -> None:
         **provenance(),
         **session.options.described(),
         "remembered": session.remembered,
-        "drafter_bytes": {name: getattr(d, "memory", 0) for name, d in session.decoder.drafters.items()},
+        "drafter_bytes": {name: d.memory for name, d in session.decoder.drafters.items()},
         "seed": made.seed,
         "text": made.text.text,
         "tokens": made.text.tokens,

@@ -10,21 +10,25 @@ import sys
 import tempfile
 from argparse import Namespace
 from copy import copy
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wager.vllm import versions
-from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
+from wager.vllm.settings import DRAFTERS, GPU_DRAFTERS, MAX_LENGTH, POLICY, Settings, default_drafters
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
 
 # Arguments of vLLM's that wager looks at or adds to.
 KNOWN = (
     "additional_config",
+    "compilation_config",
+    "cudagraph_capture_sizes",
     "data_parallel_size",
     "dtype",
+    "enforce_eager",
     "kv_cache_memory_bytes",
+    "max_cudagraph_capture_size",
     "max_num_seqs",
     "pipeline_parallel_size",
     "scheduler_cls",
@@ -51,7 +55,7 @@ def command(
             "Run by vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or "
             "draft:NAME for one that lies ready for the model.",
             rich_help_panel=_WAGER,
-            show_default=",".join(DRAFTERS),
+            show_default=f"{','.join(DRAFTERS)} on a CPU, {','.join(GPU_DRAFTERS)} on a GPU",
         ),
     ] = None,
     max_length: Annotated[
@@ -108,9 +112,13 @@ def command(
     """
     if model.startswith("-"):
         raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
-    names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds)
     versions.check()
+    if not drafter:
+        from wager.vllm.launch import on_cpu
+
+        drafter = list(default_drafters(on_cpu=on_cpu()))
+    names = tuple(name.strip() for given in drafter for name in given.split(","))
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds)
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
@@ -142,11 +150,18 @@ def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namesp
     for key, value in made.items():
         setattr(parsed, "model_tag" if key == "model" else key, value)
         if key != "model" and value != known.get(key):
-            ours += ["--" + key.replace("_", "-"), json.dumps(value) if isinstance(value, dict) else str(value)]
+            ours += ["--" + key.replace("_", "-"), *_written(value)]
     if made["model"] != model and not parsed.served_model_name:
         parsed.served_model_name = [model]
         ours += ["--served-model-name", model]
     return parsed, [made["model"], *given, *ours]
+
+
+def _written(value: Any) -> list[str]:
+    """A value as words of a command line."""
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def _check(parsed: Namespace) -> list[str]:

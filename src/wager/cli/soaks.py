@@ -60,8 +60,8 @@ def identity(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=TASKS, count=count)
+    from wager.bench.draft_models import truncated
     from wager.bench.engine import described
-    from wager.bench.peers import truncated
     from wager.bench.soak import check_texts
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wager.core import Arm, Hint, Tree
 
 if TYPE_CHECKING:
     import torch
 
+    from wager.drafters.datastore import Datastore
     from wager.models.runner import Runner
 
 NO_HINT = Hint()
@@ -73,8 +74,11 @@ class Drafter(ABC):
     """Proposes tokens for one stream of text; what it keeps from one request to the next is its own affair."""
 
     name: str  # as in an arm
-    cheap: ClassVar[bool] = True  # microseconds: asked in every round, for its hint and for what it would have got
+    cheap: ClassVar[bool] = True  # microseconds: proposes in every round, for its hint and for what would be accepted
     trees: ClassVar[bool] = False  # whether it can propose trees
+    servable: ClassVar[bool] = False  # whether a server can run it, one for every request: ``share`` gives those
+    datastore: Datastore | None = None  # the corpus it reads, if any
+    runner: Any = None  # runs the model it drafts with, if that is a whole one
 
     @abstractmethod
     def begin(self, prompt: Sequence[int]) -> None:
@@ -116,8 +120,13 @@ class Drafter(ABC):
         """Tokens it must catch up on before it can draft."""
         return 0
 
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache."""
+        return 0
 
-def in_common(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
+
+def drafter_agreement(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
     """For every drafter and every other: how many tokens, from the first, both propose."""
     found: dict[str, dict[str, int]] = {name: {} for name in proposals}
     names = list(proposals)

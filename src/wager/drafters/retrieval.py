@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from wager.core import Hint, Tree
 from wager.drafters.base import Draft, Drafter, Sampler
-from wager.drafters.branches import grow
 from wager.drafters.datastore import DEPTH, Datastore
+from wager.drafters.token_tree import grow
 
 # Continuations with how often each occurs, the nearest token last, and where in them the next token stands.
 _Place = tuple[dict[bytes, int], int]
@@ -24,6 +24,7 @@ class Retrieval(Drafter):
     # the continuations merged: as many of their most frequent tokens as it has nodes.
 
     trees: ClassVar[bool] = True
+    servable: ClassVar[bool] = True
 
     def __init__(
         self, datastore: Datastore | Path | str, *, shortest: int = 2, look: int = 32, name: str = "retrieval"

@@ -60,7 +60,7 @@ class Together(Drafter):
     @property
     def memory(self) -> int:
         """Bytes of all of them."""
-        return sum(getattr(drafter, "memory", 0) for drafter in self.drafters)
+        return sum(drafter.memory for drafter in self.drafters)
 
     def propose(self, length: int, sample: Sampler | None = None) -> Draft:
         """The longest of their chains; the others would be lost."""

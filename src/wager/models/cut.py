@@ -6,9 +6,8 @@ import weakref
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
-from wager.models import packed
+from wager.models import calibration, packed
 from wager.models.runner import Runner
 
 
@@ -18,33 +17,23 @@ class Cut:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
         self.ids = ids.to(weight.device)  # (rows,)
         self.rows = weight[self.ids]  # (rows, hidden)
-        self.bias = None if bias is None else bias[self.ids]
-        self.wide: packed.Product | None = None  # for several entries at once, where that is faster
-        self.use_wide = [False] * (packed.WIDTHS[-1] + 1)
-        if weight.device.type == "cpu" and weight.dtype == torch.float32 and packed.available():
-            self._pack()
-
-    def _pack(self) -> None:
-        try:
-            wide = packed.pack(self.rows, self.bias)
-        except RuntimeError:  # a processor this build's kernels do not cover
-            return
-        x = {width: self.rows.new_zeros(width, self.rows.shape[1]) for width in packed.WIDTHS}
-        self.use_wide = packed.faster(
-            lambda width: linear(x[width], self.rows, self.bias), lambda width: wide(x[width])
-        )
-        self.wide = wide if any(self.use_wide) else None
+        self.weight = packed.Weight((self.rows, None if bias is None else bias[self.ids]))
+        self.products = {packed.PLAIN: packed.product(self.weight)}
+        self.ways = [packed.PLAIN] * len(calibration.WIDTHS)
+        if packed.usable(self.rows):
+            self.ways = calibration.of_product("pruned lm_head", self.weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(width, hidden) to logits (width, rows)."""
-        if self.wide is not None and self.use_wide[min(len(x), packed.WIDTHS[-1])]:
-            return self.wide(x)
-        return linear(x, self.rows, self.bias)
+        way = calibration.way_at(self.ways, len(x))
+        if way not in self.products:
+            self.products[way] = packed.product(self.weight, way)
+        return self.products[way](x)
 
     @property
     def memory(self) -> int:
         """Bytes of its rows."""
-        return self.rows.nbytes * (1 if self.wide is None else 2)
+        return self.rows.nbytes + self.weight.nbytes
 
 
 _CUTS: weakref.WeakValueDictionary[tuple[Any, ...], Cut] = weakref.WeakValueDictionary()

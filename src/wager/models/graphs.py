@@ -80,7 +80,7 @@ class Graphs(Lean):
                 self.features[start : start + width] = captured.final[:width]
         self.before, self.length = start, start + width
         if captured.logits is None:
-            return self._logits(captured.final[width - keep : width])
+            return self.weights.logits(captured.final[width - keep : width])
         return captured.logits[width - keep : width]
 
     def _capture(self, width: int) -> Captured:
@@ -119,7 +119,7 @@ class Graphs(Lean):
             )
             delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
         final = kernels.norm(x, self.weights.final, self.eps, delta)
-        return final, self._logits(final) if width <= WIDTHS[-1] else None
+        return final, self.weights.logits(final) if width <= WIDTHS[-1] else None
 
     def _scratch(self, width: int) -> torch.Tensor:
         rows = kernels.rows_for(self.heads // self.groups * width)

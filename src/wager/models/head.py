@@ -22,7 +22,7 @@ from wager.models.cut import Cut, cut
 from wager.models.dynamic_tree import Branches, choose, grow
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.head_file import HeadFile, read
-from wager.models.lean import NARROW, attend_wide
+from wager.models.lean import attend
 from wager.models.runner import CHUNK, Runner
 
 __all__ = ["Head", "fingerprint"]
@@ -321,17 +321,7 @@ class Head:
         else:
             self.cache.index_copy_(1, at, fresh)
         keys, values = self.cache[:groups, :end], self.cache[groups:, :end]  # (groups, end, head size)
-        q = turned[:, :heads].transpose(0, 1)
-        if width > NARROW:
-            return attend_wide(q, keys, values, mask, self.scale)
-        # The heads of a group share its keys: stacked as rows, they are one product a group.
-        q = q.reshape(groups, -1, size)  # (groups, heads / groups * width, head size)
-        if mask is None:
-            scores = torch.baddbmm(self.nothing, q, keys.transpose(1, 2), beta=0, alpha=self.scale)
-        else:
-            scores = torch.baddbmm(mask.repeat(heads // groups, 1), q, keys.transpose(1, 2), alpha=self.scale)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
-        return torch.bmm(weights, values).view(heads, width, size).transpose(0, 1).reshape(width, heads * size)
+        return attend(turned[:, :heads].transpose(0, 1), keys, values, mask, self.scale)
 
     # -- what it takes
 

@@ -16,7 +16,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
 
-from wager.models import packed
 from wager.models.runner import Runner, ancestry, seen
 from wager.models.shaped import Layer, shaped
 
@@ -101,13 +100,7 @@ class Lean(Runner):
 
     @torch.inference_mode()
     def project(self, x: torch.Tensor) -> torch.Tensor:
-        return self._logits(x)
-
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        weights = self.weights
-        if weights.packed_head is not None and weights.use_packed_head[min(len(x), packed.WIDTHS[-1])]:
-            return weights.packed_head(x)
-        return weights.plain_head(x)
+        return self.weights.logits(x)
 
     # -- forward
 
@@ -117,7 +110,6 @@ class Lean(Runner):
         end = start + width
         self._reserve(end)
         weights = self.weights
-        use_packed = weights.use_packed[min(width, packed.WIDTHS[-1])]
         if parents is None:
             cos, sin = self._turns(self.cos[start:end], self.sin[start:end])
             mask = self._mask(width, start)
@@ -127,8 +119,7 @@ class Lean(Runner):
             cos, sin = self._turns(self.cos[at], self.sin[at])
             mask = self._mask(width, start, seen(words, self.device))
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
-        for layer, cache in zip(weights.layers, self.cache, strict=True):
-            by = layer.packed if use_packed and layer.packed else layer.plain
+        for layer, by, cache in zip(weights.layers, weights.products(width), self.cache, strict=True):
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
             x = by.out(self._attend(qkv, layer, cache, cos, sin, mask), x)
             x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
@@ -136,8 +127,8 @@ class Lean(Runner):
         if self.watched:
             x = rms_norm(x, (self.hidden,), weights.final, self.eps)
             self.features[start:end] = x
-            return self._logits(x[-keep:])
-        return self._logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
+            return self.weights.logits(x[-keep:])
+        return self.weights.logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
 
     def _turns(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rotation of every head, (width, heads + 2 groups, head), so that one step serves a whole layer.
@@ -156,14 +147,9 @@ class Lean(Runner):
         """
         if width == 1:
             return None
-        end = start + width
         mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device)
         mask = mask.triu_(1) if tree is None else mask.masked_fill_(tree, 0)
-        mask = torch.cat((mask.new_zeros(width, start), mask), dim=1)
-        if width > NARROW:
-            return mask
-        share = self.heads // self.groups
-        return mask.expand(share, width, end).reshape(1, share * width, end).expand(self.groups, -1, -1).contiguous()
+        return torch.cat((mask.new_zeros(width, start), mask), dim=1)
 
     def _attend(
         self,
@@ -185,19 +171,29 @@ class Lean(Runner):
         qkv = torch.addcmul(qkv * cos, qkv.roll(head // 2, -1), sin)  # sin carries rotate_half's minus sign
         cache[:, start:end] = qkv[:, heads:].transpose(0, 1)
         keys, values = cache[:groups, :end], cache[groups:, :end]  # (groups, end, head)
-        q = qkv[:, :heads].transpose(0, 1)
-        if width > NARROW:
-            return attend_wide(q, keys, values, mask, self.after)
-        # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated.
-        q = q.reshape(groups, -1, head)  # (groups, heads / groups * width, head)
-        seen = keys.transpose(1, 2)
-        scores = torch.bmm(q, seen) if mask is None else torch.baddbmm(mask, q, seen, alpha=self.after)
-        if mask is None and self.after != 1.0:
-            scores = scores * self.after
-        if self.dtype != torch.float32:
-            scores = scores.float()
-        mixed = torch.bmm(torch.softmax(scores, dim=-1).to(self.dtype), values)
-        return mixed.view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
+        return attend(qkv[:, :heads].transpose(0, 1), keys, values, mask, self.after)
+
+
+def attend(
+    q: torch.Tensor,  # (heads, width, head)
+    keys: torch.Tensor,  # (groups, end, head)
+    values: torch.Tensor,
+    mask: torch.Tensor | None,  # (width, end), added to the scores; None: every token sees all keys
+    scale: float,
+) -> torch.Tensor:
+    """Attention over a cache: (width, heads * head)."""
+    (heads, width, head), groups = q.shape, len(keys)
+    if width > NARROW:
+        return attend_wide(q, keys, values, mask, scale)
+    # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated. The
+    # mask is added afterwards: with one to add, torch on ARM runs a product for each group.
+    scores = torch.bmm(q.reshape(groups, -1, head), keys.transpose(1, 2))  # (groups, heads / groups * width, end)
+    if scale != 1.0:
+        scores = scores.mul_(scale)
+    if mask is not None:
+        scores.view(-1, *mask.shape).add_(mask)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+    return torch.bmm(weights, values).view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
 
 
 def attend_wide(

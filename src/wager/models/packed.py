@@ -1,67 +1,99 @@
 """Matrix products on the CPU that stay fast when a few tokens are verified at once.
 
-A BLAS reads the weights once for one token, on its matrix-vector path, and falls off it for two to sixteen. oneDNN's
-kernels over weights laid out beforehand do not. Which of the two is faster differs by machine and width, so it is
-measured once. The packed copies take as much memory as the weights they copy.
+A BLAS reads the weights once for one token, on its matrix-vector path, and leaves it for two to sixteen. oneDNN's
+kernels over weights packed beforehand do not. Every operation of a layer can be run in up to three ways: ``plain``,
+``packed``, and ``fused``, where the activation or the residual is computed inside the packed kernel. ``calibration``
+chooses among them by operation and width. A packed copy takes as much memory as the weight it copies.
 """
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import linear, silu
 
-WIDTHS = (2, 4, 8, 16, 64)  # at which both ways are timed; a width in between goes by the next larger one
-PATIENCE = 2.0  # seconds; on a machine too busy to be measured, fewer repetitions have to do
+from wager.models.compat_torch import has_packed_linear, pack_weight, packed_linear, packed_linear_binary
+
+PLAIN, PACKED, FUSED = "plain", "packed", "fused"
+SWITCH = "WAGER_PACKED_WEIGHTS"  # environment variable: "off" saves the memory of packed copies
+SMALLEST = 1 << 16  # numbers; in a smaller weight the call itself takes longer than the product
+
 Product = Callable[[torch.Tensor], torch.Tensor]
-Product2 = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # with something to add to the product
+AddedProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # with the residual, which is added
 
 
-def available() -> bool:
-    """Whether this build of torch has the packed kernels."""
-    built = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return bool(built) and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+def usable(weight: torch.Tensor) -> bool:
+    """Whether products with this weight may be packed: a large float32 one on a CPU, and not switched off."""
+    large = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+    return large and os.environ.get(SWITCH, "").lower() not in ("0", "off", "no", "false") and has_packed_linear()
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Product:
-    """The product with one weight (outputs, inputs), laid out for a handful of tokens."""
-    laid_out, multiply = _laid_out(weight), torch.ops.mkldnn._linear_pointwise
-    return lambda x: multiply(x, laid_out, bias, "none", [], "")
+class Weight:
+    """A weight (outputs, inputs) and its bias, or several side by side, which packed, on first use, are one."""
+
+    def __init__(self, *parts: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+        self.parts = parts
+        self._packed: torch.Tensor | None = None
+        self._bias: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, *modules: torch.nn.Linear) -> Weight:
+        """Of these modules."""
+        return cls(*((module.weight.detach(), module.bias) for module in modules))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(outputs, inputs) of all parts together."""
+        return sum(len(weight) for weight, _ in self.parts), int(self.parts[0][0].shape[1])
+
+    def sample(self, numbers: int) -> Weight:
+        """Some rows of each part: at most so many numbers together."""
+        rows = max(1, numbers // (self.shape[1] * len(self.parts)))
+        return Weight(*((weight[:rows], None if bias is None else bias[:rows]) for weight, bias in self.parts))
+
+    def packed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The packed copy and the bias."""
+        if self._packed is None:
+            weights, biases = zip(*self.parts, strict=True)
+            if any(bias is not None for bias in biases):
+                self._bias = torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in self.parts])
+            self._packed = pack_weight(weights[0] if len(weights) == 1 else torch.cat(weights))
+        return self._packed, self._bias
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed copy; 0 without one."""
+        return 0 if self._packed is None else sum(weight.nbytes for weight, _ in self.parts)
 
 
-def pack_added(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Product2:
-    """The same, with a second tensor added to the product."""
-    laid_out, multiply = _laid_out(weight), torch.ops.mkldnn._linear_pointwise.binary
-    return lambda x, more: multiply(x, more, laid_out, bias, "add")
+def product(by: Weight, way: str = PLAIN) -> Product:
+    """x to its product with the weight."""
+    if way != PLAIN:
+        packed, bias = by.packed()
+        return lambda x: packed_linear(x, packed, bias)
+    if len(by.parts) == 1:
+        (weight, own), *_ = by.parts
+        return lambda x: linear(x, weight, own)
+    return lambda x: torch.cat([linear(x, weight, bias) for weight, bias in by.parts], dim=-1)
 
 
-def pack_gated(
-    gate: torch.Tensor, up: torch.Tensor, gate_bias: torch.Tensor | None, up_bias: torch.Tensor | None
-) -> Product:
-    """silu of one product times another, without a step in between."""
-    gate_laid_out, up_laid_out = _laid_out(gate), _laid_out(up)
-    opened, multiplied = torch.ops.mkldnn._linear_pointwise, torch.ops.mkldnn._linear_pointwise.binary
-    return lambda x: multiplied(x, opened(x, gate_laid_out, gate_bias, "swish", [], ""), up_laid_out, up_bias, "mul")
+def added(by: Weight, way: str = PLAIN) -> AddedProduct:
+    """x and a residual to the residual plus the product with the weight."""
+    if way == FUSED:
+        packed, bias = by.packed()
+        return lambda x, residual: packed_linear_binary(x, residual, packed, bias, "add")
+    multiply = product(by, way)
+    return lambda x, residual: multiply(x).add_(residual)
 
 
-def _laid_out(weight: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 8)
-    return made
-
-
-def faster(plain: Callable[[int], object], packed: Callable[[int], object]) -> list[bool]:
-    """For every width, whether the packed way takes less time than the plain one; each is called with a width."""
-    answer: dict[int, bool] = {}
-    began = time.perf_counter()
-    for width in WIDTHS:
-        best = [float("inf"), float("inf")]
-        for repeat in range(6):  # interleaved; the first also warms up
-            if repeat > 1 and time.perf_counter() - began > PATIENCE:
-                break
-            for which, way in enumerate((plain, packed)):
-                start = time.perf_counter()
-                way(width)
-                best[which] = min(best[which], time.perf_counter() - start)
-        answer[width] = best[1] < 0.95 * best[0]  # a tie goes to the plain path
-    return [width > 1 and answer[next(w for w in WIDTHS if w >= width)] for width in range(WIDTHS[-1] + 1)]
+def gated(gate: Weight, up: Weight, way: str = PLAIN) -> Product:
+    """x to silu(gate(x)) * up(x)."""
+    if way == FUSED:
+        (packed_gate, gate_bias), (packed_up, up_bias) = gate.packed(), up.packed()
+        return lambda x: packed_linear_binary(
+            x, packed_linear(x, packed_gate, gate_bias, "swish"), packed_up, up_bias, "mul"
+        )
+    by_gate, by_up = product(gate, way), product(up, way)
+    return lambda x: silu(by_gate(x), inplace=True).mul_(by_up(x))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, silu
 
-from wager.models import packed
+from wager.models import calibration, compat_torch, packed
 
 log = logging.getLogger("wager")
 
 SHAPED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
+LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
+OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
+Ways = tuple[str, str, str, str]  # of these operations
 STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
 
 
@@ -50,26 +53,26 @@ def composed(model: Any) -> str:
     """What its modules and weights say against it."""
     if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
         return "its weights lie on several devices or have several dtypes"
-    if hooked_everywhere():
+    if compat_torch.hooked_globally():
         return "every module has hooks"
     for name, module in model.named_modules():
         if "forward" in module.__dict__:
             return f"{name or 'the model'} has a forward of its own"
-        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
+        if compat_torch.hooked(module):
             return f"{name or 'the model'} has hooks"
         if name.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
             return f"{name} is {type(module).__name__}, not Linear"
     return ""
 
 
-@dataclass(slots=True)
-class Weights:
+@dataclass(slots=True, frozen=True)
+class Products:
     """One way to run a layer's products."""
 
     qkv: packed.Product
-    out: packed.Product2  # the residual is added
+    out: packed.AddedProduct  # the residual is added
     gated: packed.Product  # silu(gate) * up
-    down: packed.Product2
+    down: packed.AddedProduct
 
 
 @dataclass(slots=True)
@@ -80,8 +83,25 @@ class Layer:
     after: torch.Tensor  # (hidden,) of the norm before the MLP
     q_norm: torch.Tensor | None  # (head,) of Qwen3's norm of each query
     k_norm: torch.Tensor | None
-    plain: Weights
-    packed: Weights | None = None
+    qkv: packed.Weight
+    out: packed.Weight
+    gate: packed.Weight
+    up: packed.Weight
+    down: packed.Weight
+    products: dict[Ways, Products] = field(default_factory=dict)  # made when they are first used
+
+    def by(self, ways: Ways) -> Products:
+        """The products run in these ways; weights that take packing are packed the first time."""
+        known = self.products.get(ways)
+        if known is None:
+            qkv, out, gated, down = ways
+            known = self.products[ways] = Products(
+                packed.product(self.qkv, qkv),
+                packed.added(self.out, out),
+                packed.gated(self.gate, self.up, gated),
+                packed.added(self.down, down),
+            )
+        return known
 
 
 class Shaped:
@@ -92,49 +112,59 @@ class Shaped:
         self.device, self.dtype = model.device, model.dtype
         self.embed, self.final = body.embed_tokens.weight, body.norm.weight
         self.layers = [_layer(block) for block in body.layers]
-        self.plain_head: packed.Product = lambda x: linear(x, head.weight, head.bias)
-        self.packed_head: packed.Product | None = None
-        self.use_packed = [False] * (packed.WIDTHS[-1] + 1)  # width -> whether the packed products are faster
-        self.use_packed_head = list(self.use_packed)
+        self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
-        if self.device.type == "cpu" and self.dtype == torch.float32 and packed.available():
-            if not _fits(model):
+        self.plan: calibration.Plan = {}  # empty: everything is plain
+        self._heads: dict[str, packed.Product] = {}
+        self._products: dict[int, list[Products]] = {}  # width -> of every layer
+        if packed.usable(head.weight):
+            if _fits(model):
+                self.plan = self._calibrated()
+            else:
                 log.warning("too little memory for packed weights: verifying several tokens will be slower")
-                return
+
+    def products(self, width: int) -> list[Products]:
+        """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
+        width = min(width, calibration.WIDTHS[-1])
+        if width not in self._products:
             try:
-                self._pack(model)
-            except RuntimeError as error:  # a processor this build's kernels do not cover
-                log.warning("packed weights do not work here (%s): verifying several tokens will be slower", error)
-                self._unpack()
+                self._products[width] = self._made(width)
+            except RuntimeError as error:
+                log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
+                self.plan, self._products = {}, {}
+                for layer in self.layers:
+                    layer.products = {}
+                self._products[width] = self._made(width)
+        return self._products[width]
 
-    def _pack(self, model: Any) -> None:
-        """Lay the weights out for several tokens at once, and keep that only if it is faster at some width."""
-        for layer, block in zip(self.layers, model.model.layers, strict=True):
-            layer.packed = _packed(block)
-        head = packed.pack(model.lm_head.weight, model.lm_head.bias)
-        config = model.config
-        heads = config.num_attention_heads * model.model.layers[0].self_attn.head_dim
+    def _made(self, width: int) -> list[Products]:
+        plan = self.plan
+        qkv, out, gated, down = (calibration.way_at(plan[name], width) if plan else packed.PLAIN for name in OPERATIONS)
+        return [layer.by((qkv, out, gated, down)) for layer in self.layers]
 
-        def run(side: str, width: int) -> None:  # some eight of the layers are sample enough
-            x, mixed = torch.zeros(width, config.hidden_size), torch.zeros(width, heads)
-            for layer in self.layers[:: max(1, len(self.layers) // 8)]:
-                by: Weights = getattr(layer, side)
-                by.qkv(x)
-                by.down(by.gated(by.out(mixed, x)), x)
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """The output head on (n, hidden)."""
+        way = calibration.way_at(self.plan["lm_head"], len(x)) if self.plan else packed.PLAIN
+        if way not in self._heads:
+            self._heads[way] = packed.product(self.lm_head, way)
+        return self._heads[way](x)
 
-        self.use_packed = packed.faster(lambda width: run("plain", width), lambda width: run("packed", width))
-        ends = {width: torch.zeros(width, config.hidden_size) for width in packed.WIDTHS}
-        self.use_packed_head = packed.faster(
-            lambda width: self.plain_head(ends[width]), lambda width: head(ends[width])
+    def _calibrated(self) -> calibration.Plan:
+        """The fastest way of each operation, timed on some rows of one layer and of the output head."""
+        layer, ways_of = self.layers[len(self.layers) // 2], calibration.ways_of
+        whole = {"qkv": layer.qkv, "out": layer.out, "gated": layer.gate, "down": layer.down, "lm_head": self.lm_head}
+        qkv, out, gate, down, head = (weight.sample(calibration.SAMPLE) for weight in whole.values())
+        up = layer.up.sample(calibration.SAMPLE)
+        return calibration.calibrated(
+            {name: weight.shape for name, weight in whole.items()},
+            {
+                "qkv": ways_of(partial(packed.product, qkv), qkv),
+                "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
+                "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
+                "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
+                "lm_head": ways_of(partial(packed.product, head), head),
+            },
         )
-        self.packed_head = head if any(self.use_packed_head) else None
-        if not any(self.use_packed):
-            self._unpack()
-
-    def _unpack(self) -> None:
-        self.use_packed = [False] * (packed.WIDTHS[-1] + 1)
-        for layer in self.layers:
-            layer.packed = None
 
 
 _SHAPED: weakref.WeakKeyDictionary[Any, Shaped] = weakref.WeakKeyDictionary()
@@ -148,28 +178,15 @@ def shaped(model: Any) -> Shaped:
     return known
 
 
-def hooked_everywhere() -> bool:
-    """Whether torch runs hooks of someone's around every module there is."""
-    module = torch.nn.modules.module
-    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
-
-
 def outline(model: Any) -> tuple[object, ...]:
-    """Changes whenever a module, its forward, a hook, a weight or a buffer does, unless written through ``.data``.
-
-    A request asks for it, so it walks the modules itself: torch's own walks take milliseconds.
-    """
-    found: list[object] = [hooked_everywhere()]
-    waiting = [model]
-    while waiting:
-        module = waiting.pop()
+    """Changes whenever a module, its forward, a hook, a weight or a buffer does, unless written through ``.data``."""
+    found: list[object] = [compat_torch.hooked_globally()]
+    for module in compat_torch.modules(model):
         held = module.__dict__
-        hooked = bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or "_hf_hook" in held)
-        found += (type(module), hooked, id(held.get("forward")), *(held.get(name) for name in NUMBERS))
-        for weight in (*held["_parameters"].values(), *held["_buffers"].values()):
-            if weight is not None:
-                found += (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-        waiting.extend(child for child in held["_modules"].values() if child is not None)
+        found += (type(module), compat_torch.hooked(module), id(held.get("forward")))
+        found += [held.get(name) for name in NUMBERS]
+        for tensor in compat_torch.own_tensors(module):
+            found += (tensor.data_ptr(), compat_torch.version(tensor))
     return tuple(found)
 
 
@@ -184,7 +201,7 @@ def stamp(model: Any) -> object:
         return outline(model)
     head = model.lm_head.weight
     return [
-        (p.data_ptr(), 0 if p.is_inference() else p._version, float(p.detach().sum()) if p is head else _glance(p))
+        (p.data_ptr(), compat_torch.version(p), float(p.detach().sum()) if p is head else _glance(p))
         for p in model.parameters()
     ]
 
@@ -192,6 +209,25 @@ def stamp(model: Any) -> object:
 def _glance(weight: torch.Tensor) -> float:
     flat = weight.detach().reshape(-1)
     return float(flat[:: max(1, len(flat) // 16)].sum())
+
+
+def sample_of(model: Any) -> Any | None:
+    """The model with a few of its layers, the first and the last among them, which all others are like.
+
+    A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
+    """
+    layers = list(model.model.layers)
+    if sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3:
+        return None
+    if any(_kind(layer) != _kind(layers[0]) for layer in layers):
+        return None
+    some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
+    return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))
+
+
+def _kind(layer: Any) -> list[object]:
+    """Of what modules and numbers a layer is made."""
+    return [(type(m), *(m.__dict__.get(name) for name in NUMBERS)) for m in layer.modules()]
 
 
 def _fits(model: Any) -> bool:
@@ -204,47 +240,17 @@ def _fits(model: Any) -> bool:
 
 
 def _layer(block: Any) -> Layer:
-    q_norm, k_norm = (getattr(block.self_attn, name, None) for name in ("q_norm", "k_norm"))
+    attn, mlp = block.self_attn, block.mlp
+    q_norm, k_norm = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))
+    of = packed.Weight.of
     return Layer(
         before=block.input_layernorm.weight,
         after=block.post_attention_layernorm.weight,
         q_norm=None if q_norm is None else q_norm.weight,
         k_norm=None if k_norm is None else k_norm.weight,
-        plain=_plain(block),
-    )
-
-
-def _plain(block: Any) -> Weights:
-    """The products as torch does them."""
-    q, k, v, out = (getattr(block.self_attn, f"{name}_proj") for name in "qkvo")
-    gate, up, down = (getattr(block.mlp, f"{name}_proj") for name in ("gate", "up", "down"))
-
-    def added(module: Any) -> packed.Product2:
-        weight, bias = module.weight, module.bias
-        return lambda x, more: linear(x, weight, bias).add_(more)
-
-    def product(module: Any) -> packed.Product:
-        weight, bias = module.weight, module.bias
-        return lambda x: linear(x, weight, bias)
-
-    by_q, by_k, by_v, by_gate, by_up = map(product, (q, k, v, gate, up))
-    return Weights(
-        qkv=lambda x: torch.cat((by_q(x), by_k(x), by_v(x)), dim=-1),
-        out=added(out),
-        gated=lambda x: silu(by_gate(x)).mul_(by_up(x)),
-        down=added(down),
-    )
-
-
-def _packed(block: Any) -> Weights:
-    """The same over packed weights; query, key and value are one."""
-    qkv = [getattr(block.self_attn, f"{name}_proj") for name in "qkv"]
-    biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in qkv]
-    bias = torch.cat(biases) if any(m.bias is not None for m in qkv) else None
-    out, mlp = block.self_attn.o_proj, block.mlp
-    return Weights(
-        qkv=packed.pack(torch.cat([m.weight for m in qkv]), bias),
-        out=packed.pack_added(out.weight, out.bias),
-        gated=packed.pack_gated(mlp.gate_proj.weight, mlp.up_proj.weight, mlp.gate_proj.bias, mlp.up_proj.bias),
-        down=packed.pack_added(mlp.down_proj.weight, mlp.down_proj.bias),
+        qkv=of(attn.q_proj, attn.k_proj, attn.v_proj),
+        out=of(attn.o_proj),
+        gate=of(mlp.gate_proj),
+        up=of(mlp.up_proj),
+        down=of(mlp.down_proj),
     )

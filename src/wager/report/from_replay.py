@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wager.report.charts import TIMES
+from wager.report.scales import TIMES
 from wager.report.views import Big, Material, Measure, Method, Shares, Source, Speedups
 
 CLAIRVOYANT, FIXED = "clairvoyant", "best fixed"

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wager.report.charts import TIMES
 from wager.report.from_run import text_of
+from wager.report.scales import TIMES
 from wager.report.views import (
     Big,
     Choice,
@@ -28,7 +28,6 @@ from wager.report.views import (
 
 Json = Mapping[str, Any]
 OWN = {"off": "wager without drafts", "transformers": "transformers' plain decoding"}
-PEERS = ("transformers prompt lookup", "transformers assisted")
 
 
 def generated(held: Json, source: Source) -> Material:
@@ -93,11 +92,13 @@ def compared(held: Json, source: Source) -> Material:
     methods = []
     for row in rows:
         low, high = row["quartiles"]
-        per = {task: Measure(float(value["ratio"])) for task, value in row["tasks"].items()}
+        per = {task: Measure(float(value["speedup"])) for task, value in row["tasks"].items()}
         spread = (
-            Measure(float(row["ratio"])) if row is rows[0] else Measure(float(row["ratio"]), float(low), float(high))
+            Measure(float(row["speedup"]))
+            if row is rows[0]
+            else Measure(float(row["speedup"]), float(low), float(high))
         )
-        methods.append(Method(_short(row["method"]), _kind(row), spread, per))
+        methods.append(Method(row["method"], row["kind"], spread, per))
     base = methods[0].name
     how = (
         "Tokens over seconds of whole calls, all answers together. The whiskers are quartiles of single prompts' "
@@ -118,20 +119,6 @@ def compared(held: Json, source: Source) -> Material:
         made.shares.append(Shares(source, by_task, "task (auto)"))
     made.verdict, made.figures = _judged(methods, rows, held, base)
     return made
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("wager ")
-
-
-def _kind(row: Json) -> str:
-    name, arms = row["method"], row.get("arms") or {}
-    if name == "transformers":
-        return "plain"
-    if name in PEERS or not name.startswith("wager "):
-        return "peer"
-    own = _short(name)
-    return "off" if own == "off" else "arm" if list(arms) == [own] else "policy"
 
 
 def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: str) -> tuple[list[str], list[Big]]:

@@ -15,13 +15,14 @@ from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
 from wager.vllm import fit, state, versions
 from wager.vllm.settings import (
-    DRAFTERS,
     ENGINE_DRAFTERS,
     KEY,
     MAX_LENGTH,
     POLICY,
     PROPOSER,
+    SCHEDULER,
     Settings,
+    default_drafters,
     engine_kind,
     parse_drafter,
 )
@@ -29,13 +30,14 @@ from wager.vllm.settings import (
 SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
 EMBEDDED_CACHE = 2 << 30  # bytes: 46,000 tokens of the embedded model
+GRAPH_REQUESTS = 256  # a step of so many requests has graphs at every length, unless max_num_seqs allows fewer
 OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size")
 
 
 def engine_args(
     model: str | Path,
     *,
-    drafters: Sequence[str] | str = DRAFTERS,
+    drafters: Sequence[str] | str | None = None,
     policy: str = POLICY,
     max_length: int = MAX_LENGTH,
     budget: int = 0,
@@ -51,9 +53,12 @@ def engine_args(
 
     drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
     ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one that lies ready for the model.
+    Default: ``suffix,prompt-lookup`` on a CPU, ``ngram`` on a GPU.
     policy: as listed by ``wager policies``. budget: most draft tokens in a step over all requests. state: a file that
     keeps what is learned. Everything else goes to vLLM as it is.
     """
+    if drafters is None:
+        drafters = default_drafters(on_cpu=on_cpu())
     names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
     settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state))
     return arguments(model, settings, vllm, progress=progress)
@@ -90,12 +95,15 @@ def arguments(
             f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
             f"{settings.max_length + 1}, or the maximum length is too long"
         )
+    if settings.hook == SCHEDULER and not on_cpu() and not _graphs_are_set(given):
+        requests = min(int(rows or GRAPH_REQUESTS), GRAPH_REQUESTS)
+        given["cudagraph_capture_sizes"] = capture_sizes(requests, settings.max_length)
     additional = dict(given.pop("additional_config", None) or {})
     if KEY in additional:
         raise ValueError(f"additional_config[{KEY!r}] is made here; pass its settings as arguments")
-    if _on_cpu() and given.get("dtype") is None:
+    if on_cpu() and given.get("dtype") is None:
         given["dtype"] = "float32"  # half precision is far slower on most CPUs, and this is what texts are compared in
-    if _on_cpu() and model == EMBEDDED and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+    if on_cpu() and model == EMBEDDED and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         given.setdefault("kv_cache_memory_bytes", EMBEDDED_CACHE)  # vLLM would take nearly all memory there is
     return {
         **given,
@@ -128,14 +136,35 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     name, value = parse_drafter(settings.drafters[0])
     kind = engine_kind(name)
     chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[kind], "num_speculative_tokens": length}
+    if not on_cpu():
+        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
+        chosen["num_speculative_tokens_per_batch_size"] = [[n + 1, n + 1, n] for n in range(length + 1)]
     if kind == "ngram":
+        # vLLM's V2 runner drafts n-grams on the GPU under both names, but schedules asynchronously only under this one
+        chosen["method"] = "ngram" if on_cpu() else "ngram_gpu"
         # as wager's own prompt lookup; vLLM's default of 5 finds next to nothing
         return {**chosen, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     chosen["model"] = str(resolve(value, progress=progress))
-    if not _on_cpu():
-        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
-        chosen["num_speculative_tokens_per_batch_size"] = [[n + 1, n + 1, n] for n in range(length + 1)]
     return chosen
+
+
+def capture_sizes(requests: int, longest: int) -> list[int]:
+    """Tokens of a step to capture CUDA graphs for: up to so many requests at the maximum length.
+
+    vLLM's own list ends at 512 tokens: 128 requests with 4 draft tokens each are 640, and such a step takes three
+    times as long outside the graphs.
+    """
+    top = requests * (1 + longest)
+    strides = ((8, 64, 8), (64, 256, 16), (256, 512, 32), (512, top, 64))  # tokens: from, to, step
+    sizes = {1, 2, 4, top}.union(*(range(*stride) for stride in strides))
+    return sorted(size for size in sizes if size <= top)
+
+
+def _graphs_are_set(given: Mapping[str, Any]) -> bool:
+    """Whether the user has decided what graphs are captured, or that there are none."""
+    own, config = ("cudagraph_capture_sizes", "max_cudagraph_capture_size"), given.get("compilation_config")
+    read = config.get if isinstance(config, Mapping) else lambda key: getattr(config, key, None)
+    return bool(given.get("enforce_eager") or any(given.get(key) or read(key) for key in own) or read("cudagraph_mode"))
 
 
 def _extra(given: Any) -> dict[str, Any]:
@@ -172,7 +201,8 @@ def _check_state(path: Path, settings: Settings) -> None:
     state.load(path, settings.build_policy())
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether the installed vLLM runs models on the CPU."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())

@@ -20,7 +20,7 @@ from wager.vllm.control import Control
 from wager.vllm.exactness import sampling_is_wrong
 from wager.vllm.lengths import Lengths, Step
 from wager.vllm.metrics import Meter
-from wager.vllm.settings import SCHEDULER, Settings, speculative_method
+from wager.vllm.settings import SCHEDULER, Settings, speculative_methods
 from wager.vllm.state import Keeper
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class _Limits:
         super().__init__(**given)
         settings = Settings.of(self.vllm_config.additional_config)
         configured = self.vllm_config.speculative_config
-        wanted = speculative_method(settings)
-        if configured is None or (configured.method, configured.num_speculative_tokens) != wanted:
+        methods, length = speculative_methods(settings), settings.max_length
+        if configured is None or configured.method not in methods or configured.num_speculative_tokens != length:
             raise ValueError(
-                f"wager was set up for {wanted[0]} with up to {wanted[1]} tokens, but vLLM for {configured}; start "
+                f"wager was set up for {methods[0]} with up to {length} tokens, but vLLM for {configured}; start "
                 "both with `wager serve` or engine_args"
             )
         self._limits: dict[str, int] = {}  # requests that asked for one -> tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
-from wager.policies import POLICIES, ArmPolicy, build
+from wager.policies import POLICIES, Policy, build
 from wager.policies.registry import parse
 
 KEY = "wager"  # in vLLM's additional_config
@@ -21,8 +21,10 @@ NAMED = {
     "draft": "draft-model",
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
-OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
-DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
+OWN_DRAFTERS = registry.servable()
+DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults on a CPU
+# On a GPU: wager's own drafters would mean the V1 runner, synchronous scheduling and steps outside the CUDA graphs.
+GPU_DRAFTERS = ("ngram",)
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
 
@@ -87,7 +89,7 @@ class Settings:
         # Each further arm has to be tried: several drafters get about three lengths each.
         return every if len(self.drafters) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
 
-    def build_policy(self, spec: str | None = None) -> ArmPolicy:
+    def build_policy(self, spec: str | None = None) -> Policy:
         """The policy over these arms: the chosen one, or another by its specification."""
         spec = spec or self.policy
         name, given = parse(spec)
@@ -95,7 +97,7 @@ class Settings:
             raise ValueError(f"policy 'fixed' needs both, as in fixed:drafter={self.names[0]},length={self.max_length}")
         if not self.budget:
             return build(spec, self.arms, seed=self.seed, tokens=TOKENS)
-        able = [key for key, entry in POLICIES.items() if hasattr(entry.make, "choose_rows")]
+        able = [key for key, entry in POLICIES.items() if "budget" in entry.parameters]
         if name not in able:
             raise ValueError(f"policy {name!r} has no token budget; {', '.join(able)} has")
         return build(spec, self.arms, seed=self.seed, budget=self.budget)
@@ -151,9 +153,15 @@ def engine_kind(name: str) -> str:
     return name if name in ENGINE_DRAFTERS else ""
 
 
-def speculative_method(settings: Settings) -> tuple[str, int]:
-    """What vLLM must have been configured for: its method and the number of tokens."""
-    return ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class"), settings.max_length
+def speculative_methods(settings: Settings) -> tuple[str, ...]:
+    """The methods of vLLM's that these drafters can be run by; n-gram has one for the CPU and one for a GPU."""
+    method = ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class")
+    return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
+
+
+def default_drafters(*, on_cpu: bool) -> tuple[str, ...]:
+    """The training-free drafters that cost an engine on this platform least while they do not draft."""
+    return DRAFTERS if on_cpu else GPU_DRAFTERS
 
 
 def _choices() -> str:

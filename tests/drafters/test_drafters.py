@@ -9,7 +9,6 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,16 +19,9 @@ from reference import drafters as slow
 
 from wager.drafters import Draft, Drafter, corpus
 from wager.drafters.prompt_lookup import PromptLookup
-from wager.drafters.registry import DRAFTERS, build
+from wager.drafters.registry import DRAFTERS, build, servable
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.drafters.trie_node import Node
-
-ARCTIC = find_spec("arctic_inference") is not None
-ENGINES = [
-    pytest.param("arctic", marks=pytest.mark.skipif(not ARCTIC, reason="arctic-inference is not installed")),
-    "own",
-]
 
 
 def texts(highest: int = 40) -> st.SearchStrategy[list[int]]:
@@ -98,90 +90,52 @@ def test_prompt_lookup_takes_the_latest_occurrence_and_forgets_the_former_reques
 requests = st.lists(st.tuples(texts(20), st.lists(texts(6), max_size=5)), min_size=1, max_size=5)
 settings = st.fixed_dictionaries(
     {
-        "depth": st.sampled_from([2, 4, 12]),
-        "factor": st.sampled_from([0.7, 1.0, 2.5]),
-        "least": st.sampled_from([0.0, 0.1, 0.3]),
-        "remember": st.sampled_from([0, 1, 8, 30, 1000]),
+        "max_tree_depth": st.sampled_from([2, 4, 12]),
+        "max_spec_factor": st.sampled_from([0.7, 1.0, 2.5]),
+        "min_token_prob": st.sampled_from([0.0, 0.1, 0.3]),
+        "max_cached_tokens": st.sampled_from([0, 1, 8, 30, 1000]),
     }
 )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @given(requests, settings, st.integers(1, 8))
 def test_suffix_is_its_reference(
-    engine: str, asked: list[tuple[list[int], list[list[int]]]], how: dict[str, float], length: int
+    asked: list[tuple[list[int], list[list[int]]]], how: dict[str, float], length: int
 ) -> None:
-    drafter = Suffix(engine=engine, **how)  # type: ignore[arg-type]
+    drafter = Suffix(**how)  # type: ignore[arg-type]
+    depth, least = int(how["max_tree_depth"]), how["min_token_prob"]
     past: list[list[int]] = []
     for prompt, steps in asked:
-        while sum(map(len, past)) > how["remember"]:
+        while sum(map(len, past)) > how["max_cached_tokens"]:
             past.pop(0)
         drafter.begin(prompt)
-        assert drafter.remembered == sum(map(len, past))
+        assert drafter.cached_tokens == sum(map(len, past))
         output: list[int] = []
         for step in steps:
             drafter.extend(step)
             output += step
-            outputs = [*past, output] if how["remember"] else None
+            outputs = [*past, output] if how["max_cached_tokens"] else None
             try:
-                expected = slow.suffix(prompt + output, outputs, length, int(how["depth"]), how["factor"], how["least"])
+                expected = slow.suffix(prompt + output, outputs, length, depth, how["max_spec_factor"], least)
             except slow.TieError:
                 continue
             assert close(told(drafter.propose(length)), expected)
-        if how["remember"]:
+        if how["max_cached_tokens"]:
             past.append(output)
 
 
-@given(st.integers(0, 2**32), settings)
-def test_both_suffix_engines_draft_the_same_tokens_ties_included(seed: int, how: dict[str, float]) -> None:
-    pytest.importorskip("arctic_inference", reason="arctic-inference is not installed")
-    assert disagreement(random.Random(seed), how) is None
+def test_of_tokens_that_followed_equally_often_the_one_that_moved_up_last_is_drafted() -> None:
+    drafter = Suffix()
+    drafter.begin([9, 1, 50, 9, 2, 51, 9])
+    assert drafter.propose(1).tokens == [1]  # both once: the first
+    drafter.extend([2, 52, 9])
+    assert drafter.propose(1).tokens == [2]
+    drafter.extend([1, 53, 9])
+    assert drafter.propose(1).tokens == [1]  # both twice
 
 
-def disagreement(rng: random.Random, how: dict[str, float]) -> tuple[Draft, Draft] | None:
-    """Drive both engines through some requests; where they differ."""
-    arctic, own = (Suffix(engine=engine, **how) for engine in ("arctic", "own"))  # type: ignore[arg-type]
-    top = rng.choice([2, 3, 5, 10, 40])
-    for _ in range(8):
-        prompt = [rng.randrange(top) for _ in range(rng.randrange(40))]
-        if rng.random() < 0.3:
-            prompt = prompt[:3] * 9
-        arctic.begin(prompt)
-        own.begin(prompt)
-        for _ in range(rng.randrange(25)):
-            length = rng.choice([1, 2, 4, 8, 16])
-            drafts = arctic.propose(length), own.propose(length)
-            if not close(*map(told, drafts)):
-                return drafts
-            tokens = [*drafts[0].tokens[: rng.randrange(9)], rng.randrange(top)]
-            arctic.extend(tokens)
-            own.extend(tokens)
-    return None
-
-
-def _lift_to_the_back(node: Node, token: int, count: int) -> None:
-    """A planted bug: a token never overtakes those that were as frequent before it."""
-    assert node.order is not None
-    group = node.order[count]
-    del group[token]
-    if not group:
-        del node.order[count]
-    node.order.setdefault(count + 1, {})[token] = None
-    node.top = max(node.top, count + 1)
-    node._elect()
-
-
-def test_a_wrong_order_of_ties_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("arctic_inference", reason="arctic-inference is not installed")
-    how = {"depth": 12, "factor": 1.0, "least": 0.1, "remember": 300}
-    assert all(disagreement(random.Random(seed), how) is None for seed in range(15))
-    monkeypatch.setattr(Node, "lift", _lift_to_the_back)
-    assert any(disagreement(random.Random(seed), how) is not None for seed in range(15))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_suffix_drafts_from_a_past_output_but_not_from_a_past_prompt(engine: str) -> None:
-    drafter = Suffix(engine=engine)
+def test_suffix_drafts_from_a_past_output_but_not_from_a_past_prompt() -> None:
+    drafter = Suffix()
     drafter.begin([1, 2, 3, 4])
     drafter.extend([11, 12, 13, 14])
     drafter.begin([12])
@@ -192,9 +146,8 @@ def test_suffix_drafts_from_a_past_output_but_not_from_a_past_prompt(engine: str
     assert drafter.propose(4) == Draft()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_suffix_confidence_is_of_each_token_given_those_before(engine: str) -> None:
-    drafter = Suffix(engine=engine, remember=0)
+def test_suffix_confidence_is_of_each_token_given_those_before() -> None:
+    drafter = Suffix(max_cached_tokens=0)
     drafter.begin([5, 6, 1, 2, 5, 6, 1, 2, 5, 6, 1, 3, 5, 6])
     draft = drafter.propose(2)
     assert draft.tokens == [1, 2]
@@ -202,16 +155,15 @@ def test_suffix_confidence_is_of_each_token_given_those_before(engine: str) -> N
     assert draft.hint.confidence == pytest.approx((3 / 4, 2 / 3))  # the text's own end is an occurrence, too
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_suffix_memory_stays_flat_over_thousands_of_requests(engine: str) -> None:
+def test_suffix_memory_stays_flat_over_thousands_of_requests() -> None:
     rng = random.Random(0)
-    drafter = Suffix(engine=engine, depth=8, remember=200)
+    drafter = Suffix(max_tree_depth=8, max_cached_tokens=200)
 
     def serve(number: int) -> None:
         for _ in range(number):
             drafter.begin([rng.randrange(50) for _ in range(3)])
             drafter.extend([rng.randrange(50) for _ in range(rng.randrange(20))])
-            assert drafter.remembered <= 200
+            assert drafter.cached_tokens <= 200
 
     tracemalloc.start()
     serve(300)
@@ -220,30 +172,14 @@ def test_suffix_memory_stays_flat_over_thousands_of_requests(engine: str) -> Non
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after < before + 50_000, f"{after - before} bytes more after 2,000 requests"
-    if engine == "arctic":  # its trees are not Python's memory
-        cache = drafter._engine._cache  # type: ignore[attr-defined]
-        assert len(cache.active_requests) == 1
-        assert cache._global_tree.num_seqs() <= len(cache.cached_requests) <= 202
-        assert cache._global_tree.estimate_memory() < 2_000_000
 
 
 def test_empty_requests_leave_nothing_behind() -> None:
-    for engine in ("own", "arctic") if ARCTIC else ("own",):
-        drafter = Suffix(engine=engine, remember=100)
-        for _ in range(50):
-            drafter.begin([])
-            assert drafter.propose(4) == Draft()
-        assert drafter.remembered == 0
-
-
-def test_suffix_does_without_arctic_silently(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)
-    assert Suffix().engine == "own"
-    assert capfd.readouterr() == ("", "")
-    with pytest.raises(ValueError, match="needs the package arctic-inference"):
-        Suffix(engine="arctic")
+    drafter = Suffix(max_cached_tokens=100)
+    for _ in range(50):
+        drafter.begin([])
+        assert drafter.propose(4) == Draft()
+    assert drafter.cached_tokens == 0
 
 
 # retrieval
@@ -310,10 +246,20 @@ def test_drafters_are_built_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert drafter is not None
         assert drafter.name == spec.partition("=")[0]
     assert build("off") is None
-    made = SimpleNamespace(DraftModel=lambda model: SimpleNamespace(model=model))
+    made = SimpleNamespace(DraftModel=lambda model, name: SimpleNamespace(model=model))
     monkeypatch.setitem(sys.modules, "wager.drafters.draft_model", made)  # type: ignore[arg-type]
     assert build("draft-model=tiny", load=str.upper).model == "TINY"  # type: ignore[union-attr]
     assert all(entry.summary.endswith(".") for entry in DRAFTERS.values())
+
+
+def test_a_drafter_that_can_be_served_says_so_and_can_be_shared(tmp_path: Path) -> None:
+    path = store([[1, 2, 3]], tmp_path / "a")
+    assert servable() == ("prompt-lookup", "suffix", "retrieval")
+    for name in servable():
+        drafter = build(f"{name}={path}" if DRAFTERS[name].value else name)
+        assert drafter is not None
+        assert drafter.servable
+        assert type(drafter.share()) is type(drafter)
 
 
 @pytest.mark.parametrize(
@@ -336,10 +282,9 @@ def test_a_wrong_specification_is_told_what_is_right(spec: str, says: str) -> No
     ("make", "says"),
     [
         (lambda: PromptLookup(longest=1, shortest=2), "1 <= shortest <= longest"),
-        (lambda: Suffix(depth=1), "at least 2 tokens, not 1"),
-        (lambda: Suffix(engine="steam"), "unknown suffix engine 'steam'; choose from auto, arctic, own"),
-        (lambda: Suffix(remember=-1), "not -1"),
-        (lambda: Suffix(factor=0), "above 0"),
+        (lambda: Suffix(max_tree_depth=1), "at least 2 tokens, not 1"),
+        (lambda: Suffix(max_cached_tokens=-1), "not -1"),
+        (lambda: Suffix(max_spec_factor=0), "above 0"),
     ],
 )
 def test_a_wrong_parameter_is_told_what_is_right(make: Callable[[], Drafter], says: str) -> None:
@@ -347,11 +292,8 @@ def test_a_wrong_parameter_is_told_what_is_right(make: Callable[[], Drafter], sa
         make()
 
 
-def test_importing_drafters_imports_neither_torch_nor_arctic() -> None:
-    code = (
-        "import sys, wager.drafters, wager.drafters.registry; "
-        "sys.exit(any(m.split('.')[0] in ('torch', 'arctic_inference') for m in sys.modules))"
-    )
+def test_importing_drafters_does_not_import_torch() -> None:
+    code = "import sys, wager.drafters, wager.drafters.registry; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -372,15 +314,7 @@ def big_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", LONG)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "prompt-lookup",
-        pytest.param("suffix arctic", marks=pytest.mark.skipif(not ARCTIC, reason="arctic-inference is not installed")),
-        "suffix own",
-        "retrieval",
-    ],
-)
+@pytest.mark.parametrize("name", ["prompt-lookup", "suffix", "retrieval"])
 def test_a_proposal_at_4000_tokens_takes_at_most_100_microseconds(name: str, kind: str, big_store: Path) -> None:
     drafter: Drafter
     if name == "prompt-lookup":
@@ -388,7 +322,7 @@ def test_a_proposal_at_4000_tokens_takes_at_most_100_microseconds(name: str, kin
     elif name == "retrieval":
         drafter = Retrieval(big_store)
     else:
-        drafter = Suffix(engine=name.split()[1])
+        drafter = Suffix()
         for i in range(20):  # some memory
             drafter.begin([1])
             drafter.extend(LONG["prose"][i * 200 : i * 200 + 200])

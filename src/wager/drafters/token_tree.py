@@ -1,4 +1,4 @@
-"""Trees of drafted tokens: the likeliest branches first."""
+"""Trees of drafted tokens: the likeliest nodes first."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from wager.drafters.base import Draft
 Place = TypeVar("Place")
 
 
-class Branches(NamedTuple):
+class TokenTree(NamedTuple):
     """A tree of continuations of a match."""
 
     tokens: list[int]
     parents: list[int]  # indices of tokens; -1: the match itself
     survival: list[float]  # probability that the continuation goes through each token
-    score: float  # their sum: the expected number of right tokens
+    score: float  # their sum: the expected number of accepted tokens
     match: int  # tokens of context matched
 
     def draft(self) -> Draft:
@@ -29,22 +29,8 @@ class Branches(NamedTuple):
         confidence = tuple([min(1.0, own / over) for own, over in zip(self.survival, above, strict=True)])
         return Draft(self.tokens, Hint(self.match, confidence), parents=self.parents)
 
-    def within(self, depth: int, breadth: int) -> Branches:
-        """Without what lies deeper than this, or beyond the first so many tokens after one."""
-        now = {-1: -1}  # old index -> new
-        deep = {-1: 0}
-        children: dict[int, int] = {}
-        for at, parent in enumerate(self.parents):
-            if parent in now and deep[parent] < depth and children.get(parent, 0) < breadth:
-                now[at], deep[at] = len(now) - 1, deep[parent] + 1
-                children[parent] = children.get(parent, 0) + 1
-        del now[-1]
-        survival = [self.survival[at] for at in now]
-        parents = [now.get(self.parents[at], -1) for at in now]
-        return Branches([self.tokens[at] for at in now], parents, survival, sum(survival), self.match)
 
-
-NO_BRANCHES = Branches([], [], [], 0.0, 0)
+EMPTY = TokenTree([], [], [], 0.0, 0)
 
 
 def grow(
@@ -54,11 +40,11 @@ def grow(
     shape: Tree,
     least: float,
     match: int,
-) -> Branches:
-    """The likeliest nodes of a tree whose root goes on after a match, none of them less likely than ``least``.
+) -> TokenTree:
+    """The likeliest nodes of a tree whose root follows a match, none of them less likely than ``least``.
 
-    ``children`` tells of a place its likeliest tokens, at most so many: each with its share and where it leads. A node
-    is never likelier than the one before it, so that parents come first.
+    ``children`` gives a place's likeliest tokens, at most so many: each with its share and where it leads. A node
+    is never likelier than its parent, so that parents come first.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -73,7 +59,7 @@ def grow(
                 number += 1
                 heappush(waiting, (-alive * share, number, deep + 1, at, token, below))
         if not waiting or len(tokens) == shape.nodes:
-            return Branches(tokens, parents, survival, sum(survival), match)
+            return TokenTree(tokens, parents, survival, sum(survival), match)
         against, _, deep, parent, token, place = heappop(waiting)
         alive, at = -against, len(tokens)
         tokens.append(token)
@@ -81,11 +67,11 @@ def grow(
         survival.append(alive)
 
 
-def better(one: Branches, other: Branches) -> Branches:
+def better(one: TokenTree, other: TokenTree) -> TokenTree:
     """The tree that promises more tokens; of equal ones that of the longer match, then the first."""
     return other if (other.score, other.match) > (one.score, one.match) else one
 
 
-def hopeless(most: float, match: int, best: Branches) -> bool:
+def cannot_improve(most: float, match: int, best: TokenTree) -> bool:
     """Whether no tree of this match that promises at most so many tokens is better."""
     return (most, match) <= (best.score, best.match)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from wager.bench import workloads
 from wager.bench.answers import Answer
-from wager.bench.peers import Method
-from wager.bench.suite import Question
+from wager.bench.methods import TextGenerator
+from wager.bench.runs import TokenizedPrompt
 from wager.bench.workloads import Prompt
 from wager.cli import tune
 from wager.cli.options import Options
@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-def slow(clock: Clock, name: str, seconds: list[float]) -> Method:
+def slow(clock: Clock, name: str, seconds: list[float]) -> TextGenerator:
     """A method whose answers take these seconds, the last of them for good."""
     left = iter(seconds)
 
@@ -43,11 +43,11 @@ def slow(clock: Clock, name: str, seconds: list[float]) -> Method:
         clock.now += next(left, seconds[-1])
         return Answer([1] * count, 1.0, count)
 
-    return Method(name, run)
+    return TextGenerator(name, run)
 
 
-def asked(count: int) -> list[Question]:
-    return [Question(f"t-{n}", Prompt("t", ""), torch.ones(1, 3)) for n in range(count)]
+def asked(count: int) -> list[TokenizedPrompt]:
+    return [TokenizedPrompt(f"t-{n}", Prompt("t", ""), torch.ones(1, 3)) for n in range(count)]
 
 
 def play(ends: float, *seconds: list[float], prompts: int = 20) -> tuple[set[tuple[str, str]], int, float]:

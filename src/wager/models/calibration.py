@@ -1,0 +1,187 @@
+"""Which way to run each operation at each width: measured once per machine in bounded time, and cached on disk."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from wager.core import files
+from wager.models.embedded import cache
+from wager.models.packed import FUSED, PACKED, PLAIN, Weight, product
+
+log = logging.getLogger("wager")
+
+WIDTHS = (2, 4, 8, 16, 64)  # tokens at which the ways are timed; a width in between goes by the next larger one
+ORDER = (4, 8, 2, 16, 64)  # the usual ones first: a busy machine may not get far
+BUDGET = 0.5  # seconds of wall time for all operations of a model
+REPEATS = 3  # of every way at every width, interleaved; the first also warms up
+HOPELESS = 10  # a way whose call takes this many times as long as the plain one is not called again ...
+NOISE = 0.005  # ... unless it took less than so many seconds: first calls create kernels
+GAIN = 0.95  # a way is chosen if it takes less than this share of the plain one's time
+SAMPLE = 1 << 20  # numbers of a weight that are timed: rows of one layer, so that a hopeless call stays short
+FILE = "packed.json"  # in the user's cache folder
+VERSION = 1  # of the ways and of how they are timed
+
+Way = Callable[[int], object]  # runs one operation once for so many tokens
+Operations = Mapping[str, Mapping[str, Callable[[], Way]]]  # operation -> way -> what prepares it; plain comes first
+Plan = dict[str, list[str]]  # operation -> way at each of WIDTHS
+
+
+def way_at(ways: list[str], width: int) -> str:
+    """The way for this many tokens; one token always takes the plain one."""
+    if width < 2:
+        return PLAIN
+    return ways[next((at for at, measured in enumerate(WIDTHS) if measured >= width), -1)]
+
+
+def ways_of(
+    make: Callable[[str], Callable[..., torch.Tensor]],  # from the name of a way
+    weight: Weight,
+    *,
+    fused: bool = False,
+    residual: bool = False,
+) -> dict[str, Callable[[], Way]]:
+    """The ways of an operation, for ``measure``; with ``residual`` it takes one beside its input."""
+    outputs, inputs = weight.shape
+
+    def prepare(way: str) -> Way:
+        run, given = make(way), {}
+        for width in WIDTHS:
+            x = torch.zeros(width, inputs)
+            given[width] = (x, torch.zeros(width, outputs)) if residual else (x,)
+        return lambda width: run(*given[width])
+
+    return {way: partial(prepare, way) for way in (PLAIN, PACKED, *((FUSED,) if fused else ()))}
+
+
+def of_product(name: str, weight: Weight) -> list[str]:
+    """The fastest ways of a single product, in a fifth of the time that a model's operations may take."""
+    sample = weight.sample(SAMPLE)
+    operations = {name: ways_of(partial(product, sample), sample)}
+    return calibrated({name: weight.shape}, operations, BUDGET / 5)[name]
+
+
+def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, budget: float = BUDGET) -> Plan:
+    """The fastest way of every operation, from the cache or by measuring.
+
+    The plan is kept for this processor, torch, number of threads and these shapes.
+    """
+    sizes = ", ".join(f"{name} {outputs}x{inputs}" for name, (outputs, inputs) in shapes.items())
+    key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32, v{VERSION}, {sizes}"
+    if (known := _load(key, operations)) is not None:
+        return known
+    plan, complete = measure(operations, budget)
+    if complete:
+        _save(key, plan)
+    return plan
+
+
+def measure(
+    operations: Operations,
+    budget: float = BUDGET,
+    clock: Callable[[], float] = time.perf_counter,
+    timer: Callable[[], float] = time.thread_time,  # not wall time: another process may run in between
+) -> tuple[Plan, bool]:
+    """The fastest way of every operation at each width, and whether there was time to measure them all."""
+    deadline = clock() + budget
+    alive = {name: dict(ways) for name, ways in operations.items()}
+    ready: dict[tuple[str, str], Way] = {}
+    # Seconds of the best call, by operation, width and way.
+    best: dict[str, dict[int, dict[str, float]]] = {name: {} for name in operations}
+    for width in ORDER:
+        for _ in range(REPEATS):
+            for name, ways in alive.items():
+                seconds = best[name].setdefault(width, {})
+                for way in list(ways):
+                    if clock() > deadline:
+                        return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, False
+                    taken = _once(ready, name, way, ways, width, timer)
+                    if taken is None or (way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN])):
+                        del ways[way]
+                        seconds.pop(way, None)
+                    else:
+                        seconds[way] = min(taken, seconds.get(way, taken))
+    return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, True
+
+
+def _chosen(measured: Mapping[int, Mapping[str, float]], ways: int) -> list[str]:
+    """The way at each width; one at which not all ways were timed goes by the nearest other one, or is plain."""
+    known = {}
+    for width, seconds in measured.items():
+        if len(seconds) >= ways:
+            fastest = min(seconds, key=seconds.__getitem__)
+            known[width] = fastest if seconds[fastest] < GAIN * seconds[PLAIN] else PLAIN
+    return [known[min(known, key=lambda near: abs(near - width))] if known else PLAIN for width in WIDTHS]
+
+
+def _once(
+    ready: dict[tuple[str, str], Way],
+    name: str,
+    way: str,
+    ways: Mapping[str, Callable[[], Way]],
+    width: int,
+    timer: Callable[[], float],
+) -> float | None:
+    """Seconds of one call; None if this processor has no such kernel."""
+    try:
+        if (name, way) not in ready:
+            ready[name, way] = ways[way]()
+        began = timer()
+        ready[name, way](width)
+        return timer() - began
+    except RuntimeError as error:
+        if way == PLAIN:
+            raise
+        log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
+        return None
+
+
+def processor() -> str:
+    """The processor's name where the system gives it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    wanted = ("model name", "CPU implementer", "CPU part")  # ARM has numbers in place of a name
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith(wanted)]
+    names = list(dict.fromkeys(found))  # every core says the same
+    return " ".join([platform.machine(), *(names or [platform.processor()])]).strip()
+
+
+# -- the file
+
+
+def _load(key: str, operations: Operations) -> Plan | None:
+    """A plan that was kept, if it is one for these operations."""
+    try:
+        plan = files.read_json(cache() / FILE).get(key)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(plan, dict) or plan.keys() != operations.keys():
+        return None
+    for name, ways in plan.items():
+        if not isinstance(ways, list) or len(ways) != len(WIDTHS):
+            return None
+        if not all(isinstance(way, str) and way in operations[name] for way in ways):
+            return None
+    return plan
+
+
+def _save(key: str, plan: Plan) -> None:
+    """Keep a plan beside the others; a damaged file is replaced."""
+    path = cache() / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            known = files.read_json(path)
+        except (FileNotFoundError, ValueError):
+            known = {}
+        files.write_json(path, {**known, key: plan})
+    except OSError as error:
+        log.info("the calibration of packed weights is not kept: %s", error)

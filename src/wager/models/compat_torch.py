@@ -1,0 +1,78 @@
+"""Everything that reaches into private parts of torch: oneDNN's packed kernels, module tables, hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def has_packed_linear() -> bool:
+    """Whether this build of torch has linear kernels over packed weights."""
+    built = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(built) and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+def pack_weight(weight: torch.Tensor) -> torch.Tensor:
+    """A copy of a weight (outputs, inputs) in the layout of oneDNN's kernels for a few tokens."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 8)
+    return packed
+
+
+def packed_linear(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
+) -> torch.Tensor:
+    """The product with a packed weight, with an activation of oneDNN's ("swish" is silu) applied to it."""
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], "")
+    return product
+
+
+def packed_linear_binary(
+    x: torch.Tensor, other: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, operation: str
+) -> torch.Tensor:
+    """The product with a packed weight, combined with ``other`` by "add" or "mul"."""
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, packed, bias, operation)
+    return product
+
+
+def hooked_globally() -> bool:
+    """Whether hooks run around every module there is."""
+    module = torch.nn.modules.module
+    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
+
+
+def hooked(module: torch.nn.Module) -> bool:
+    """Whether hooks of torch or accelerate run around this module."""
+    held = module.__dict__
+    return bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or "_hf_hook" in held)
+
+
+def modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Every module, in no particular order; ``named_modules`` takes milliseconds, this does not."""
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        yield module
+        waiting.extend(child for child in module.__dict__["_modules"].values() if child is not None)
+
+
+def own_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """A module's own parameters and buffers, without those of its children."""
+    held = module.__dict__
+    for tensor in (*held["_parameters"].values(), *held["_buffers"].values()):
+        if tensor is not None:
+            yield tensor
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Rises with every write in place, but for those through ``.data``; 0 where torch does not count."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def with_children(module: Any, **children: torch.nn.Module) -> Any:
+    """A shallow copy of a module that has these children in place of its own of the same names."""
+    copied = module.__class__.__new__(module.__class__)
+    copied.__dict__.update(module.__dict__)
+    copied.__dict__["_modules"] = {**module.__dict__["_modules"], **children}
+    return copied

@@ -1,0 +1,158 @@
+"""Packed products: the same numbers as the plain ones, and used only where they can be and are faster."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import linear, silu
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from wager.models import calibration, packed
+from wager.models.choose import runner
+from wager.models.compat_torch import has_packed_linear
+from wager.models.eager import Eager
+from wager.models.lean import Lean
+from wager.models.packed import FUSED, PACKED, PLAIN
+from wager.models.shaped import sample_of
+from wager.models.shaped import shaped as llama_weights
+
+pytestmark = pytest.mark.skipif(not has_packed_linear(), reason="this build of torch has no packed kernels")
+
+
+def model(layers: int = 2, **more: bool) -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=2, **more,
+    )  # fmt: skip
+    made = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAGER_CACHE", str(tmp_path))
+    monkeypatch.setattr(packed, "SMALLEST", 0)
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, **ways: str) -> None:
+    """Every operation that has such a way is run in it at all widths."""
+
+    def measure(operations: calibration.Operations, *_: object) -> tuple[calibration.Plan, bool]:
+        wanted = {name: ways.get(name, PACKED) for name in operations}
+        return {name: [way] * len(calibration.WIDTHS) for name, way in wanted.items()}, False
+
+    monkeypatch.setattr(calibration, "measure", measure)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 17, 70])
+@pytest.mark.parametrize("way", [PACKED, FUSED])
+def test_packed_products_are_the_plain_ones(width: int, way: str) -> None:
+    x, residual = torch.randn(width, 64), torch.randn(width, 96)
+    weight, bias, other = torch.randn(96, 64), torch.randn(96), torch.randn(96, 64)
+    biased, bare = packed.Weight((weight, bias)), packed.Weight((other, None))
+    assert torch.allclose(packed.product(bare, PACKED)(x), linear(x, other), atol=1e-4)
+    assert torch.allclose(packed.product(biased, PACKED)(x), linear(x, weight, bias), atol=1e-4)
+    assert torch.allclose(packed.added(biased, way)(x, residual), linear(x, weight, bias) + residual, atol=1e-4)
+    expected = silu(linear(x, weight, bias)) * linear(x, other)
+    assert torch.allclose(packed.gated(biased, bare, way)(x), expected, atol=1e-3)
+    several = packed.Weight((weight, bias), (other, None))
+    both = torch.cat((linear(x, weight, bias), linear(x, other)), dim=-1)
+    for joined_way in (PLAIN, PACKED):
+        assert torch.allclose(packed.product(several, joined_way)(x), both, atol=1e-4)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("way", [PACKED, FUSED])
+def test_a_forward_over_packed_weights_gives_the_models_logits(
+    biased: bool, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(monkeypatch, gated=way, out=way, down=way)
+    target = model(attention_bias=biased, mlp_bias=biased)
+    ours, plain = Lean(target), Eager(target)
+    for each in (ours, plain):
+        each.begin()
+    for width in (40, 1, 5, 3):
+        tokens = torch.randint(0, 128, (width,)).tolist()
+        assert torch.allclose(ours.forward(tokens, width), plain.forward(tokens, width), atol=1e-4)
+    assert all(layer.gate.nbytes and layer.qkv.nbytes for layer in ours.weights.layers)
+    assert ours.weights.lm_head.nbytes == target.lm_head.weight.nbytes
+
+
+def test_weights_are_packed_when_several_tokens_first_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, gated=PLAIN)
+    weights = Lean(model()).weights
+    weights.products(1)
+    assert not any(layer.qkv.nbytes for layer in weights.layers)
+    weights.products(3)
+    assert all(layer.qkv.nbytes for layer in weights.layers)
+    assert not any(layer.gate.nbytes or layer.up.nbytes for layer in weights.layers), "plain ones take no copy"
+
+
+def test_packing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch)
+    monkeypatch.setenv(packed.SWITCH, "off")
+    weights = Lean(model()).weights
+    weights.products(5)
+    assert not weights.plan
+    assert not any(layer.qkv.nbytes for layer in weights.layers)
+
+
+def test_kernels_that_fail_leave_the_plain_products(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such primitive")
+
+    monkeypatch.setattr(packed, "pack_weight", broken)
+    with caplog.at_level(logging.WARNING, logger="wager"):
+        weights = llama_weights(model())
+    assert "no such primitive" in caplog.text
+    assert {way for ways in weights.plan.values() for way in ways} == {PLAIN}
+
+
+def test_weights_that_cannot_be_packed_later_stay_plain(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    chosen(monkeypatch)
+    weights = Lean(model()).weights
+    monkeypatch.setattr(packed, "pack_weight", broken)
+    with caplog.at_level(logging.WARNING, logger="wager"):
+        weights.products(4)
+    assert "could not be packed" in caplog.text
+    assert not weights.plan
+
+
+def test_a_large_model_is_compared_by_a_few_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = model(layers=6)
+    assert sample_of(target) is None, "a small one is compared whole"
+    monkeypatch.setattr("wager.models.shaped.LARGE", 0)
+    some = sample_of(target)
+    assert [layer.self_attn.layer_idx for layer in some.model.layers] == [0, 3, 5]
+    assert len(target.model.layers) == 6
+    ran: Counter[int] = Counter()
+    attention = type(target.model.layers[0].self_attn)
+    forward = attention.forward
+
+    def counting(self: Any, *args: Any, **more: Any) -> Any:
+        ran[self.layer_idx] += 1
+        return forward(self, *args, **more)
+
+    monkeypatch.setattr(attention, "forward", counting)
+    assert type(runner(target)) is Lean
+    assert ran.keys() == {0, 3, 5}
+    target.model.layers[4].self_attn.scaling *= 2
+    assert sample_of(target) is None, "layers that differ are all compared"
+    assert type(runner(target)) is Eager
