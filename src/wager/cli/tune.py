@@ -14,8 +14,7 @@ from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import TokenizedPrompt, interleaved, tokenize
-from wager.bench.summary import differences, summarize
+from wager.bench.runs import Run, TokenizedPrompt, interleaved, tokenize
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
 from wager.cli.suite import LongestPrompt, model_name, show
@@ -120,9 +119,8 @@ def _measure(
     if not played:
         more = 2 * max(1.0, pace * tokens * len(methods) + monotonic() - began) / 60
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
-    summary = summarize([m.json() for m in methods], [prompt.json() for prompt in asked[:played]], answers)
-    base, *others = (method.name for method in methods)
-    summary["differences"] = differences(answers, asked[:played], base, others, target)
+    run = Run(methods, asked[:played], ())
+    run.answers = answers
     return {
         "model": model_name(options.model),
         **described(target),
@@ -131,7 +129,7 @@ def _measure(
         "max_tokens": tokens,
         "drafters": options.specs,
         "remembered": session.remembered,
-        "summary": summary,
+        "summary": run.summary(target),
     }
 
 
