@@ -30,7 +30,7 @@ from wager.vllm.state import open_state
         ({"drafters": ("ngram=3",)}, "is written ngram"),
         ({"drafters": ("ngram", "suffix")}, "only one such in an engine"),
         ({"drafters": ("eagle:ofa", "eagle:code")}, "only one such in an engine"),
-        ({"drafters": ("suffix", "draft:ofa")}, "only one such in an engine"),
+        ({"drafters": ("retrieval=STORE", "draft:ofa")}, "only one such in an engine"),
         ({"drafters": ("eagle:*",)}, "name one, as in eagle:ofa"),
         ({"drafters": ("draft:",)}, "is written draft:NAME"),
         ({"drafters": ("eagle:ofa=",)}, "is written eagle:NAME=PATH"),
@@ -242,7 +242,7 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
     assert said in error
 
 
-def test_on_a_gpu_the_default_is_vllms_ngram_with_graphs_for_every_length(
+def test_on_a_gpu_ngram_has_graphs_for_every_length_unless_the_user_chose_others(
     smollm2_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
@@ -250,8 +250,7 @@ def test_on_a_gpu_the_default_is_vllms_ngram_with_graphs_for_every_length(
 
     assert Settings.of(launch.engine_args(smollm2_folder)["additional_config"]).names == ("suffix", "prompt-lookup")
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
-    made = launch.engine_args(smollm2_folder, max_num_seqs=128, max_length=4)
-    assert Settings.of(made["additional_config"]).names == ("ngram",)
+    made = launch.engine_args(smollm2_folder, drafters="ngram", max_num_seqs=128, max_length=4)
     speculative = made["speculative_config"]
     assert speculative["method"] == "ngram_gpu"  # under the name "ngram" vLLM turns asynchronous scheduling off
     named = {length for _, _, length in speculative["num_speculative_tokens_per_batch_size"]}
@@ -263,7 +262,7 @@ def test_on_a_gpu_the_default_is_vllms_ngram_with_graphs_for_every_length(
         {"compilation_config": {"max_cudagraph_capture_size": 64}},
         {"enforce_eager": True},
     ):
-        kept = launch.engine_args(smollm2_folder, **own)
+        kept = launch.engine_args(smollm2_folder, drafters="ngram", **own)
         assert kept.get("cudagraph_capture_sizes") == own.get("cudagraph_capture_sizes")
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from wager.vllm import versions
-from wager.vllm.settings import DRAFTERS, GPU_DRAFTERS, MAX_LENGTH, POLICY, Settings, default_drafters
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
 
@@ -55,7 +55,7 @@ def command(
             "Run by vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or "
             "draft:NAME for one that lies ready for the model.",
             rich_help_panel=_WAGER,
-            show_default=f"{','.join(DRAFTERS)} on a CPU, {','.join(GPU_DRAFTERS)} on a GPU",
+            show_default=",".join(DRAFTERS),
         ),
     ] = None,
     max_length: Annotated[
@@ -112,13 +112,13 @@ def command(
     """
     if model.startswith("-"):
         raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
+    names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
     versions.check()
-    if not drafter:
-        from wager.vllm.launch import on_cpu
+    from wager.vllm.launch import on_cpu
+    from wager.vllm.placement import in_speculator
 
-        drafter = list(default_drafters(on_cpu=on_cpu()))
-    names = tuple(name.strip() for given in drafter for name in given.split(","))
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds)
+    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds, matching)
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.

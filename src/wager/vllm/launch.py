@@ -13,8 +13,10 @@ from wager.drafters.datastore import Datastore, fingerprint
 from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
-from wager.vllm import fit, state, versions
+from wager.vllm import fit, plugin, state, versions
+from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import (
+    DRAFTERS,
     ENGINE_DRAFTERS,
     KEY,
     MAX_LENGTH,
@@ -22,7 +24,6 @@ from wager.vllm.settings import (
     PROPOSER,
     SCHEDULER,
     Settings,
-    default_drafters,
     engine_kind,
     parse_drafter,
 )
@@ -37,7 +38,7 @@ OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per
 def engine_args(
     model: str | Path,
     *,
-    drafters: Sequence[str] | str | None = None,
+    drafters: Sequence[str] | str = DRAFTERS,
     policy: str = POLICY,
     max_length: int = MAX_LENGTH,
     budget: int = 0,
@@ -53,14 +54,13 @@ def engine_args(
 
     drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
     ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one that lies ready for the model.
-    Default: ``suffix,prompt-lookup`` on a CPU, ``ngram`` on a GPU.
+    On a GPU ``prompt-lookup`` and ``suffix`` can stand beside such a model.
     policy: as listed by ``wager policies``. budget: most draft tokens in a step over all requests. state: a file that
     keeps what is learned. Everything else goes to vLLM as it is.
     """
-    if drafters is None:
-        drafters = default_drafters(on_cpu=on_cpu())
     names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state))
+    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state), speculator=matching)
     return arguments(model, settings, vllm, progress=progress)
 
 
@@ -77,6 +77,10 @@ def arguments(
             "lengths that change are not for data parallelism inside one engine, which vLLM keeps in step; start one "
             "server for each replica instead"
         )
+    rows = given.get("max_num_seqs")
+    settings = place(settings, on_cpu=on_cpu(), rows=int(rows) if rows else None)
+    if settings.speculator:
+        plugin.check()
     if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
         raise ValueError(
             f"{', '.join(settings.names)} cannot follow texts through a pipeline, where a request sits out every other "
@@ -89,7 +93,6 @@ def arguments(
     if settings.state:
         _check_state(Path(settings.state), settings)
     speculative = {**speculative_config(settings, progress), **extra}
-    rows = given.get("max_num_seqs")
     if "num_speculative_tokens_per_batch_size" in speculative and rows and int(rows) <= settings.max_length:
         raise ValueError(
             f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
@@ -133,7 +136,7 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     length = settings.max_length
     if settings.hook == PROPOSER:
         return {"method": "custom_class", "model": PROPOSER_CLASS, "num_speculative_tokens": length}
-    name, value = parse_drafter(settings.drafters[0])
+    name, value = parse_drafter(settings.model or "ngram")
     kind = engine_kind(name)
     chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[kind], "num_speculative_tokens": length}
     if not on_cpu():

@@ -115,7 +115,7 @@ class _Adapting(_Limits):
             SCHEDULER,
             settings.policy,
             settings.arms,
-            drafters=settings.names,
+            drafters=settings.arm_names,
             log_seconds=settings.log_seconds,
         )
         self.lengths = Lengths(policy, settings.arms, meter)
