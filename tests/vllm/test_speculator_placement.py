@@ -71,7 +71,7 @@ def test_on_a_cpu_a_model_beside_matching_is_refused_with_one_sentence() -> None
 
 
 def test_vllm_gets_a_table_that_names_every_length(smollm2_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.vllm import launch
 
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
@@ -107,7 +107,7 @@ class _Config:
 
 
 def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     import sys
     from types import ModuleType
 
@@ -129,12 +129,12 @@ def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypa
 
 
 def test_another_vllm_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from vllm.v1.worker.gpu import spec_decode
 
-    from wager.vllm import versions
+    from wager.vllm import compat
 
     before = spec_decode.init_speculator
-    monkeypatch.setattr(versions, "installed", lambda: "0.99.1")
+    monkeypatch.setattr(compat, "installed_version", lambda: "0.99.1")
     plugin.register()
     assert spec_decode.init_speculator is before

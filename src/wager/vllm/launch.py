@@ -1,4 +1,4 @@
-"""From a model and a wish to what vLLM is started with, and what that costs an idle engine."""
+"""What vLLM is started with for a model and its settings, and what that costs an engine that does not draft."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from wager.drafters.datastore import Datastore, fingerprint
 from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
-from wager.vllm import fit, plugin, state, versions
+from wager.vllm import compat, plugin, state
+from wager.vllm.drafter_check import check_drafter_fits, weights_fingerprint
 from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import (
     DRAFTERS,
@@ -68,7 +69,7 @@ def arguments(
     model: str | Path, settings: Settings, vllm: Mapping[str, Any], *, progress: Progress | None = None
 ) -> dict[str, Any]:
     """The same from settings; refuses with one sentence what could only fail later."""
-    versions.check()
+    compat.check_version()
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
@@ -124,9 +125,9 @@ def located(settings: Settings, model: str | Path, where: Path | str | None = No
     """
     where = resolve(model) if where is None else where
     found = []
-    for spec in shipped.expand(settings.drafters, str(model), lambda: fit.mark(where)):
+    for spec in shipped.expand(settings.drafters, str(model), lambda: weights_fingerprint(where)):
         if shipped.split(spec):
-            spec = f"{spec}={shipped.find(spec, str(model), lambda: fit.mark(where)).folder}"
+            spec = f"{spec}={shipped.find(spec, str(model), lambda: weights_fingerprint(where)).folder}"
         found.append(spec)
     return replace(settings, drafters=tuple(found))
 
@@ -194,7 +195,7 @@ def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: 
             finally:
                 store.close()
         elif engine_kind(name) and value:
-            fit.check(spec, resolve(value), where, other_vocabulary=other_vocabulary)
+            check_drafter_fits(spec, resolve(value), where, other_vocabulary=other_vocabulary)
 
 
 def _check_state(path: Path, settings: Settings) -> None:
@@ -211,7 +212,7 @@ def on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
-def price_of_speculation(plain: Any, speculating: Any) -> list[str]:
+def idle_overhead(plain: Any, speculating: Any) -> list[str]:
     """What turning speculation on changes in an engine even while nothing is drafted, one sentence each.
 
     Both are vLLM's own configurations of the same engine, without and with speculation.

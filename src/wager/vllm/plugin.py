@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from wager.vllm import versions
+from wager.vllm import compat
 
 GROUP, NAME = "vllm.general_plugins", "wager"
 FACTORY = "init_speculator"
@@ -26,7 +26,7 @@ log = logging.getLogger("vllm.wager")
 def register() -> None:
     """Replace vLLM's factory of speculators, once in a process; a vLLM it was not tried with is left as it is."""
     try:
-        versions.check()
+        compat.check_version()
     except ValueError as error:
         log.debug("wager: %s", error)
         return

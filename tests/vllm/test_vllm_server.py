@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 openai = pytest.importorskip("openai", reason="the OpenAI client is not installed; it comes with wager[bench]")
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
