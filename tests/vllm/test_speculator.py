@@ -59,6 +59,9 @@ class Model:
         self.draft_logits, self.calls = logits, []
         self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
 
+    def capture(self) -> None:
+        self.calls.append("capture")
+
     def propose(self, *given: Any, **named: Any) -> torch.Tensor:
         self.calls.append((given, named))
         return self.draft_tokens.fill_(50)[: given[0].num_reqs]
@@ -138,7 +141,9 @@ def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
     def config(*drafters: str) -> Any:
         ngram = len(drafters) == 1
         spec = SimpleNamespace(method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram)
-        return SimpleNamespace(additional_config=settings(*drafters).additional_config(), speculative_config=spec)
+        model = SimpleNamespace(dtype=torch.float32)
+        additional = settings(*drafters).additional_config()
+        return SimpleNamespace(additional_config=additional, speculative_config=spec, model_config=model)
 
     asked: list[Any] = []
     model = Model()
@@ -156,4 +161,22 @@ def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:
     assert not made.supports_mm_inputs
     assert (made.num_query_per_req, made.num_extra_query_per_req) == (1, 0)
     assert made.init_cudagraph_manager(None) is None
-    assert made.capture() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_verifies_greedy_drafts_is_compiled_before_the_first_request(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(speculator, "rejection_sample", lambda *given: called.append(given))
+    model = Model()
+    for beside in (False, True):
+        of = states()
+        of.num_speculative_steps, of.vocab_size = 3, 40
+        if beside:
+            add_matching(model, settings("suffix", "eagle=HEAD"), of, DEVICE, dtype).capture()
+        else:
+            MatchSpeculator(settings("suffix"), of, DEVICE, dtype).capture()
+        logits, draft_logits, *_, length = called.pop()
+        assert (logits.dtype, logits.shape, draft_logits, length) == (dtype, (4, 40), None, 3)
+    assert model.calls == ["capture"]

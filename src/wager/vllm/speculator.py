@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.logger import init_logger
 from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from wager.vllm.matching import RING, Matcher
@@ -62,7 +63,10 @@ class MatchSpeculator(BaseSpeculator):
     supports_mm_inputs = False
     draft_logits = None  # its drafts are certain: a token is accepted with its probability under the target
 
-    def __init__(self, settings: Settings, states: RequestState, device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, states: RequestState, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.states, self.device, self.dtype = states, device, dtype
         self.matcher = make_matcher(settings, states, device)
         self.drafts = torch.zeros(states.max_num_reqs, settings.max_length, dtype=torch.int64, device=device)
         self.matcher.warm_up(self.drafts)
@@ -71,7 +75,8 @@ class MatchSpeculator(BaseSpeculator):
         """Two kernels a step need no graph."""
 
     def capture(self) -> None:
-        """As above."""
+        """Two kernels a step need no graph; what verifies their drafts is compiled here."""
+        warm_up_verification(self.states, self.device, self.dtype)
 
     @torch.inference_mode()
     def propose(
@@ -100,6 +105,28 @@ class MatchSpeculator(BaseSpeculator):
         return drafts
 
 
+def warm_up_verification(states: RequestState, device: torch.device, dtype: torch.dtype) -> None:
+    """Compile vLLM's rejection sampler for greedy requests, so that the first draft does not wait for it.
+
+    vLLM's own warm-up uses sampled requests, whose logits are float32; those of greedy ones stay in the model's type.
+    """
+    length = states.num_speculative_steps
+    few = torch.zeros(length + 1, dtype=torch.int64, device=device)
+    rejection_sample(
+        torch.zeros(length + 1, states.vocab_size, dtype=dtype, device=device),
+        None,
+        few.int(),
+        torch.tensor([0, length + 1], dtype=torch.int32, device=device),
+        few,
+        few[:1],
+        few,
+        torch.arange(length + 1, dtype=torch.int32, device=device),
+        torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device),
+        torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device),
+        length,
+    )
+
+
 def _match(
     matcher: Matcher,
     batch: InputBatch,
@@ -113,10 +140,16 @@ def _match(
     matcher.draft(batch.idx_mapping, sampled, last.view(-1), drafts, longest, threshold)
 
 
-def add_matching(speculator: Any, settings: Settings, states: RequestState, device: torch.device) -> Any:
+def add_matching(
+    speculator: Any,
+    settings: Settings,
+    states: RequestState,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
     """The model's speculator, whose drafts give way to matches of at least ``LONG_ENOUGH`` tokens.
 
-    It stays the object it is, for vLLM loads and captures it by its class; only its ``propose`` is extended.
+    It stays the object it is, for vLLM loads it by its class; its ``propose`` and ``capture`` are extended.
     """
     if getattr(speculator, "draft_logits", None) is not None:
         raise ValueError(
@@ -160,16 +193,23 @@ def add_matching(speculator: Any, settings: Settings, states: RequestState, devi
             _match(matcher, input_batch, num_sampled, last_sampled, drafts, threshold)
         return drafts
 
-    speculator.propose, speculator.matcher, speculator.match_threshold = propose_and_match, matcher, threshold
+    capture = speculator.capture
+
+    def capture_and_warm_up() -> None:
+        capture()
+        warm_up_verification(states, device, dtype)
+
+    speculator.propose, speculator.capture = propose_and_match, capture_and_warm_up
+    speculator.matcher, speculator.match_threshold = matcher, threshold
     return speculator
 
 
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
     """The speculator for an engine whose settings ask for matching in the model runner."""
     settings = Settings.of(config.additional_config)
-    method = config.speculative_config.method
+    method, dtype = config.speculative_config.method, config.model_config.dtype
     if config.speculative_config.use_ngram():
         logger.info("wager: drafting by matching on %s: %s", device, ", ".join(settings.names))
-        return MatchSpeculator(settings, states, device)
+        return MatchSpeculator(settings, states, device, dtype)
     logger.info("wager: drafting by matching beside %s on %s: %s", method, device, ", ".join(settings.names))
-    return add_matching(original(config, device, states), settings, states, device)
+    return add_matching(original(config, device, states), settings, states, device, dtype)
