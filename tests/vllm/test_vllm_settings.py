@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +400,30 @@ def test_help_says_where_the_other_arguments_come_from() -> None:
     shown = CliRunner().invoke(app, ["serve", "--help"])
     assert shown.exit_code == 0
     assert "vllm serve --help" in shown.output
+
+
+def test_a_port_in_use_is_named_before_a_model_is_loaded(
+    smollm2_folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["wager", "serve", smollm2_folder, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512"]
+        monkeypatch.setattr("sys.argv", words)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 2
+    sentence = f"cannot serve on port {port} of 127.0.0.1: Address already in use; choose another with --port"
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_command_and_no_log_lines(smollm2_folder: str) -> None:
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    words = ["serve", smollm2_folder, "--dry-run", "--max-model-len", "512"]
+    done = subprocess.run([sys.executable, "-m", "wager", *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")
+    assert not re.search(r"INFO|WARNING", done.stdout)
