@@ -189,7 +189,7 @@ def check_wager(words: list[str], where: str) -> None:
     for spec in listed(given.get("drafters")):
         for one in spec.split(","):
             registry.parse(one)
-    if context.info_name == "serve":
+    if context.info_name == "serve" and "drafter" in given:  # not bench serve
         from wager.vllm.settings import DRAFTERS, Settings
 
         Settings(tuple(given["drafter"] or DRAFTERS), given["max_length"], given["policy"], given["budget"])
