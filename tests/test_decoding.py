@@ -52,8 +52,8 @@ from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.models.eager import Eager
-from wager.models.lean import Lean
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -175,7 +175,7 @@ def check(model: Any, prompt: Sequence[int], tokens: Sequence[int], expected: Se
 def test_greedy_text_is_the_models_own(family: str) -> None:
     model = tiny(family)
     decoder = informed(model)
-    assert isinstance(decoder.target, Eager if family in ("gpt2", "gemma2", "mistral, window") else Lean)
+    assert isinstance(decoder.target, HFRunner if family in ("gpt2", "gemma2", "mistral, window") else LlamaRunner)
     kept = refused = 0
     for prompt in (PROMPT, PROMPT, [7], list(range(40)), [3, 4] * 15):
         answer = decoder.generate(prompt, max_new_tokens=60, do_sample=False)
@@ -757,7 +757,7 @@ def test_drafted_tokens_that_the_target_lacks_are_left_out() -> None:
 def test_a_model_of_an_odd_shape_goes_through_its_own_forward() -> None:
     model = tiny().double()
     decoder = wager.Decoder(model, policy="random")
-    assert type(decoder.target).__name__ == "Eager"
+    assert type(decoder.target).__name__ == "HFRunner"
     assert ours(decoder) == plain(model)
 
 

@@ -29,15 +29,15 @@ from wager.decoding.processors import Processors
 from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter
 from wager.drafters.draft_model import DraftModel
-from wager.drafters.eagle import Eagle
 from wager.drafters.together import Together
-from wager.models import head as head_module
-from wager.models import head_graphs
-from wager.models.choose import runner
-from wager.models.eager import Eager
-from wager.models.head import SINKS, Head
-from wager.models.head_graphs import HeadGraphs
+from wager.eagle import cuda_graphs
+from wager.eagle import head as head_module
+from wager.eagle.cuda_graphs import CUDAGraphHead
+from wager.eagle.drafter import Eagle
+from wager.eagle.head import SINKS, Head
+from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
+from wager.models.select import runner
 from wager.policies import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -156,7 +156,7 @@ def test_a_wide_read_and_a_narrow_one_agree(tmp_path: Path) -> None:
 
 def test_a_target_through_transformers_own_forward_is_followed_too(tmp_path: Path) -> None:
     model, text = tiny(), TEXT[:20]
-    target = Eager(model)
+    target = HFRunner(model)
     target.watch()
     target.begin()
     target.prefill(text[:-1])
@@ -231,12 +231,12 @@ def test_the_fixed_shapes_of_the_graphs_give_the_same(
     tmp_path: Path, frequent: tuple[int, ...], window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not captured here, but the same bodies."""
-    monkeypatch.setattr(head_graphs, "LEAST", 16)  # so that the cache has to grow
+    monkeypatch.setattr(cuda_graphs, "LEAST", 16)  # so that the cache has to grow
     model = tiny()
     save(tmp_path, model, frequent=frequent)
     target = runner(model)
     pair = [Eagle(tmp_path, window=window) for _ in range(2)]
-    pair[1].head = HeadGraphs(tmp_path, window=window)
+    pair[1].head = CUDAGraphHead(tmp_path, window=window)
     for eagle in pair:
         eagle.follow(target)
         eagle.begin(TEXT[:5])
@@ -255,17 +255,17 @@ def test_the_fixed_shapes_of_the_graphs_give_the_same(
             assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
         assert pair[0].head.length == pair[1].head.length
     graphs = pair[1].head
-    assert isinstance(graphs, HeadGraphs)
+    assert isinstance(graphs, CUDAGraphHead)
     assert graphs.captures
     graphs._warm()  # as on CUDA
     assert graphs.captures
-    assert {("read", width) for width in head_graphs.WIDTHS} <= graphs.replays.keys()
+    assert {("read", width) for width in cuda_graphs.WIDTHS} <= graphs.replays.keys()
 
 
-def graphed(folder: Path, target: Runner, text: Sequence[int] = TEXT) -> tuple[Eagle, HeadGraphs]:
+def graphed(folder: Path, target: Runner, text: Sequence[int] = TEXT) -> tuple[Eagle, CUDAGraphHead]:
     """A drafter by the graphs' bodies, which nothing captures here."""
     eagle = Eagle(folder)
-    eagle.head = graphs = HeadGraphs(folder)
+    eagle.head = graphs = CUDAGraphHead(folder)
     eagle.follow(target)
     eagle.begin(text[:-1])
     eagle.extend(text[-1:])
@@ -330,25 +330,25 @@ def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
     assert ("chain", 6) in graphs.replays
 
 
-class StepsOnOneSlot(HeadGraphs):
+class StepsOnOneSlot(CUDAGraphHead):
     """Puts all entries of a chain into one slot."""
 
     def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        if self.part == head_graphs.CHAIN:
+        if self.part == cuda_graphs.CHAIN:
             self.ahead = 0
         return super().forward(tokens, features)
 
 
-class GoesOnFromThePadding(HeadGraphs):
+class GoesOnFromThePadding(CUDAGraphHead):
     """Takes the last row that was read, real or not."""
 
     def _tell(self, tokens: Sequence[int], width: int) -> None:
         super()._tell(tokens, width)
-        self.inputs[head_graphs.LAST] = max(0, len(tokens) - 1)
+        self.inputs[cuda_graphs.LAST] = max(0, len(tokens) - 1)
 
 
 @pytest.mark.parametrize("bug", [StepsOnOneSlot, GoesOnFromThePadding])
-def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[HeadGraphs]) -> None:
+def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[CUDAGraphHead]) -> None:
     model, text = tiny(), TEXT[:12]  # 11 entries, padded to 12
     target = reading(model, text)
     sound = following(save(tmp_path, model), target, text)
@@ -359,14 +359,14 @@ def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[HeadGraphs]) -
     assert wrong.propose(6).tokens != sound.propose(6).tokens
 
 
-class Doubles(HeadGraphs):
+class Doubles(CUDAGraphHead):
     """Computes something else."""
 
     def _masked(self, *given: Any) -> torch.Tensor:
         return 2 * super()._masked(*given)
 
 
-class NotCaptured(HeadGraphs):
+class NotCaptured(CUDAGraphHead):
     """Runs where nothing can be captured."""
 
     def _captured(self, body: Any) -> Any:
@@ -375,7 +375,7 @@ class NotCaptured(HeadGraphs):
 
 @pytest.mark.parametrize("kind", [Doubles, NotCaptured])
 def test_graphs_that_do_not_work_are_done_without(
-    tmp_path: Path, kind: type[HeadGraphs], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: type[CUDAGraphHead], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny()
     target = reading(model)
@@ -403,24 +403,24 @@ needs_kernels = pytest.mark.skipif(
 def test_captured_drafts_are_the_eager_ones(
     tmp_path: Path, size: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_graphs, "FUSED_ON", (KERNELS_ON,))
-    monkeypatch.setattr(head_graphs, "LEAST", 16)
+    monkeypatch.setattr(cuda_graphs, "FUSED_ON", (KERNELS_ON,))
+    monkeypatch.setattr(cuda_graphs, "LEAST", 16)
     text = TEXT[:] if KERNELS_ON == "cpu" else TEXT * 4 + TEXT[:13]  # before it is over the cache has to grow
     model = tiny(head_dim=16).to(KERNELS_ON)
     save(tmp_path, model, frequent=(3, 17, 4, 9, 20), shape={"head_dim": size})
     target = reading(model, text)
     captured, eager = (Eagle(tmp_path, window=window) for _ in range(2))
     for eagle in (captured, eager):
-        eagle.head = HeadGraphs(tmp_path, window=window)
+        eagle.head = CUDAGraphHead(tmp_path, window=window)
         eagle.follow(target)
         eagle.warm([Arm("eagle", 4), Arm("eagle", 4, Tree(3, 10))])
         eagle.begin(text[:-1])
         eagle.extend(text[-1:])
     graphs = captured.head
-    assert isinstance(graphs, HeadGraphs)
+    assert isinstance(graphs, CUDAGraphHead)
     assert graphs.fused == (size == 16 and window == 0)
     if KERNELS_ON == "cuda":
-        assert graphs.cut is None
+        assert graphs.pruned is None
     eager.head.captures = False  # type: ignore[attr-defined]
     before = graphs.replays.get(("chain", 4))
     for step in range(3):
@@ -443,7 +443,7 @@ def test_captured_drafts_are_the_eager_ones(
 @needs_kernels
 @pytest.mark.parametrize(("rows", "size", "count"), [(1, 24, 3), (4, 3000, 4), (3, 1025, 16)])
 def test_the_likeliest_are_those_of_torch(rows: int, size: int, count: int) -> None:
-    from wager.models.head_kernels import likeliest
+    from wager.eagle.kernels import likeliest
 
     logits = 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(size)).to(KERNELS_ON)
     logits[0, [5, 17, 11]] = logits.max() + 1  # of three as likely the lowest comes first
@@ -458,7 +458,7 @@ def test_the_likeliest_are_those_of_torch(rows: int, size: int, count: int) -> N
 @needs_kernels
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_the_best_paths_and_the_joined_rows_are_those_of_torch(count: int) -> None:
-    from wager.models import head_kernels
+    from wager.eagle import kernels as head_kernels
 
     made = torch.Generator().manual_seed(count)
     scores, logp = (torch.randn(*shape, generator=made).to(KERNELS_ON) for shape in ((count,), (count, count)))

@@ -82,11 +82,11 @@ def drafted_slowly(
         x = module.fc(torch.cat((model.model.embed_tokens.weight[tokens[at + 1]], feature)))
         by = layer.self_attn
         q = turned(by["q_proj"](x).view(layer.heads, layer.head), at)
-        keys.append(turned(by["k_proj"](x).view(layer.groups, layer.head), at))
-        values.append(by["v_proj"](x).view(layer.groups, layer.head))
+        keys.append(turned(by["k_proj"](x).view(layer.num_kv_heads, layer.head), at))
+        values.append(by["v_proj"](x).view(layer.num_kv_heads, layer.head))
         mixed = []
         for i in range(layer.heads):
-            group = i // (layer.heads // layer.groups)
+            group = i // (layer.heads // layer.num_kv_heads)
             weights = torch.softmax(torch.stack([k[group] for k in keys]) @ q[i] * layer.head**-0.5, 0)
             mixed.append(weights @ torch.stack([v[group] for v in values]))
         x = x + by["o_proj"](torch.cat(mixed))

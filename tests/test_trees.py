@@ -44,10 +44,10 @@ from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.models.choose import runner
-from wager.models.eager import Eager
-from wager.models.lean import NARROW, Lean
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import NARROW, LlamaRunner
 from wager.models.runner import Runner, ancestry, seen
+from wager.models.select import runner
 
 HERE = find_spec("arctic_inference") is not None
 ARCTIC = pytest.param("arctic", marks=pytest.mark.skipif(not HERE, reason="arctic-inference is not installed"))
@@ -66,7 +66,14 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SHAPE, sliding_window=12)),
     "bloom": lambda: BloomForCausalLM(BloomConfig(hidden_size=32, n_layer=2, n_head=4, **ODD)),
 }
-RUNNERS = [("llama", Lean), ("qwen2", Lean), ("qwen3", Lean), ("llama", Eager), ("qwen3", Eager), ("gpt2", Eager)]
+RUNNERS = [
+    ("llama", LlamaRunner),
+    ("qwen2", LlamaRunner),
+    ("qwen3", LlamaRunner),
+    ("llama", HFRunner),
+    ("qwen3", HFRunner),
+    ("gpt2", HFRunner),
+]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -122,7 +129,7 @@ def test_a_trees_logits_are_those_of_each_path_alone(family: str, kind: type[Run
         assert made.length == alone.length
 
 
-@pytest.mark.parametrize("kind", [Lean, Eager])
+@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
 def test_half_precision_stays_as_close_as_it_can(kind: type[Runner]) -> None:
     model = tiny().to(torch.bfloat16)
     made, alone = begun(kind, model), begun(kind, model)
@@ -132,7 +139,7 @@ def test_half_precision_stays_as_close_as_it_can(kind: type[Runner]) -> None:
         made.keep([])
 
 
-@pytest.mark.parametrize("kind", [Lean, Eager])
+@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
 def test_a_chain_told_by_its_parents_is_the_same_chain(kind: type[Runner]) -> None:
     one, other = begun(kind, tiny()), begun(kind, tiny())
     for width in (1, 6, NARROW + 4):
@@ -141,7 +148,7 @@ def test_a_chain_told_by_its_parents_is_the_same_chain(kind: type[Runner]) -> No
 
 
 def test_the_last_logits_alone_can_be_asked_for() -> None:
-    for kind in (Lean, Eager):
+    for kind in (LlamaRunner, HFRunner):
         one, other = begun(kind, tiny()), begun(kind, tiny())
         few = one.forward([1, 2, 3, 4], 2, [-1, 0, 0, 1])
         assert few.shape == (2, VOCABULARY)
@@ -149,14 +156,14 @@ def test_the_last_logits_alone_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("bug", ["siblings are seen", "positions are slots"])
-@pytest.mark.parametrize("kind", [Lean, Eager])
+@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
 def test_a_wrong_mask_or_position_is_noticed(kind: type[Runner], bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(parents: Sequence[int]) -> tuple[list[int], list[int]]:
         depths, words = ancestry(parents)
         chain = ancestry(range(-1, len(parents) - 1))
         return (depths, chain[1]) if bug.startswith("siblings") else (chain[0], words)
 
-    module = {Lean: "lean", Eager: "eager"}[kind]
+    module = {LlamaRunner: "lean", HFRunner: "eager"}[kind]
     monkeypatch.setattr(f"wager.models.{module}.ancestry", wrong)
     model = tiny()
     assert off_paths(begun(kind, model), begun(kind, model), random.Random(1), 9) > 100 * NEAR
@@ -179,26 +186,26 @@ def test_what_is_no_tree_is_refused() -> None:
         with pytest.raises(ValueError, match=says):
             ancestry(parents)
     with pytest.raises(ValueError, match="at most 64"):
-        begun(Lean, tiny()).forward([1] * 65, 65, [-1] * 65)
+        begun(LlamaRunner, tiny()).forward([1] * 65, 65, [-1] * 65)
 
 
 def test_models_that_see_a_window_or_no_positions_verify_no_trees() -> None:
     for family in ("mistral, window", "gemma2", "bloom"):
         assert not runner(tiny(family)).trees
     model = tiny()
-    assert Eager(model).trees
+    assert HFRunner(model).trees
     model.set_attn_implementation("flex_attention")
-    assert not Eager(model).trees
+    assert not HFRunner(model).trees
 
 
 def test_a_model_that_ignores_the_positions_of_a_tree_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Eager._tree
+    whole = HFRunner._tree
 
-    def deaf(self: Eager, parents: Sequence[int]) -> dict[str, torch.Tensor]:
+    def deaf(self: HFRunner, parents: Sequence[int]) -> dict[str, torch.Tensor]:
         return {"attention_mask": whole(self, parents)["attention_mask"]}
 
-    monkeypatch.setattr(Eager, "_tree", deaf)
-    assert not Eager(tiny()).trees
+    monkeypatch.setattr(HFRunner, "_tree", deaf)
+    assert not HFRunner(tiny()).trees
 
 
 # -- keeping
@@ -227,7 +234,7 @@ def test_a_kept_path_goes_on_like_a_text_read_afresh(family: str, kind: type[Run
         assert off_kept(begun(kind, model), begun(kind, model), random.Random(seed)) < NEAR
 
 
-@pytest.mark.parametrize("kind", [Lean, Eager])
+@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
 def test_a_wrong_slot_kept_is_noticed(kind: type[Runner], monkeypatch: pytest.MonkeyPatch) -> None:
     move = kind._move
     monkeypatch.setattr(kind, "_move", lambda self, places, to: move(self, [at - 1 for at in places], to))
@@ -271,7 +278,7 @@ def test_features_are_what_the_head_is_applied_to_and_stay_with_their_tokens(fam
     assert made.embed is model.get_input_embeddings().weight
 
 
-@pytest.mark.parametrize("kind", [Lean, Eager])
+@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
 def test_watching_changes_no_logits(kind: type[Runner]) -> None:
     one, other = begun(kind, tiny()), begun(kind, tiny())
     one.watch()
@@ -282,7 +289,7 @@ def test_watching_changes_no_logits(kind: type[Runner]) -> None:
 
 
 def test_features_of_what_was_read_before_are_zeros() -> None:
-    for kind in (Lean, Eager):
+    for kind in (LlamaRunner, HFRunner):
         made = begun(kind, tiny())
         made.prefill(PROMPT)
         made.watch()
@@ -293,7 +300,7 @@ def test_features_of_what_was_read_before_are_zeros() -> None:
 
 def test_a_head_that_is_not_applied_to_the_last_state_is_refused() -> None:
     with pytest.raises(ValueError, match="Gemma2ForCausalLM does not show the features"):
-        begun(Eager, tiny("gemma2")).watch()  # it caps its logits
+        begun(HFRunner, tiny("gemma2")).watch()  # it caps its logits
 
 
 # -- whole texts
@@ -364,7 +371,7 @@ def test_greedy_text_with_trees_is_the_models_own(family: str) -> None:
     model = tiny(family)
     expected = plain(model)
     decoder = grafted(model, expected)
-    assert isinstance(decoder.target, Eager if family == "gpt2" else Lean)
+    assert isinstance(decoder.target, HFRunner if family == "gpt2" else LlamaRunner)
     kept = refused = 0
     for _ in range(4):
         answer = decoder.generate(PROMPT, max_new_tokens=60, do_sample=False)
@@ -400,10 +407,10 @@ def test_a_bug_with_trees_changes_the_text(bug: str, monkeypatch: pytest.MonkeyP
     expected = plain(model)
     decoder = grafted(model, expected)
     if bug == "keeps another branch":
-        keep = Lean.keep
-        monkeypatch.setattr(Lean, "keep", lambda self, path: keep(self, range(len(path))))
+        keep = LlamaRunner.keep
+        monkeypatch.setattr(LlamaRunner, "keep", lambda self, path: keep(self, range(len(path))))
     elif bug == "keeps nothing":
-        monkeypatch.setattr(Lean, "keep", lambda self, path: self.crop(self.before + len(path)))
+        monkeypatch.setattr(LlamaRunner, "keep", lambda self, path: self.crop(self.before + len(path)))
     else:
         from wager.decoding.acceptance import accept_tree_greedy
 
@@ -465,7 +472,7 @@ def test_a_text_ends_inside_a_tree_as_it_should() -> None:
             # what goes on from here must find the text, and nothing of the tree
             known = decoder.target.length
             assert known == len(PROMPT) + len(expected) - 1
-            fresh = begun(Lean, model)
+            fresh = begun(LlamaRunner, model)
             assert far(decoder.target.forward([5], 1), fresh.forward([*PROMPT, *expected[:-1], 5], 1)) < NEAR
     for limit in (1, 2, 5, 13):
         assert ours(grafted(model, text), max_new_tokens=limit) == text[:limit]
@@ -718,13 +725,13 @@ def test_drafters_follow_the_target_that_is_decoded_with() -> None:
     assert far(decoder.target.features[: decoder.target.length], theirs[: decoder.target.length]) < NEAR
     model.lm_head.register_forward_hook(lambda *_: None)
     ours(decoder)
-    assert isinstance(followed[-1], Eager)
+    assert isinstance(followed[-1], HFRunner)
     assert decoder.target is followed[-1]
 
 
 def test_every_width_a_tree_can_have_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[int] = []
-    monkeypatch.setattr(Lean, "warm", lambda self, widths: warmed.extend(widths))
+    monkeypatch.setattr(LlamaRunner, "warm", lambda self, widths: warmed.extend(widths))
     wager.Decoder(tiny(), drafters="suffix", lengths=(2, 3), trees=["4x20"])
     assert warmed == list(range(1, 22))
     assert all(b - a == 1 for a, b in pairwise(warmed))

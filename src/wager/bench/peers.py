@@ -26,7 +26,7 @@ from wager.decoding.generation import Generation
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
 from wager.drafters.registry import parse
-from wager.models.shaped import SHAPED
+from wager.models.llama_weights import LLAMA_LIKE
 from wager.policies.base import Policy
 
 PLAIN, OURS = "transformers", "wager off"
@@ -53,8 +53,8 @@ def truncated(model: Any, layers: int) -> Any:
     It shares the target's weights; only what wager packs of them is a copy.
     """
     body = getattr(model, "model", None)
-    if type(model).__name__ not in SHAPED or body is None:
-        raise ValueError(f"only {', '.join(SHAPED)} can be cut to a draft model, not {type(model).__name__}")
+    if type(model).__name__ not in LLAMA_LIKE or body is None:
+        raise ValueError(f"only {', '.join(LLAMA_LIKE)} can be cut to a draft model, not {type(model).__name__}")
     if not 0 < layers < len(body.layers):
         raise ValueError(f"a draft model has between 1 and {len(body.layers) - 1} of the target's layers, not {layers}")
     config = copy.deepcopy(model.config)

@@ -149,9 +149,9 @@ def build(
 
 def without_impossible(methods: Sequence[Named], model: Any) -> list[Named]:
     """These methods, less assisted generation where there is no draft model for the target and none can be cut."""
-    from wager.models.shaped import SHAPED
+    from wager.models.llama_weights import LLAMA_LIKE
 
-    cut = type(model).__name__ in SHAPED and model.config.num_hidden_layers > 1
+    cut = type(model).__name__ in LLAMA_LIKE and model.config.num_hidden_layers > 1
     return [method for method in methods if method.name != ASSISTED or cut or _drafts(model)]
 
 

@@ -44,11 +44,11 @@ def engine(
     from wager.bench.engine import described
     from wager.decoding.decoder import Decoder
     from wager.models import load
-    from wager.models.eager import Eager
+    from wager.models.hf_runner import HFRunner
 
     target, tokenizer = load(model, dtype=dtype, device=device)
     decoder = Decoder(target, tokenizer, drafters="suffix,prompt-lookup", policy="off")
-    runners = {"transformers": Eager(target), "wager": decoder.target}
+    runners = {"transformers": HFRunner(target), "wager": decoder.target}
     taken = measure.forward_seconds(runners, WIDTHS, context=context, repeats=repeats)
     step = {name: measure.spread(times[1]) for name, times in taken.items()}
     table = Table(title=f"one forward, {context} tokens of context, milliseconds (median)", title_justify="left")

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from wager.drafters import shipped
@@ -85,9 +86,8 @@ def build(
     if not value:
         value = str(shipped.find(spec, target, mark).folder)
     if kind == "eagle":
-        from wager.drafters.eagle import Eagle  # imports torch
-
-        head: Drafter = Eagle(value, name)
+        # By name: wager.eagle imports torch, and stands above this package.
+        head: Drafter = import_module("wager.eagle.drafter").Eagle(value, name)
         return head
     if load is None:
         raise ValueError(f"drafter {spec!r} needs a way to load models; pass load=")

@@ -143,7 +143,7 @@ class Generated:
 
 def _windowed(drafter: Any, window: int) -> Any:
     """The same head, which sees the first few and the last so many entries only."""
-    from wager.drafters.eagle import Eagle
+    from wager.eagle.drafter import Eagle
 
     return Eagle(drafter.head.file.folder, drafter.name, window=window) if isinstance(drafter, Eagle) else drafter
 
