@@ -13,7 +13,7 @@ from wager.core import OFF, Arm, Context, Round
 from wager.drafters import registry, shipped
 from wager.eagle import checkpoint
 
-FOLDER = Path(__file__).parents[1] / "drafters" / "smollm2-135m"
+FOLDER = Path(__file__).parents[2] / "drafters" / "smollm2-135m"
 HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
 MODELS = ("ofa", "code", "math")
 SPECS = [*(f"eagle:{name}" for name in HEADS), *(f"draft:{name}" for name in MODELS)]
