@@ -185,10 +185,7 @@ def methods(found: dict[str, list[Totals]]) -> list[dict[str, Any]]:
         labels = list(labels)
         tokens, rounds, seconds = (sum(run[label][i] for run in own for label in labels) for i in range(3))
         base = [sum(run[label][i] for run in plain for label in labels) for i in range(3)]
-        return {
-            "mat": round(tokens / rounds, 4),
-            "speedup": round((tokens / seconds) / (base[0] / base[2]), 4),
-        }
+        return {"mat": round(tokens / rounds, 4), "speedup": round((tokens / seconds) / (base[0] / base[2]), 4)}
 
     rows = []
     for name, own in found.items():

@@ -58,12 +58,7 @@ class Served:
         elif not load:
             load = (2, 8, 32, 4, 48, 12, 2, 24)  # no trace at hand: a load that changes as much
         scenario = Serving(
-            goal=self.tokens,
-            lengths=self.lengths,
-            acceptance=self.acceptance,
-            load=load,
-            trace=trace,
-            costs=self.costs,
+            goal=self.tokens, lengths=self.lengths, acceptance=self.acceptance, load=load, trace=trace, costs=self.costs
         )
         specs = dict.fromkeys(self.policies)
         names = {policy: policy for policy in specs}

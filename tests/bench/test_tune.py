@@ -184,8 +184,8 @@ def test_json_holds_the_verdict_and_every_figure(run: Any) -> None:
 
 
 def test_nothing_is_concluded_on_a_machine_that_is_busy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wager.bench.verdict.UNSTEADY", 0.0)
-    monkeypatch.setattr("wager.bench.verdict.WILD", 0.0)
+    monkeypatch.setattr("wager.bench.verdict.NOISY", 0.0)
+    monkeypatch.setattr("wager.bench.verdict.TOO_NOISY", 0.0)
     code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
     assert code == 0, err
     said = json.loads(out)["verdict"]

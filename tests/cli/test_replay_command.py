@@ -14,13 +14,13 @@ import pytest
 from replays import LONGEST, replay, text
 
 from wager.cli import main
-from wager.cli.replay import parse_cost
 from wager.core import Arm, Context
 from wager.core.recording import RecordingWriter, Text
 from wager.policies import POLICIES
 from wager.policies.base import Option, Policy
 from wager.policies.registry import Entry
 from wager.simulation import Replay, compare
+from wager.simulation.costs import parse_cost
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -182,7 +182,7 @@ def test_explain_tells_what_was_expected_and_what_came(
         (("text.txt",), "not a wager recording"),
         (("binary.gz",), "not a wager recording"),
         (("r.jsonl", "-p", "best"), "unknown policy 'best'"),
-        (("r.jsonl", "--lengths", "2,7"), "at most 6 tokens were recorded; --lengths asks for 7"),
+        (("r.jsonl", "--lengths", "2,7"), "at most 6 tokens were recorded; --lengths names 7"),
         (("r.jsonl", "--lengths", "0,2"), "at least 1"),
         (("r.jsonl", "--lengths", "two"), "whole numbers"),
         (("r.jsonl", "--drafters", "suffix,oracle"), "'oracle' was not recorded in r.jsonl; there are suffix, lookup"),

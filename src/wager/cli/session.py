@@ -44,13 +44,6 @@ class Session:
         """Whether the model has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def afresh(self) -> None:
-        """Forget what the policy and the drafters learned in this session; the state it started from stays.
-
-        Otherwise the second run of a prompt would draft from its own first answer.
-        """
-        self.decoder.reset()
-
     @property
     def remembered(self) -> bool:
         """Whether the policy started from the state of earlier runs."""

@@ -111,7 +111,7 @@ class Decoder:
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
         text = None if watch is None else self._text_stream()
-        seconds = [0.0, 0.0]  # prefill, decoding
+        seconds = [0.0, 0.0]  # of the prompt, of decoding
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
         with closing(self.run(prepared, self.target, label, seed, streamer)) as steps:

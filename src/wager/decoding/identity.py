@@ -18,7 +18,7 @@ FLOAT_ERROR = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two continuations of a prompt part."""
+    """The first token at which two continuations of a prompt differ."""
 
     at: int  # tokens they share
     # From the best score to the worse of the two tokens', in standard deviations of the logits. None where one text

@@ -25,6 +25,7 @@ class Retrieval(Drafter):
 
     trees: ClassVar[bool] = True
     servable: ClassVar[bool] = True
+    datastore: Datastore
 
     def __init__(
         self, datastore: Datastore | Path | str, *, shortest: int = 2, look: int = 32, name: str = "retrieval"

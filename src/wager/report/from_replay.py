@@ -1,4 +1,4 @@
-"""The JSON of `wager replay`: policies on recorded texts, beside every fixed arm and the clairvoyant."""
+"""The JSON of `wager lab replay`: policies on recorded texts, beside every fixed arm and the clairvoyant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON of `wager generate`, `wager simulate` and of the parts of `wager bench`."""
+"""The JSON of `wager generate`, `wager bench generate`, and `wager lab simulate`, `engine`, `versus` and `drafters`."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: s
 
 
 def engine(held: Json, source: Source) -> Material:
-    """`wager bench engine`: what one forward costs by its width."""
+    """`wager lab engine`: what one forward costs by its width."""
     made = Material(source)
     lines: dict[str, dict[int, Measure]] = {}
     for row in held["widths"]:
@@ -174,7 +174,7 @@ def engine(held: Json, source: Source) -> Material:
 
 
 def simulated(held: Json, source: Source) -> Material:
-    """`wager simulate`: regret over tokens, and who played what."""
+    """`wager lab simulate`: regret over tokens, and who played what."""
     made = Material(source)
     marks = [float(mark) for mark in held["marks"]]
     curves = [
@@ -219,7 +219,7 @@ def _normal(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def served(held: Json, source: Source) -> Material:
-    """`wager bench versus` and `drafters`: methods under loads."""
+    """`wager lab versus` and `drafters`: methods under loads."""
     made = Material(source)
     rows = held["compared"]
     points = sorted(

@@ -23,11 +23,11 @@ WIDTHS = {"PHONE": 330, "TABLET": 640, "WHOLE": 1062, "HALF": 490}
 LONG = 110  # characters; a headline with more is cut at its semicolon
 MAKES = {  # kind of figure -> what it is called where it is missing, and the commands that make it
     "speed": ("Speed-up", ("wager bench",)),
-    "regret": ("Regret", ("wager bench", "wager simulate --json")),
+    "regret": ("Regret", ("wager bench", "wager lab simulate --json")),
     "choice": ("Arm choice", ("wager bench", "wager generate --trace")),
     "survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
-    "cost": ("Verify cost by width", ("wager bench engine --json",)),
-    "load": ("Latency and length under load", ("wager bench versus --json",)),
+    "cost": ("Verify cost by width", ("wager lab engine --json",)),
+    "load": ("Latency and length under load", ("wager lab versus --json",)),
     "tokens": ("Token by token", ("wager bench", "wager generate --json")),
 }
 

@@ -14,7 +14,7 @@ from wager.report.scales import number
 from wager.report.templating import macro
 from wager.report.views import Load, Measure
 
-PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager bench versus` calls them
+PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour
 
 

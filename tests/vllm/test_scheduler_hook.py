@@ -14,7 +14,7 @@ serving = pytest.importorskip("serving", reason="vLLM is not installed; see the 
 from serving import Engine, abort, make_request, make_scheduler, true_text  # noqa: E402
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 
-from wager.vllm.exactness import sampling_is_wrong  # noqa: E402
+from wager.vllm.compat import drafts_break_sampling, set_draft_length  # noqa: E402
 
 KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 
@@ -27,13 +27,13 @@ def folder(smollm2_folder: str) -> str:
 def observed(scheduler: Any) -> list[Round]:
     """Everything the policy is told from now on."""
     rounds: list[Round] = []
-    tell = scheduler.lengths.policy.observe
+    tell = scheduler.lengths.rounds.policy.observe
 
     def observe(round: Round) -> None:
         rounds.append(round)
         tell(round)
 
-    scheduler.lengths.policy.observe = observe
+    scheduler.lengths.rounds.policy.observe = observe
     return rounds
 
 
@@ -77,8 +77,9 @@ def test_only_steps_without_prompts_are_learned_from_and_only_decoding_requests_
     scheduler = make_scheduler(folder, asynchronous=asynchronous, prefill=32)
     rounds = observed(scheduler)
     batches: list[int] = []
-    choose = scheduler.lengths.policy.choose
-    scheduler.lengths.policy.choose = lambda context: (batches.append(context.batch), choose(context))[1]
+    policy = scheduler.lengths.rounds.policy
+    choose = policy.choose
+    policy.choose = lambda context: (batches.append(context.batch), choose(context))[1]
     scheduler.add_request(make_request("early", 8, 60))
     engine = Engine(scheduler, asynchronous)
 
@@ -154,9 +155,9 @@ def test_a_length_told_too_late_is_seen(folder: str) -> None:
 
     def late(output: Any) -> None:
         AsyncScheduler._update_after_schedule(scheduler, output)
-        step = scheduler.lengths.plan(1, 1, 0, False)
-        output.num_spec_tokens_to_schedule = step.next.length
-        scheduler._flights.append((output, step))
+        step, began = scheduler.lengths.plan(1, 1, 0, False)
+        set_draft_length(output, step.length)
+        scheduler._flights.append((output, step, began))
 
     scheduler._update_after_schedule = late
     scheduler.add_request(make_request("one", 20, 60))
@@ -204,7 +205,7 @@ def test_nothing_is_tried_out_while_prompts_keep_coming(folder: str) -> None:
 
 @pytest.mark.parametrize("drafters", ["ngram", "suffix"])
 def test_nothing_is_drafted_beside_a_sampled_request_where_vllm_samples_wrongly(folder: str, drafters: str) -> None:
-    if not sampling_is_wrong():
+    if not drafts_break_sampling():
         pytest.skip("this build of vLLM samples correctly where there are drafts")
     scheduler = make_scheduler(folder, drafters=drafters)
     scheduler.add_request(make_request("greedy", 10, 80))

@@ -1,30 +1,28 @@
-"""Comparisons on servers: what is made of turns that were measured; the servers themselves are in test_vllm_server."""
+"""Comparisons on servers: what is made of found that were measured; the servers themselves are in test_vllm_server."""
 
 from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("openai", reason="the OpenAI client is not installed; it comes with wager[bench]")
-
 from wager.bench.load import Spread, Summary
 from wager.bench.reference import Reference
-from wager.bench.versus import PLAIN, Turn, compared, table_from
+from wager.bench.versus import PLAIN, Measurement, compared, table_from
 
 
-def turn(method: str, point: str, speed: float, *, repeat: int = 1, texts: list[str] | None = None) -> Turn:
+def measured(method: str, point: str, speed: float, *, repeat: int = 1, texts: list[str] | None = None) -> Measurement:
     times = Spread(1 / speed, 1 / speed, 1 / speed)
     summary = Summary(2, 0, None, 1.0, 10, int(speed), speed, 2.0, times, times, times, 0.0)
-    return Turn(method, point, repeat, summary, texts or ["a", "b"])
+    return Measurement(method, point, repeat, summary, texts or ["a", "b"])
 
 
 def test_a_method_is_held_against_plain_decoding_of_the_same_repetition() -> None:
-    turns = [
-        turn(PLAIN, "1", 10, repeat=1),
-        turn("nightjar", "1", 15, repeat=1),
-        turn(PLAIN, "1", 20, repeat=2),
-        turn("nightjar", "1", 24, repeat=2, texts=["a", "other"]),
+    found = [
+        measured(PLAIN, "1", 10, repeat=1),
+        measured("nightjar", "1", 15, repeat=1),
+        measured(PLAIN, "1", 20, repeat=2),
+        measured("nightjar", "1", 24, repeat=2, texts=["a", "other"]),
     ]
-    row = next(row for row in compared(turns) if row["method"] == "nightjar")
+    row = next(row for row in compared(found) if row["method"] == "nightjar")
     assert row["throughput_ratios"] == pytest.approx([1.5, 1.2])
     assert row["throughput_ratio"] == pytest.approx(1.35)
     assert row["latency_ratios"] == pytest.approx([10 / 15, 20 / 24])
@@ -32,12 +30,12 @@ def test_a_method_is_held_against_plain_decoding_of_the_same_repetition() -> Non
 
 
 def test_vllms_table_has_the_best_length_at_every_concurrency_and_no_gap() -> None:
-    turns = [
-        turn(method, point, speed)
+    found = [
+        measured(method, point, speed)
         for point, speeds in {"1": (10, 14, 20), "4": (30, 32, 31), "16": (90, 80, 70)}.items()
         for method, speed in zip(("off", "fixed 1", "fixed 2"), speeds, strict=True)
     ]
-    table = table_from([*turns, turn("off", "trace", 1)], {"off": 0, "fixed 1": 1, "fixed 2": 2}, 64)
+    table = table_from([*found, measured("off", "trace", 1)], {"off": 0, "fixed 1": 1, "fixed 2": 2}, 64)
     assert table == [[1, 2, 2], [3, 10, 1], [11, 64, 0]]
 
 

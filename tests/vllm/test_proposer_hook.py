@@ -15,10 +15,10 @@ import pytest
 from wager.core import Round
 from wager.core.batch import BatchRound
 from wager.drafters import Draft, Drafter, registry
-from wager.vllm import choosers
-from wager.vllm.choosers import ByRow, Step
+from wager.vllm.choosers import Decoding
 from wager.vllm.metrics import Meter
-from wager.vllm.proposer import Batch
+from wager.vllm.proposer import BatchProposer
+from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.settings import PROPOSER, Settings
 from wager.vllm.streams import Stream
 
@@ -29,7 +29,7 @@ ROWS = 6
 class Texts:
     """An engine whose model knows every text: phrases that repeat, so that lookup drafters are right now and then."""
 
-    def __init__(self, batch: Batch, *, seed: int = 0, limits: bool = False) -> None:
+    def __init__(self, batch: BatchProposer, *, seed: int = 0, limits: bool = False) -> None:
         self.batch = batch
         self.rng = random.Random(seed)
         self.tokens = np.zeros((ROWS, CONTEXT), np.int32)
@@ -85,17 +85,17 @@ class Texts:
 
 def make(
     policy: str = "auto", drafters: tuple[str, ...] = ("suffix", "prompt-lookup"), *, steady: bool = False, **given: Any
-) -> Batch:
+) -> BatchProposer:
     """A batch; a steady one's clock shows a millisecond more whenever it is read."""
     settings = Settings(drafters, policy=policy, log_seconds=0.0, **given)
     built: list[Drafter] = [d for d in map(registry.build, settings.drafters) if d is not None]
     meter = Meter(PROPOSER, policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
     ticks = count(1)
     clock = (lambda: 1e-3 * next(ticks)) if steady else perf_counter
-    return Batch(settings.build_policy(), settings, built, meter, rows=ROWS, context=CONTEXT, clock=clock)
+    return BatchProposer(settings.build_policy(), settings, built, meter, rows=ROWS, context=CONTEXT, clock=clock)
 
 
-def run(batch: Batch, steps: int, *, seed: int = 0, rows: int = 4, **given: Any) -> Texts:
+def run(batch: BatchProposer, steps: int, *, seed: int = 0, rows: int = 4, **given: Any) -> Texts:
     texts = Texts(batch, seed=seed, **given)
     for _ in range(steps):
         while len(texts.requests) < rows:
@@ -208,7 +208,7 @@ def test_another_policy_can_take_over_in_the_middle() -> None:
     for step in range(90):
         while len(texts.requests) < 4:
             texts.add()
-        batch.play(policies[step // 10 % 3])
+        batch.use(policies[step // 10 % 3])
         texts.step()
         if step // 10 % 3 == 2:
             assert texts.drafted[-1] == 0
@@ -218,7 +218,7 @@ def test_another_policy_can_take_over_in_the_middle() -> None:
 class Followed:
     """A batch, and everything its policy and its meter are told."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: BatchProposer) -> None:
         self.batch = batch
         self.told: list[Any] = []
         policy, meter = batch.chooser.policy, batch.meter
@@ -237,14 +237,14 @@ class Followed:
 def _plain(value: Any) -> Any:
     """What can be compared."""
     if isinstance(value, BatchRound):
-        rows = value.rows
+        rows = value.batch
         columns = rows.slots, rows.fresh, rows.match, rows.size, np.nan_to_num(rows.confidence, nan=-1.0), rows.limit
         mine = value.drafter, value.drafted, value.emitted, value.agreed
         return [column.tolist() for column in (*columns, *mine)], value.seconds, value.draft_seconds
     return astuple(value) if isinstance(value, Round) else value
 
 
-def follow_anew(batch: Batch) -> None:
+def follow_anew(batch: BatchProposer) -> None:
     """Let no step look as the one before: who is where is worked out in every one."""
     follow = batch.streams.follow
 
@@ -257,7 +257,7 @@ def follow_anew(batch: Batch) -> None:
 class Disorder(Texts):
     """Requests come, are aborted, preempted and resumed, change places and read their prompts in pieces."""
 
-    def __init__(self, one: Batch, other: Batch, seed: int) -> None:
+    def __init__(self, one: BatchProposer, other: BatchProposer, seed: int) -> None:
         super().__init__(one, seed=seed, limits=seed % 2 == 1)
         self.both = one, other
         self.away: list[dict[str, Any]] = []
@@ -272,7 +272,7 @@ class Disorder(Texts):
                 request["unread"] -= 1
                 sampled[row] = []
         self._reckon(sampled)
-        drafts, expected = (Batch.propose(batch, [*map(list, sampled)], ends, tokens) for batch in self.both)
+        drafts, expected = (BatchProposer.propose(batch, [*map(list, sampled)], ends, tokens) for batch in self.both)
         assert drafts == expected
         for request, new, draft in zip(self.requests, sampled, drafts, strict=True):
             request["made"] = draft if new else None
@@ -319,10 +319,7 @@ class Disorder(Texts):
     ("policy", "budget"),
     [("nightjar", 0), ("random", 0), ("tetris:drafter=suffix", 0), ("auto", 0), ("auto", 20)],
 )
-def test_a_step_like_the_last_is_treated_as_any_other(
-    policy: str, budget: int, uniform: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosers, "METERED", 1)
+def test_a_step_like_the_last_is_treated_as_any_other(policy: str, budget: int, uniform: str, seed: int) -> None:
     one, other = (make(policy, steady=True, budget=budget, uniform=uniform) for _ in range(2))
     follow_anew(other)
     quick, slow = Followed(one), Followed(other)
@@ -330,10 +327,12 @@ def test_a_step_like_the_last_is_treated_as_any_other(
     for _ in range(150):
         texts.disturb()
         texts.step()
+        one.meter.flush()
+        other.meter.flush()
         assert quick.told == slow.told
     assert any(texts.drafted) or budget  # uniform drafts of many requests do not fit one
     played = [told[2:6] for told in quick.told if told[0] == "played"]
-    if policy != "auto":
+    if not one.chooser.policy.per_request:
         assert played == texts.reckoned
     elif uniform != "always":  # one for each arm of a step; and padding that came true is not told apart
         assert np.sum(played, axis=0).tolist() == np.sum(texts.reckoned, axis=0).tolist()
@@ -348,27 +347,29 @@ def leading(draft: Sequence[int], truth: Sequence[int]) -> int:
 def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (make("auto", steady=True) for _ in range(2))
     chooser, seen = one.chooser, 0
-    assert isinstance(chooser, ByRow)
+    assert isinstance(chooser, RequestChooser)
     proposed: dict[int, list[Draft]] = {}  # by slot: each drafter's
-    fresh: dict[int, bool] = {}
+    fresh: dict[int, bool] = {}  # by slot, when it was drafted for
+    new: dict[int, bool] = {}
     sampled: dict[int, list[int]] = {}
-    columns, learn, observe = chooser._columns, chooser.learn, chooser.policy.observe_batch
+    make_arrays, observe_step, observe = chooser._arrays.make, chooser.observe, chooser.policy.observe_batch
 
-    def note_proposals(step: Step, proposals: list[Draft]) -> Any:
+    def note_proposals(proposals: list[Draft], drafters: int, slots: np.ndarray, *given: Any) -> Any:
         proposed.clear()
-        for i, stream in enumerate(step.live):
-            proposed[stream.slot] = proposals[i :: len(step.live)]
-            fresh[stream.slot] = stream.fresh
-        return columns(step, proposals)
+        proposed.update({slot: proposals[i :: len(slots)] for i, slot in enumerate(slots.tolist())})
+        fresh.update(new)
+        return make_arrays(proposals, drafters, slots, *given)
 
-    def note_sampled(step: Step) -> None:
+    def note_sampled(step: Decoding) -> None:
         sampled.clear()
         sampled.update({stream.slot: new for stream, new in zip(step.live, step.sampled, strict=True)})
-        learn(step)
+        observe_step(step)
+        new.clear()
+        new.update({stream.slot: stream.fresh for stream in step.live})
 
     def check(outcome: BatchRound) -> None:
         nonlocal seen
-        rows = outcome.rows
+        rows = outcome.batch
         for i, slot in enumerate(rows.slots.tolist()):
             new = sampled[slot]
             assert (rows.fresh[i], outcome.emitted[i]) == (fresh[slot], len(new))
@@ -381,8 +382,8 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
                 seen += 1
         observe(outcome)
 
-    monkeypatch.setattr(chooser, "_columns", note_proposals)
-    monkeypatch.setattr(chooser, "learn", note_sampled)
+    monkeypatch.setattr(chooser._arrays, "make", note_proposals)
+    monkeypatch.setattr(chooser, "observe", note_sampled)
     monkeypatch.setattr(chooser.policy, "observe_batch", check)
     texts = Disorder(one, other, seed)
     for _ in range(150):

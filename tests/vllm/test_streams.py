@@ -209,7 +209,7 @@ def _by_length_alone(self: Streams, flat: np.ndarray, before: np.ndarray) -> np.
     return self._lengths[: len(before)] == before
 
 
-def _never(self: Streams, looks: list[int], at: object) -> None:
+def _never(self: Streams, fingerprints: list[int], at: object) -> None:
     pass
 
 
@@ -218,7 +218,7 @@ def _by_few_tokens(self: Streams, text: np.ndarray, length: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("part", "bug"), [("_alike", _by_length_alone), ("_doubt", _never), ("_digest", _by_few_tokens)]
+    ("part", "bug"), [("_alike", _by_length_alone), ("_note_ambiguous", _never), ("_digest", _by_few_tokens)]
 )
 def test_a_careless_comparison_would_be_noticed(
     part: str, bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch
@@ -255,7 +255,7 @@ def test_rows_recognised_at_a_glance_are_those_a_full_search_finds(seed: int, mo
         if len(batch.requests) > 1 and rng.random() < 0.2:
             batch.swap(*rng.sample(range(len(batch.requests)), 2))
         sampled = batch.sample(rng, lambda request: 7, most=3)
-        held = glance._seats
+        held = glance._by_row
         found, expected = (s.follow(sampled, batch.lengths, batch.tokens) for s in (glance, search))
         for one, other in zip(found, expected, strict=True):
             assert pairs.setdefault(one, other) is other

@@ -17,11 +17,11 @@ SIZES = {"hidden_size": "hidden size", "vocab_size": "vocabulary"}
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 
 
-def check(spec: str, drafter: Path | str, target: Path | str, *, other_vocabulary: bool = False) -> None:
+def check_drafter_fits(spec: str, drafter: Path | str, target: Path | str, *, other_vocabulary: bool = False) -> None:
     """Refuse a head or a draft model of another target; one on a hub is left to vLLM."""
     name, value = parse_drafter(spec)
     kind = engine_kind(name)
-    theirs, ours = config(drafter), config(target)
+    theirs, ours = _config(drafter), _config(target)
     notes = theirs.get("wager")
     notes = notes if isinstance(notes, dict) else {}
     head = kind in HEADS
@@ -34,14 +34,14 @@ def check(spec: str, drafter: Path | str, target: Path | str, *, other_vocabular
         if None not in (its, ours.get(key)) and its != ours[key]:
             raise ValueError(f"drafter {spec} does not fit: it has a {SIZES[key]} of {its}, the target {ours[key]}")
     marked = str(notes.get("target_fingerprint") or "")
-    if head and marked and (known := mark(target)) and not agree(marked, known):
+    if head and marked and (known := weights_fingerprint(target)) and not agree(marked, known):
         raise ValueError(
             f"drafter {spec} does not fit: it was trained for {notes.get('target') or 'another model'}, and the target "
             "has other weights; take one made for it, or make one with wager train"
         )
 
 
-def config(where: Path | str) -> Mapping[str, Any]:
+def _config(where: Path | str) -> Mapping[str, Any]:
     """What a local model's config.json says of its text; nothing for one on a hub, which vLLM will look at."""
     try:
         content = json.loads(Path(where, "config.json").read_text(encoding="utf-8"))
@@ -53,8 +53,8 @@ def config(where: Path | str) -> Mapping[str, Any]:
     return {**content, **text} if isinstance(text, dict) else content
 
 
-def mark(where: Path | str) -> str:
-    """The fingerprint of a model that lies in a folder, by the few weights it takes; empty where it cannot be told."""
+def weights_fingerprint(where: Path | str) -> str:
+    """The fingerprint of a model in a folder, from the few weights it takes; empty where it cannot be made."""
     if not Path(where).is_dir():
         return ""
     from safetensors import SafetensorError, safe_open

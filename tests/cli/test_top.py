@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 from waiting import default_sigint
 
 from wager.cli import top
+from wager.vllm import watch
 
 ENV = {**os.environ, "COLUMNS": "160", "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
 COMMAND = [sys.executable, "-m", "wager", "top"]
@@ -120,7 +121,7 @@ def wager_top(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() -> None:
-    shown = top.view(top.parse(text(3), 10.0), top.parse(text(5), 14.0))
+    shown = watch.view(watch.parse(text(3), 10.0), watch.parse(text(5), 14.0))
     assert (shown.policy, shown.hook, shown.drafters) == ("kl-ucb:reward=goodput", "scheduler", "suffix")
     assert (shown.seconds, shown.running, shown.waiting, shown.kv_cache) == (4.0, 4.0, 2.0, 0.5)
     assert shown.tokens_per_second == 50.0
@@ -131,32 +132,55 @@ def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() ->
     assert shown.buckets == ["2-3", "16-31"]
     off, short, long = shown.arms
     assert [off.arm, short.arm, long.arm] == ["off", "suffix:4", "suffix:10"]
-    assert off.last == top.Rounds(rounds=20, share=0.25, acceptance=None, mat=1.0)
-    assert short.last == top.Rounds(rounds=60, share=0.75, acceptance=0.5, mat=3.0)
-    assert short.whole == top.Rounds(rounds=150, share=0.75, acceptance=0.5, mat=3.0)
+    assert off.last == watch.Rounds(rounds=20, share=0.25, acceptance=None, mat=1.0)
+    assert short.last == watch.Rounds(rounds=60, share=0.75, acceptance=0.5, mat=3.0)
+    assert short.whole == watch.Rounds(rounds=150, share=0.75, acceptance=0.5, mat=3.0)
     assert short.rate == 15.0
     assert short.goodput == {"2-3": 120.0, "16-31": 300.5}
-    assert long.last == top.Rounds(rounds=0, share=0.0, acceptance=None, mat=None)
+    assert long.last == watch.Rounds(rounds=0, share=0.0, acceptance=None, mat=None)
+
+
+def test_counters_that_are_written_now_and_then_are_read_when_they_have_been(server: Server) -> None:
+    # vLLM's tokens grow with every reading, wager's counters were written at second 5 and then at second 9.
+    def updated(scale: int, at: int) -> str:
+        stamp = f"# TYPE wager_updated_timestamp_seconds gauge\nwager_updated_timestamp_seconds {at}.0\n"
+        return text(scale) + stamp
+
+    url = f"http://{server.address}/metrics"
+    server.instead = updated(1, 5)
+    before = watch.scrape(url)
+    answers = [updated(1, 5).replace(" 100.0", f" {n}.0") for n in (140, 160)] + [updated(3, 9)]
+    server.instead = answers.pop(0)
+
+    def sleep(seconds: float) -> None:
+        server.instead = answers.pop(0)
+
+    shown = watch.view(before, watch.scrape_after(url, before, sleep))
+    assert not answers, "it read until the counters had been written"
+    assert shown.seconds == 4.0, "the seconds between the two times they were written"
+    assert shown.arms[1].rate == 15.0
+    idle = watch.scrape(url)
+    assert watch.scrape_after(url, idle, lambda _: pytest.fail("nothing has happened, nothing is to come")).updated == 9
 
 
 def test_one_scrape_gives_what_holds_since_the_start() -> None:
-    shown = top.view(None, top.parse(text(1), 10.0))
+    shown = watch.view(None, watch.parse(text(1), 10.0))
     assert (shown.seconds, shown.tokens_per_second, shown.acceptance, shown.arms[1].last) == (None,) * 4
     assert shown.acceptance_whole == 0.5
 
 
 def test_a_server_that_started_anew_counts_from_zero_and_not_backwards() -> None:
-    shown = top.view(top.parse(text(50), 10.0), top.parse(text(2), 12.0))
+    shown = watch.view(watch.parse(text(50), 10.0), watch.parse(text(2), 12.0))
     assert shown.tokens_per_second == 100.0
     assert shown.arms[1].rate == 30.0
     assert shown.switches_last == 4.0
 
 
 def test_an_idle_server_divides_by_nothing() -> None:
-    shown = top.view(top.parse(text(2), 10.0), top.parse(text(2), 12.0))
+    shown = watch.view(watch.parse(text(2), 10.0), watch.parse(text(2), 12.0))
     assert shown.acceptance is shown.decision_us is None
     assert shown.tokens_per_second == 0.0
-    top.view(top.parse(text(0), 10.0), top.parse(text(0), 10.0))
+    watch.view(watch.parse(text(0), 10.0), watch.parse(text(0), 10.0))
 
 
 @pytest.mark.parametrize(
@@ -172,13 +196,13 @@ def test_an_idle_server_divides_by_nothing() -> None:
     ],
 )
 def test_an_address_may_be_written_in_every_usual_way(given: str, wanted: str) -> None:
-    assert top.metrics_url(given) == wanted
+    assert watch.metrics_url(given) == wanted
 
 
 @pytest.mark.parametrize("given", ["", "http://", "ftp://host", "host:port", "host:99999", "a b", "file:///metrics"])
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="is not a server's address"):
-        top.metrics_url(given)
+        watch.metrics_url(given)
 
 
 def test_once_prints_tables_of_one_interval(server: Server) -> None:
@@ -223,7 +247,7 @@ def test_once_as_json_holds_every_figure(server: Server) -> None:
 def test_a_server_of_another_kind_is_one_sentence(server: Server, instead: str, status: int, names: str) -> None:
     server.instead, server.status = instead, status
     with pytest.raises(ValueError, match=names):
-        top.scrape(f"http://{server.address}/metrics")
+        watch.scrape(f"http://{server.address}/metrics")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +270,7 @@ def test_a_server_that_goes_away_is_said_and_waited_for(monkeypatch: pytest.Monk
     drawn: list[str] = []
     plain = top.draw
 
-    def draw(shown: top.View, url: str, trouble: str = "") -> RenderableType:
+    def draw(shown: watch.View, url: str, trouble: str = "") -> RenderableType:
         drawn.append(trouble)
         return plain(shown, url, trouble)
 

@@ -1,20 +1,22 @@
-"""`--compare`: the same request by plain decoding, timed alike."""
+"""One request by wager, by wager without drafts and by transformers: are the texts the same, and how fast is each?"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+import torch
 
-from wager.cli.session import Session
+from wager.decoding.generation import PLAIN as SOURCE
+from wager.decoding.generation import Generation
+from wager.decoding.identity import Difference, difference
+from wager.policies import build
 
 if TYPE_CHECKING:
-    from wager.decoding.generation import Generation
-    from wager.decoding.identity import Difference
+    from wager.decoding.decoder import Decoder
 
 WAGER, OFF, PLAIN = "wager", "wager, off", "transformers"
 WHAT = {
@@ -107,17 +109,6 @@ class Comparison:
         runs = len(self.runs[WAGER])
         return f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
 
-    def table(self) -> Table:
-        """All speeds: transformers', that of wager's forward alone, and that with drafts."""
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "tokens/s", "MAT", "speed-up", ""):
-            table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-        for name in (PLAIN, OFF, WAGER):
-            speedup = self.speedup(name)
-            cells = f"{self.speed(name):.1f}", f"{self.runs[name][0].mat:.2f}", f"{speedup:.2f}x" if speedup else "-"
-            table.add_row(name, *cells, f"[dim]{WHAT[name]}", style="bold" if name == WAGER else None)
-        return table
-
     def json(self) -> dict[str, Any]:
         """The comparison as JSON."""
         ways = {
@@ -144,42 +135,82 @@ class Comparison:
         }
 
 
-def warm_up(session: Session, ids: Sequence[int]) -> None:
-    """One untimed run of each way, and everything learned in it forgotten."""
-    tokens = session.options.max_tokens if session.decoder.model.device.type == "cuda" else WARM_TOKENS
-    tokens = min(tokens, session.options.max_tokens)
-    session.generate(ids, max_new_tokens=tokens)
-    plain(session, ids, None, tokens)
-    session.afresh()
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt and the settings of ``model.generate`` that every way to decode it gets."""
 
+    decoder: Decoder
+    ids: Sequence[int]
+    settings: Mapping[str, Any]
+    seed: int | None = None  # of sampled text
 
-def compare(
-    session: Session, ids: Sequence[int], first: Generation | None, *, repeats: int, seed: int | None
-) -> Comparison:
-    """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
-    runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
-    for i in range(repeats):  # in turn: the runs of one way are never neighbours, which one burst of load would hit
-        runs[WAGER].append(first if first is not None and i == 0 else _wager(session, ids, seed))
-        runs[OFF].append(_off(session, ids, seed))
-        runs[PLAIN].append(plain(session, ids, seed))
-    return Comparison(runs, not session.options.sample, _mismatch(session, ids, runs, seed))
+    def wager(self, **more: Any) -> Generation:
+        """By the decoder as it is."""
+        return self.decoder.generate(list(self.ids), **{**self.settings, "seed": self.seed, **more})
 
+    def afresh(self) -> Generation:
+        """By the decoder without what earlier runs taught it, or drafts would come from the answer of the last."""
+        self.decoder.reset()
+        return self.wager()
 
-def _wager(session: Session, ids: Sequence[int], seed: int | None) -> Generation:
-    session.afresh()
-    return session.generate(ids, seed=seed)
+    def off(self) -> Generation:
+        """By wager's forward, never drafting."""
+        decoder = self.decoder
+        drafters, policy = decoder.drafters, decoder.policy
+        decoder.drafters, decoder.policy = {}, build("off", decoder.arms)
+        try:
+            return self.wager()
+        finally:
+            decoder.drafters, decoder.policy = drafters, policy
 
+    def plain(self, tokens: int | None = None) -> Generation:
+        """By transformers' own generate, timed as a Generation is."""
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+        room = self.decoder.target.limit - len(self.ids)  # where wager stops, and transformers would go on
+        settings = {**self.settings, "max_new_tokens": min(tokens or self.settings["max_new_tokens"], room)}
+        model, clock = self.decoder.model, _Clock()
+        prompt = torch.tensor([list(self.ids)], device=model.device)
+        mask = torch.ones_like(prompt)
+        began = perf_counter()
+        made = model.generate(prompt, attention_mask=mask, tokenizer=self.decoder.tokenizer, streamer=clock, **settings)
+        prefilled = clock.times[1]  # the first was the prompt
+        answer: list[int] = made[0, len(self.ids) :].tolist()
+        seconds = prefilled - began, clock.times[-1] - prefilled
+        return Generation("", answer, [SOURCE] * len(answer), len(self.ids), "", *seconds)
 
-def _off(session: Session, ids: Sequence[int], seed: int | None) -> Generation:
-    from wager.policies import build
+    def warm_up(self) -> None:
+        """One untimed run of each way, and everything learned in it forgotten."""
+        most = self.settings["max_new_tokens"]
+        tokens = most if self.decoder.model.device.type == "cuda" else min(WARM_TOKENS, most)
+        self.wager(max_new_tokens=tokens)
+        self.plain(tokens)
+        self.decoder.reset()
 
-    decoder = session.decoder
-    drafters, policy = decoder.drafters, decoder.policy
-    decoder.drafters, decoder.policy = {}, build("off", decoder.arms)
-    try:
-        return session.generate(ids, seed=seed)
-    finally:
-        decoder.drafters, decoder.policy = drafters, policy
+    def compare(self, first: Generation | None, *, repeats: int) -> Comparison:
+        """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
+        runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
+        for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
+            runs[WAGER].append(first if first is not None and i == 0 else self.afresh())
+            runs[OFF].append(self.off())
+            runs[PLAIN].append(self.plain())
+        return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
+
+    def _mismatch(self, runs: Mapping[str, list[Generation]]) -> Mismatch | None:
+        """Where a run of wager's is not what it should be; one that is no tie before any that is.
+
+        Greedy text should be transformers'; sampled text that of wager without drafts.
+        """
+        reference = OFF if self.settings["do_sample"] else PLAIN
+        theirs, tokenizer = runs[reference][0].tokens, self.decoder.tokenizer
+        settings = {**self.settings, "tokenizer": tokenizer}
+        parted = []
+        for name, ours in sorted({(way, tuple(run.tokens)) for way in (WAGER, OFF) for run in runs[way]}):
+            found = difference(self.decoder.model, self.ids, ours, theirs, seed=self.seed, **settings)
+            if found is not None:
+                said = [tokenizer.decode(list(text[found.at : found.at + 1])) for text in (ours, theirs)]
+                parted.append(Mismatch(name, reference, said[0], said[1], found))
+        return min(parted, key=lambda mismatch: mismatch.found.tie, default=None)
 
 
 class _Clock:
@@ -192,47 +223,3 @@ class _Clock:
         self.times.append(perf_counter())
 
     end = put
-
-
-def plain(session: Session, ids: Sequence[int], seed: int | None, tokens: int | None = None) -> Generation:
-    """Plain decoding by transformers' own generate, timed as a Generation is."""
-    import torch
-
-    from wager.decoding.generation import PLAIN as SOURCE
-    from wager.decoding.generation import Generation
-
-    if seed is not None:
-        torch.manual_seed(seed)
-    room = session.limit - len(ids)  # where wager stops, and transformers would go on
-    settings = session.options.settings()
-    settings["max_new_tokens"] = min(tokens or settings["max_new_tokens"], room)
-    model, clock = session.decoder.model, _Clock()
-    prompt = torch.tensor([list(ids)], device=model.device)
-    mask = torch.ones_like(prompt)
-    began = perf_counter()
-    made = model.generate(prompt, attention_mask=mask, tokenizer=session.tokenizer, streamer=clock, **settings)
-    prefilled = clock.times[1]  # the first was the prompt
-    answer: list[int] = made[0, len(ids) :].tolist()
-    sources = [SOURCE] * len(answer)
-    return Generation("", answer, sources, len(ids), "", prefilled - began, clock.times[-1] - prefilled)
-
-
-def _mismatch(
-    session: Session, ids: Sequence[int], runs: dict[str, list[Generation]], seed: int | None
-) -> Mismatch | None:
-    """Where a run of wager's is not what it should be; one that is no tie before any that is.
-
-    Greedy text should be transformers'; sampled text that of wager without drafts.
-    """
-    from wager.decoding.identity import difference
-
-    reference = OFF if session.options.sample else PLAIN
-    theirs = runs[reference][0].tokens
-    settings = {**session.options.settings(), "tokenizer": session.tokenizer}
-    parted = []
-    for name, tokens in sorted({(way, tuple(run.tokens)) for way in (WAGER, OFF) for run in runs[way]}):
-        found = difference(session.decoder.model, ids, tokens, theirs, seed=seed, **settings)
-        if found is not None:
-            said = [session.tokenizer.decode(list(text[found.at : found.at + 1])) for text in (tokens, theirs)]
-            parted.append(Mismatch(name, reference, said[0], said[1], found))
-    return min(parted, key=lambda mismatch: mismatch.found.tie, default=None)

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 import wager
 from wager.cli import main
 from wager.core import Arm
-from wager.vllm import versions
-from wager.vllm.control import Control
-from wager.vllm.costs import StepCosts
+from wager.vllm import compat
+from wager.vllm.policy_file import PolicyFile
 from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
 from wager.vllm.state import open_state
 
@@ -30,7 +29,7 @@ from wager.vllm.state import open_state
         ({"drafters": ("ngram=3",)}, "is written ngram"),
         ({"drafters": ("ngram", "suffix")}, "only one such in an engine"),
         ({"drafters": ("eagle:ofa", "eagle:code")}, "only one such in an engine"),
-        ({"drafters": ("suffix", "draft:ofa")}, "only one such in an engine"),
+        ({"drafters": ("retrieval=STORE", "draft:ofa")}, "only one such in an engine"),
         ({"drafters": ("eagle:*",)}, "name one, as in eagle:ofa"),
         ({"drafters": ("draft:",)}, "is written draft:NAME"),
         ({"drafters": ("eagle:ofa=",)}, "is written eagle:NAME=PATH"),
@@ -90,14 +89,14 @@ def test_unknown_settings_are_refused() -> None:
 @pytest.mark.parametrize("found", ["0.26.0", "0.31.0", "0.33.0", "1.0.0", "dev"])
 def test_a_version_that_was_not_tried_is_refused_by_name_and_range(found: str) -> None:
     with pytest.raises(ValueError, match=re.escape(found)) as refused:
-        versions.check(found)
+        compat.check_version(found)
     assert "0.32" in str(refused.value)
     assert "pip install" in str(refused.value)
 
 
 @pytest.mark.parametrize("found", ["0.32.0", "0.32.1+cpu"])
 def test_a_version_that_was_tried_is_not(found: str) -> None:
-    versions.check(found)
+    compat.check_version(found)
 
 
 def test_state_survives_and_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +155,8 @@ def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(
     path = tmp_path / "policy"
     settings = Settings(("ngram",), policy="off", control=str(path))
     first = settings.build_policy()
-    control = Control(settings, first)
-    monkeypatch.setattr("wager.vllm.control.EVERY", 0.0)
+    control = PolicyFile(settings, first)
+    monkeypatch.setattr("wager.vllm.policy_file.INTERVAL", 0.0)
     assert control.policy() is first
 
     def say(spec: str, at: int) -> Any:
@@ -172,34 +171,6 @@ def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(
     again = say("+round-robin", 4)
     assert again is not robin, "a plus starts anew"
     assert say("clairvoyant", 5) is again, "a running engine does not stop for a wrong name"
-
-
-def test_a_step_in_which_the_length_changes_is_taken_apart() -> None:
-    import random
-
-    rng = random.Random(0)
-    costs = StepCosts()
-    verify = {0: 0.050, 2: 0.055, 5: 0.070}
-    draft = {0: 0.0, 2: 0.010, 5: 0.025}
-    before = 0
-    for _ in range(4000):
-        now = rng.choice([0, 2, 5])
-        costs.observe(4, before, now, (verify[before] + draft[now]) * rng.uniform(0.95, 1.05))
-        before = now
-    for length, seconds in draft.items():
-        assert costs.drafting(4, length) == pytest.approx(seconds, abs=0.003)
-    assert costs.drafting(64, 5) == 0.0, "nothing is known of such a batch"
-
-
-def test_what_taking_up_drafting_costs_is_measured() -> None:
-    costs = StepCosts()
-    for turn in range(400):
-        for step in range(8):
-            now = 4 if step >= 4 else 0
-            was = 4 if step >= 5 or (step == 0 and turn) else 0
-            woke = step == 4
-            costs.observe(1, was, now, 0.05 + 0.02 * (was > 0) + 0.01 * (now > 0) + 0.03 * woke, woke=woke)
-    assert costs.switching > 0.01
 
 
 @pytest.mark.parametrize(
@@ -233,7 +204,7 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch,
     smollm2_folder: str,
 ) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -242,16 +213,15 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
     assert said in error
 
 
-def test_on_a_gpu_the_default_is_vllms_ngram_with_graphs_for_every_length(
+def test_on_a_gpu_ngram_has_graphs_for_every_length_unless_the_user_chose_others(
     smollm2_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.vllm import launch
 
     assert Settings.of(launch.engine_args(smollm2_folder)["additional_config"]).names == ("suffix", "prompt-lookup")
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
-    made = launch.engine_args(smollm2_folder, max_num_seqs=128, max_length=4)
-    assert Settings.of(made["additional_config"]).names == ("ngram",)
+    made = launch.engine_args(smollm2_folder, drafters="ngram", max_num_seqs=128, max_length=4)
     speculative = made["speculative_config"]
     assert speculative["method"] == "ngram_gpu"  # under the name "ngram" vLLM turns asynchronous scheduling off
     named = {length for _, _, length in speculative["num_speculative_tokens_per_batch_size"]}
@@ -263,7 +233,7 @@ def test_on_a_gpu_the_default_is_vllms_ngram_with_graphs_for_every_length(
         {"compilation_config": {"max_cudagraph_capture_size": 64}},
         {"enforce_eager": True},
     ):
-        kept = launch.engine_args(smollm2_folder, **own)
+        kept = launch.engine_args(smollm2_folder, drafters="ngram", **own)
         assert kept.get("cudagraph_capture_sizes") == own.get("cudagraph_capture_sizes")
 
 
@@ -304,7 +274,7 @@ def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: str) 
 def test_a_drafter_made_for_another_target_is_refused(
     kind: str, changed: str, tmp_path: Path, smollm2_folder: str
 ) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.vllm import engine_args
 
     config = json.loads(Path(smollm2_folder, "config.json").read_text())
@@ -315,7 +285,7 @@ def test_a_drafter_made_for_another_target_is_refused(
 
 
 def test_a_drafter_that_lies_ready_is_found_by_its_name(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.vllm import engine_args
 
     head, small = ready("eagle-mine"), ready("draft-mine", hidden_size=64)
@@ -334,10 +304,11 @@ def test_a_drafter_that_lies_ready_is_found_by_its_name(ready: Any, smollm2_fold
 def test_a_drafter_that_lies_ready_is_found_by_the_weights_and_refused_for_others(
     ready: Any, tmp_path: Path, smollm2_folder: str
 ) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args, fit
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import engine_args
+    from wager.vllm.drafter_check import weights_fingerprint
 
-    known = fit.mark(smollm2_folder)
+    known = weights_fingerprint(smollm2_folder)
     copy = tmp_path / "copy"
     copy.symlink_to(smollm2_folder)
     head = ready("eagle-mine", notes={"target_fingerprint": known})
@@ -352,7 +323,7 @@ def test_a_drafter_that_lies_ready_is_found_by_the_weights_and_refused_for_other
 
 
 def test_a_head_is_not_taken_for_a_whole_model(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.vllm import engine_args
 
     head, small = ready("eagle-mine"), ready("draft-mine")
@@ -367,22 +338,22 @@ def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:
     from heads import tiny
 
     from wager.models.fingerprint import agree, fingerprint
-    from wager.vllm import fit
+    from wager.vllm.drafter_check import weights_fingerprint
 
     model = tiny()
     known = fingerprint(model)
     model.save_pretrained(tmp_path / "whole")
-    assert fit.mark(tmp_path / "whole") == known
+    assert weights_fingerprint(tmp_path / "whole") == known
     model.to(torch.bfloat16).save_pretrained(tmp_path / "shards", max_shard_size="5KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    assert agree(fit.mark(tmp_path / "shards"), known)
+    assert agree(weights_fingerprint(tmp_path / "shards"), known)
     tiny(seed=1).save_pretrained(tmp_path / "other")
-    assert not agree(fit.mark(tmp_path / "other"), known)
-    assert fit.mark("org/name") == ""
+    assert not agree(weights_fingerprint(tmp_path / "other"), known)
+    assert weights_fingerprint("org/name") == ""
 
 
 def test_the_lengths_of_a_head_change_and_are_called_after_it(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from serving import Engine, make_request, make_scheduler, true_text
 
     ready("eagle-mine")
@@ -394,11 +365,11 @@ def test_the_lengths_of_a_head_change_and_are_called_after_it(ready: Any, smollm
     engine.run()
     assert all(engine.emitted[request.request_id] == true_text(request, 40) for request in requests)
     assert set(engine.asked) == {0, 1, 2, 3}
-    assert {arm.drafter for arm in scheduler.lengths.arms} == {"off", "eagle:mine"}
+    assert {arm.drafter for arm in scheduler.lengths.rounds.arms} == {"off", "eagle:mine"}
 
 
 def test_vllms_own_arguments_pass_however_they_are_written(smollm2_folder: str) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.cli.serve import _configure
 
     given = ["--max_model_len", "512", "--seed", "7", "--served_model_name", "mine", "-tp", "1"]

@@ -1,4 +1,4 @@
-"""Another policy on a running engine: a file names it. Compares policies without loading the model again."""
+"""A file that names the policy of a running engine: policies are compared without loading the model again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from wager.vllm.settings import Settings
 
 log = logging.getLogger("vllm.wager")
 
-EVERY = 0.2  # seconds between two looks at the file
+INTERVAL = 0.2  # seconds between two looks at the file
 
 
-class Control:
-    """The policy that the control file names; each keeps what it learned while another plays."""
+class PolicyFile:
+    """The policy that the file names; each keeps what it learned while another is used."""
 
     def __init__(self, settings: Settings, first: Policy) -> None:
         self._settings, self._path = settings, settings.control
@@ -25,10 +25,10 @@ class Control:
         self._next = 0.0
 
     def policy(self) -> Policy:
-        """The policy to play in this step."""
+        """The policy of this step."""
         now = monotonic()
         if now >= self._next:
-            self._next = now + EVERY
+            self._next = now + INTERVAL
             self._look()
         return self._now
 
@@ -42,17 +42,17 @@ class Control:
         except FileNotFoundError:
             return
         except (OSError, UnicodeDecodeError) as error:
-            log.error("wager: cannot read %s, the last policy goes on: %s", self._path, error)
+            log.error("wager: cannot read %s, the policy stays as it is: %s", self._path, error)
             self._next = float("inf")
             return
         if not spec:  # being written
             return
         self._seen = changed
-        # "+" before the name: a fresh start, even where this policy has played before
+        # "+" before the name: a fresh start, even where this policy was used before
         name = spec.removeprefix("+")
         try:
             if spec != name or name not in self._policies:
                 self._policies[name] = self._settings.build_policy(name)
             self._now = self._policies[name]
         except ValueError as error:
-            log.error("wager: %s names no policy that could play, the last one goes on: %s", self._path, error)
+            log.error("wager: %s names no policy for this engine, the policy stays as it is: %s", self._path, error)
