@@ -45,8 +45,8 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 test: lint $(SERVING) $(BROWSER)  ## lint, then every test
-	$(BIN)/python -m pytest --numprocesses 2 --ignore tests/test_vllm_server.py
-	$(BIN)/python -m pytest tests/test_vllm_server.py  # alone: it starts servers, which want all cores
+	$(BIN)/python -m pytest --numprocesses 2 --ignore tests/vllm/test_vllm_server.py
+	$(BIN)/python -m pytest tests/vllm/test_vllm_server.py  # alone: it starts servers, which want all cores
 
 # Each command writes what it printed to results/, with itself inside.
 SIMULATE := $(BIN)/wager lab simulate

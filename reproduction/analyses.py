@@ -11,10 +11,9 @@ import numpy as np
 
 from reproduction import costs
 from reproduction.recorded import Pool, Recorded, Totals, methods, texts_of, totals
-from wager.bench.methods import fixed
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
-from wager.policies import build
+from wager.policies import build, fixed
 from wager.simulation import RoundCost, play
 
 if TYPE_CHECKING:

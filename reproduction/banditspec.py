@@ -22,9 +22,8 @@ BANDITS = ("ucbspec", "exp3spec")
 DRAFTERS = ("prompt-lookup", STORE, "suffix", "eagle:ofa")
 LENGTH = 4
 COSTLY = (
-    "Accepted tokens are the reward, and here a round of the head takes longer than one of a drafter without "
-    "weights, so "
-    "the arm with most tokens is not the fastest one."
+    "Accepted tokens are the reward, and here a round of the head takes longer than one of a drafter without weights, "
+    "so the arm with most tokens is not the fastest one."
 )
 SHORT = "One drafter is best nearly throughout here, so every round of exploring another costs."
 
@@ -45,9 +44,8 @@ def check_bandits(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = B
         ours = table.best(BANDITS, tasks)
         checks.append(
             Check(
-                f"on {name} the faster bandit ({ours}, {table.speed(ours, tasks):.2f} times plain decoding) "
-                "beats every "
-                f"drafter alone ({alone}, {table.speed(alone, tasks):.2f})",
+                f"on {name} the faster bandit ({ours}, {table.speed(ours, tasks):.2f} times plain decoding) beats "
+                f"every drafter alone ({alone}, {table.speed(alone, tasks):.2f})",
                 table.speed(ours, tasks) >= table.speed(alone, tasks),
                 SHORT if alone == table.best(table.arms, tasks, by="mat") else COSTLY,
             )
@@ -152,8 +150,7 @@ def check_batches(results: Sequence[Result]) -> Outcome:
     mean = sum(float(row[5]) for row in rows if isinstance(row[5], float)) / n
     return Outcome(
         f"UCBSpec {mean:.2f} times no speculation on average over {n} samples, within 5 % of the best length in "
-        f"{close}, "
-        f"above the second best in {above}; 4 tokens always lose to none in {worse}",
+        f"{close}, above the second best in {above}; 4 tokens always lose to none in {worse}",
         Figures(("batch x acceptance", "1", "2", "3", "4", "UCBSpec", "best"), tuple(rows)),
         checks,
     )
@@ -163,12 +160,10 @@ EXPERIMENTS = (
     Experiment(
         "banditspec-table1",
         "tokens a second and tokens a round of four drafters and both bandits, four benchmarks, two 7-8B targets",
-        "On every benchmark one of the two bandits is faster than prompt lookup, REST, a suffix tree and "
-        "EAGLE-2 alone, and "
-        "UCBSpec mostly beats EXP3Spec.",
-        "SmolLM2-135M instead of 7-8B; the EAGLE head shipped for it drafts chains of 4; HumanEval stands for "
-        "Code Editor; "
-        "texts are recorded and replayed under the CPU's costs (quick), or generated on the H200 (longer).",
+        "On every benchmark one of the two bandits is faster than prompt lookup, REST, a suffix tree and EAGLE-2 "
+        "alone, and UCBSpec mostly beats EXP3Spec.",
+        "SmolLM2-135M instead of 7-8B; the EAGLE head shipped for it drafts chains of 4; HumanEval stands for Code "
+        "Editor; texts are recorded and replayed under the CPU's costs (quick), or generated on the H200 (longer).",
         lambda quick: (replay(quick, "cpu"),),
         lambda results: check_bandits(results[0]),
         (

@@ -54,22 +54,21 @@ class Generated:
         )
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        from wager.bench.runs import Run, describe, tokenize
-        from wager.bench.summary import by_method, summarize
+        from wager.bench.runs import Run, tokenize
+        from wager.bench.summary import by_method
 
         model, tokenizer = workspace.loaded()
         asked = tokenize(self._prompts(workspace), tokenizer, self.prompt, model.device)
         target, methods = self._target(model, tokenizer), self._methods(workspace)
         generators = [method.make(target, self.arms) for method in methods]
-        run = Run(describe(methods, asked, [str(OFF), *self.arms]))
+        run = Run(methods, asked, [str(OFF), *self.arms], max_tokens=self.tokens, seed=self.seed)
         total = len(asked) * len(methods)
-        for i, (prompt, name) in enumerate(run.play(generators, asked, tokens=self.tokens, seed=self.seed), 1):
+        for i, (prompt, name) in enumerate(run.play(generators), 1):
             workspace.tell(f"{prompt.prompt.task}: {name}", i, total)
-        rows = by_method(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=self.seed))
         rounds = {
             method.name: [_rounds(p.prompt.task, run.answers[p.id, method.name]) for p in asked] for method in methods
         }
-        return {"methods": rows, "prompts": len(asked), "rounds": rounds}
+        return {"methods": by_method(run.summary()), "prompts": len(asked), "rounds": rounds}
 
     def _prompts(self, workspace: Workspace) -> list[Prompt]:
         from wager.bench.workloads import Prompt
@@ -110,8 +109,8 @@ class Generated:
 
 def _with_overlap(arm: Arm) -> Method:
     """The arm all the time, and its overlap with the target, which a fixed arm need not know."""
-    from wager.bench.methods import Method, fixed, wager_generator
-    from wager.policies import build
+    from wager.bench.methods import Method, wager_generator
+    from wager.policies import build, fixed
 
     def make(target: Target, arms: Sequence[str]) -> TextGenerator:
         policy = build(fixed(arm), (OFF, arm))

@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from wager.bench.methods import fixed
 from wager.core import OFF, Arm
+from wager.policies import fixed
 
 if TYPE_CHECKING:
     from reproduction.workspace import Workspace

@@ -80,9 +80,8 @@ EXPERIMENTS = (
     Experiment(
         "metasd-table3",
         "speed of single small drafters, other methods and bandits over the drafters on five tasks",
-        "Each specialist is best at home and poor elsewhere; MetaSD with UCB beats the drafter for everything "
-        "on most tasks, "
-        "and random choice, EXP3 and halving on all.",
+        "Each specialist is best at home and poor elsewhere; MetaSD with UCB beats the drafter for everything on most "
+        "tasks, and random choice, EXP3 and halving on all.",
         BLACK + KEPT + "Prompt lookup stands for the other methods; Lookahead is not here.",
         lambda quick: (models(quick, UCB, EXP3, HALVING, RANDOM), models(quick, drafters=("prompt-lookup",))),
         lambda results: claims.selection(results[0], "draft", results[1]),
@@ -91,9 +90,8 @@ EXPERIMENTS = (
     Experiment(
         "metasd-table4",
         "the same with EAGLE drafters, beside BPD and Medusa",
-        "Heads behave as small models do: specialists win at home, UCB beats the head for everything on most "
-        "tasks and every "
-        "other bandit.",
+        "Heads behave as small models do: specialists win at home, UCB beats the head for everything on most tasks and "
+        "every other bandit.",
         WHITE + KEPT + "BPD and Medusa are not here.",
         lambda quick: (runs.heads(quick),),
         lambda results: claims.selection(results[0], "eagle"),
@@ -102,9 +100,8 @@ EXPERIMENTS = (
     Experiment(
         "metasd-table5",
         "speed on five languages of one specialist each, of all drafting at once, and of bandits",
-        "UCB beats EXP3 on most languages and drafters that are away from home; letting all draft in every "
-        "round is slower than "
-        "plain decoding.",
+        "UCB beats EXP3 on most languages and drafters that are away from home; letting all draft in every round is "
+        "slower than plain decoding.",
         BLACK + LANGUAGES + KEPT,
         lambda quick: (models(quick, UCB, EXP3), DraftAll(runs.everything(quick), MODELS, LENGTH, "h200")),
         claims.draft_all,
@@ -113,9 +110,8 @@ EXPERIMENTS = (
     Experiment(
         "metasd-table6",
         "MetaSD beside a classifier that picks the drafter once a prompt: at home, rephrased, out of domain",
-        "MetaSD is faster than the router on prompts as they are, loses less when they are rephrased, and is "
-        "faster on tasks "
-        "that no drafter was made for.",
+        "MetaSD is faster than the router on prompts as they are, loses less when they are rephrased, and is faster on "
+        "tasks that no drafter was made for.",
         SMALL + "The router is a softmax regression on the prompt's embeddings, not BERT. " + KEPT,
         lambda quick: (
             Routed(runs.everything(quick), MODELS, "draft:ofa", LENGTH, (UCB,), "h200"),
@@ -176,10 +172,7 @@ EXPERIMENTS = (
         "small drafters on rephrased prompts",
         "As with heads: UCB beats the drafter for everything on most tasks though prompts are rephrased.",
         BLACK + KEPT + "Instructions are rephrased by templates, not by GPT-4o.",
-        lambda quick: (
-            Replayed(runs.reworded(quick), MODELS, (LENGTH,), (UCB,), cost="h200"),
-            models(quick, UCB),
-        ),
+        lambda quick: (Replayed(runs.reworded(quick), MODELS, (LENGTH,), (UCB,), cost="h200"), models(quick, UCB)),
         lambda results: claims.reworded(results, "draft"),
     ),
     Experiment(
@@ -230,9 +223,8 @@ EXPERIMENTS = (
     Experiment(
         "metasd-table17",
         "throughput on more foreign tasks, and of batches of one task or of many",
-        "One request at a time UCB beats the drafter for everything on foreign tasks; in batches of one task it "
-        "stays ahead, in "
-        "mixed batches it falls behind as the batch grows, since every drafter takes its own pass.",
+        "One request at a time UCB beats the drafter for everything on foreign tasks; in batches of one task it stays "
+        "ahead, in mixed batches it falls behind as the batch grows, since every drafter takes its own pass.",
         BLACK + "MT-Bench, RAG and Alpaca in place of Physics, HotpotQA and MMLU; batches are recorded texts stepped "
         "together under the H200's costs.",
         lambda quick: (

@@ -11,14 +11,12 @@ from reproduction.runs import EXP3, FIVE, RANDOM, UCB
 from reproduction.workspace import Result
 
 NARROW = (
-    "The drafters here differ little from each other, so there is little for a choice among them to win, and "
-    "every round of "
-    "exploring plays a worse one."
+    "The drafters here differ little from each other, so there is little for a choice among them to win, and every "
+    "round of exploring plays a worse one."
 )
 SLOW = (
-    "Its rounds bring as many tokens and take longer: the divergence needs both models' whole distributions at "
-    "every drafted "
-    "position, and a drafter that was not played has to catch up."
+    "Its rounds bring as many tokens and take longer: the divergence needs both models' whole distributions at every "
+    "drafted position, and a drafter that was not played has to catch up."
 )
 FEW = "A few prompts a task leave the order of near equals to chance."
 
@@ -92,9 +90,8 @@ def draft_all(results: Sequence[Result]) -> Outcome:
         ),
     )
     return Outcome(
-        f"times plain decoding: UCB {table.speed(UCB, tasks):.2f}, EXP3 {table.speed(EXP3, tasks):.2f}, all "
-        f"drafting {slow:.2f} "
-        f"(with {everyone.mat(together, tasks):.2f} tokens a round)",
+        f"times plain decoding: UCB {table.speed(UCB, tasks):.2f}, EXP3 {table.speed(EXP3, tasks):.2f}, all drafting "
+        f"{slow:.2f} (with {everyone.mat(together, tasks):.2f} tokens a round)",
         table.figures(tasks),
         checks,
     )
@@ -145,9 +142,8 @@ def reworded(results: Sequence[Result], kind: str) -> Outcome:
         ),
     )
     return Outcome(
-        f"times plain decoding, rephrased: UCB {table.speed(ucb, tasks):.2f}, {ofa} "
-        f"{table.speed(ofa, tasks):.2f}; tokens a round: "
-        f"UCB {table.mat(ucb, tasks):.2f}, {before.mat(ucb_of(before), tasks):.2f} before",
+        f"times plain decoding, rephrased: UCB {table.speed(ucb, tasks):.2f}, {ofa} {table.speed(ofa, tasks):.2f}; "
+        f"tokens a round: UCB {table.mat(ucb, tasks):.2f}, {before.mat(ucb_of(before), tasks):.2f} before",
         table.figures(tasks),
         checks,
     )
@@ -183,8 +179,7 @@ def matrix_of_tokens(content: Result) -> Outcome:
         checks.append(
             Check(
                 f"{name} is the best head on {task}: {cells[name][task]:.2f}, the best, {best}, "
-                f"{cells[best][task]:.2f} tokens "
-                "a round",
+                f"{cells[best][task]:.2f} tokens a round",
                 best == name,
             )
         )
@@ -274,9 +269,8 @@ def sampled(content: Result, kind: str) -> Outcome:
         Check(f"UCB beats specialists away from home: {won} of {len(away)} times", 2 * won > len(away), NARROW)
     )
     return Outcome(
-        f"times plain decoding: UCB {table.speed(ucb, tasks):.2f}, {ofa} {table.speed(ofa, tasks):.2f}; tokens "
-        "a round: "
-        f"{table.mat(ucb, tasks):.2f} and {table.mat(ofa, tasks):.2f}",
+        f"times plain decoding: UCB {table.speed(ucb, tasks):.2f}, {ofa} {table.speed(ofa, tasks):.2f}; tokens a "
+        f"round: {table.mat(ucb, tasks):.2f} and {table.mat(ofa, tasks):.2f}",
         table.figures(tasks),
         tuple(checks),
     )

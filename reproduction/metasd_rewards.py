@@ -123,9 +123,8 @@ def batches(results: Sequence[Result]) -> Outcome:
     )
     rows = tuple((f"batch {n}", *found[n].values()) for n in sizes)
     return Outcome(
-        f"foreign tasks: UCB {table.speed(UCB, tasks):.2f}, {ofa} {table.speed(ofa, tasks):.2f} times plain "
-        "decoding; batches of "
-        f"{sizes[-1]}: one for all {last['one for all']:.2f}, UCB {last['one task']:.2f} of one task, "
+        f"foreign tasks: UCB {table.speed(UCB, tasks):.2f}, {ofa} {table.speed(ofa, tasks):.2f} times plain decoding; "
+        f"batches of {sizes[-1]}: one for all {last['one for all']:.2f}, UCB {last['one task']:.2f} of one task, "
         f"{last['mixed tasks']:.2f} mixed",
         Figures(("times plain decoding", "one for all", "UCB, one task", "UCB, mixed tasks"), rows),
         checks,
@@ -182,10 +181,8 @@ def best_share(results: Sequence[Result]) -> Outcome:
         rows += [(f"{kind}, {name}", share) for name, share in found.items()]
     return Outcome(
         f"share of the best drafter in the later half of the rounds: UCB {own[UCB]:.0%}, with efficiency "
-        f"{own[BE]:.0%}, EXP3 "
-        f"{own[EXP3]:.0%}, halving {own[HALVING]:.0%} (small models); {heads[UCB]:.0%}, {heads[BE]:.0%}, "
-        f"{heads[EXP3]:.0%}, "
-        f"{heads[HALVING]:.0%} (heads)",
+        f"{own[BE]:.0%}, EXP3 {own[EXP3]:.0%}, halving {own[HALVING]:.0%} (small models); {heads[UCB]:.0%}, "
+        f"{heads[BE]:.0%}, {heads[EXP3]:.0%}, {heads[HALVING]:.0%} (heads)",
         Figures(("drafters and bandit", "share"), tuple(rows)),
         tuple(checks),
     )
@@ -213,8 +210,7 @@ def stationary(results: Sequence[Result]) -> Outcome:
         checks.append(
             Check(
                 f"{name}: means of the first {len(means)} rounds lie within one standard deviation of a round "
-                f"({moved:.2f} "
-                f"against {within:.2f})",
+                f"({moved:.2f} against {within:.2f})",
                 moved <= within,
                 "The first rounds of an answer are easier to guess than later ones.",
             )

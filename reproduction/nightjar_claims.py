@@ -12,9 +12,8 @@ from reproduction.runs import LOADS, NAMES, PAIRS, SETS
 from reproduction.workspace import Result
 
 EXPLORES = (
-    "Its exploring costs most where a wrong length is dear: the loss falls with the fourth root of the rounds "
-    "only, and "
-    "these runs are thousands of rounds long."
+    "Its exploring costs most where a wrong length is dear: the loss falls with the fourth root of the rounds only, "
+    "and these runs are thousands of rounds long."
 )
 COMPARED = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", "draft:3", "off")
 
@@ -44,9 +43,8 @@ def check_lengths(results: Sequence[Result]) -> Outcome:
         Check(f"the best length falls as load grows: {lengths}", all(b <= a for a, b in pairwise(lengths))),
     )
     return Outcome(
-        f"the best length is {', '.join(f'{n} with {load}' for n, load in zip(lengths, LOADS, strict=True))} "
-        "requests; it "
-        f"gains {gains[0]:+.0%} at the lowest load, and 3 tokens always cost {lost:+.0%} at the highest",
+        f"the best length is {', '.join(f'{n} with {load}' for n, load in zip(lengths, LOADS, strict=True))} requests; "
+        f"it gains {gains[0]:+.0%} at the lowest load, and 3 tokens always cost {lost:+.0%} at the highest",
         table(results, FIXED),
         checks,
     )
@@ -67,9 +65,8 @@ def check_served_lengths(content: Result) -> Outcome:
         Check(
             f"with {high} requests every length is slower than none ({best[high]}: {cells[high, best[high]]:.2f}x)",
             cells[high, best[high]] < 1,
-            "Two CPU cores under vLLM are bound by overheads a step, which speculation shares among more tokens "
-            "at any load; "
-            "n-gram drafts cost nothing to make.",
+            "Two CPU cores under vLLM are bound by overheads a step, which speculation shares among more tokens at any "
+            "load; n-gram drafts cost nothing to make.",
         ),
     )
     rows = tuple((name, *(cells[p, name] for p in points)) for name in names)
@@ -219,9 +216,8 @@ def check_contexts(results: Sequence[Result]) -> Outcome:
             Check(
                 best.says,
                 best.holds,
-                "Under a load that stays, the batch size tells nothing, so one state for all loads learns as "
-                "much as one a "
-                "batch size; and where off is best, LinUCB, which hardly ever leaves it here, cannot be beaten.",
+                "Under a load that stays, the batch size tells nothing, so one state for all loads learns as much as "
+                "one a batch size; and where off is best, LinUCB, which hardly ever leaves it here, cannot be beaten.",
             )
         )
     return Outcome(
@@ -287,8 +283,7 @@ def check_throughput(results: Sequence[Result]) -> Outcome:
     return Outcome(
         f"over no speculation: 7B Alpaca {first['Nightjar'] / first['w/o SD'] - 1:+.1%}, 13B Alpaca "
         f"{last['Nightjar'] / last['w/o SD'] - 1:+.1%}; over 3 tokens always: "
-        f"{first['Nightjar'] / first['SD'] - 1:+.1%}, "
-        f"{last['Nightjar'] / last['SD'] - 1:+.1%}",
+        f"{first['Nightjar'] / first['SD'] - 1:+.1%}, {last['Nightjar'] / last['SD'] - 1:+.1%}",
         Figures(("tokens a busy second", *cells), rows),
         tuple(checks),
     )

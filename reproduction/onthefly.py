@@ -73,9 +73,8 @@ EXPERIMENTS = (
         "onthefly-table1",
         "throughput of the adaptive window over the fixed one and over plain decoding, six pairs, four data "
         "sets, three GPUs",
-        "The window that adapts beats a fixed one on every pair, data set and GPU, most where drafts are poor, "
-        "and is never "
-        "slower than plain decoding.",
+        "The window that adapts beats a fixed one on every pair, data set and GPU, most where drafts are poor, and is "
+        "never slower than plain decoding.",
         SMALL + "Alpaca for finance-alpaca; recorded texts replayed under the CPU's costs.",
         lambda quick: tuple(window(quick, drafter) for drafter in ("draft:ofa", "eagle:ofa")),
         lambda results: claims.check_windows(results, ("draft:ofa", "eagle:ofa"), tuple(SETS)),
@@ -145,9 +144,8 @@ EXPERIMENTS = (
     Experiment(
         "onthefly-figure3",
         "throughput and share accepted of the four ways to adapt",
-        "The analytical model is fastest overall; RL has more of its drafts accepted yet is slower; state "
-        "machines do better "
-        "where prompts are long.",
+        "The analytical model is fastest overall; RL has more of its drafts accepted yet is slower; state machines do "
+        "better where prompts are long.",
         SMALL + "the EAGLE head, windows of 1 to 5. Longer: trees of 1 to 6 levels on an H200.",
         ways,
         claims.check_ways,

@@ -35,13 +35,7 @@ def check_window(
                 TRIED if over > 1.02 else ONCE_OFF,
             )
         )
-        checks.append(
-            Check(
-                f"{drafter} on {name}: and no slower than plain decoding ({over:.2f}x)",
-                over >= 1,
-                TRIED,
-            )
-        )
+        checks.append(Check(f"{drafter} on {name}: and no slower than plain decoding ({over:.2f}x)", over >= 1, TRIED))
     return rows, checks
 
 
@@ -134,8 +128,7 @@ def check_sampled(content: Result) -> Outcome:
     ]
     checks += [
         Check(
-            f"{task}: and no slower than plain decoding ({table.speed(OURS, task):.2f}x)",
-            table.speed(OURS, task) >= 1,
+            f"{task}: and no slower than plain decoding ({table.speed(OURS, task):.2f}x)", table.speed(OURS, task) >= 1
         )
         for task in tasks
     ]
@@ -229,9 +222,8 @@ def check_sizes(results: Sequence[Result]) -> Outcome:
         Check(
             f"the longest vector is best ({speeds[16]:.1f} tokens/s, the best {max(speeds.values()):.1f})",
             speeds[16] >= 0.999 * max(speeds.values()),
-            "A vector of r numbers takes r prompts to warm up on; here every vector tells the kinds of prompts "
-            "apart, so a "
-            "longer one only takes longer.",
+            "A vector of r numbers takes r prompts to warm up on; here every vector tells the kinds of prompts apart, "
+            "so a longer one only takes longer.",
         ),
     )
     rows = tuple((str(n), speeds[n], found[str(n)]["analytical"]) for n in SIZES)

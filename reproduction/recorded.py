@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from reproduction import costs
-from wager.bench.methods import fixed
 from wager.core import OFF, Arm
 from wager.core.recording import Text, Track
+from wager.policies import fixed
 from wager.simulation import Replay, RoundCost, play
 
 if TYPE_CHECKING:
@@ -185,10 +185,7 @@ def methods(found: dict[str, list[Totals]]) -> list[dict[str, Any]]:
         labels = list(labels)
         tokens, rounds, seconds = (sum(run[label][i] for run in own for label in labels) for i in range(3))
         base = [sum(run[label][i] for run in plain for label in labels) for i in range(3)]
-        return {
-            "mat": round(tokens / rounds, 4),
-            "speedup": round((tokens / seconds) / (base[0] / base[2]), 4),
-        }
+        return {"mat": round(tokens / rounds, 4), "speedup": round((tokens / seconds) / (base[0] / base[2]), 4)}
 
     rows = []
     for name, own in found.items():

@@ -5,12 +5,7 @@ from __future__ import annotations
 from reproduction import banditspec, metasd, nightjar, onthefly
 from reproduction.experiment import Experiment
 
-PAPERS = {
-    "banditspec": "BanditSpec",
-    "onthefly": "On-the-fly adaptation",
-    "nightjar": "Nightjar",
-    "metasd": "MetaSD",
-}
+PAPERS = {"banditspec": "BanditSpec", "onthefly": "On-the-fly adaptation", "nightjar": "Nightjar", "metasd": "MetaSD"}
 _ALL = (*banditspec.EXPERIMENTS, *onthefly.EXPERIMENTS, *nightjar.EXPERIMENTS, *metasd.EXPERIMENTS)
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 

@@ -80,10 +80,7 @@ def loads(quick: bool) -> tuple[Served, ...]:
 
 # Stated costs of Nightjar's two pairs of models. On the small GPU the drafter is a fourteenth of its target and
 # arithmetic soon is dear; on the large one the drafter costs next to nothing and many tokens fit beside the weights.
-PAIRS = {
-    "7B": Costs(draft_step=0.003),
-    "13B": Costs(floor=0.030, per_token=0.0004, draft_step=0.0006, wake=0.02),
-}
+PAIRS = {"7B": Costs(draft_step=0.003), "13B": Costs(floor=0.030, per_token=0.0004, draft_step=0.0006, wake=0.02)}
 SETS = {"Alpaca": 0.6, "ShareGPT": 0.7, "SpecBench": 0.75}  # stated acceptance
 TRACED = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", SD, "off")
 

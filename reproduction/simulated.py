@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wager.bench.methods import fixed
+from wager.policies import fixed
 from wager.simulation import Costs, Drafter, Run, Serving, Stream, VerifyCost, load_trace, play
 from wager.simulation.experiment import even_marks
 from wager.simulation.serving import DRAFTER, Arrival
@@ -58,12 +58,7 @@ class Served:
         elif not load:
             load = (2, 8, 32, 4, 48, 12, 2, 24)  # no trace at hand: a load that changes as much
         scenario = Serving(
-            goal=self.tokens,
-            lengths=self.lengths,
-            acceptance=self.acceptance,
-            load=load,
-            trace=trace,
-            costs=self.costs,
+            goal=self.tokens, lengths=self.lengths, acceptance=self.acceptance, load=load, trace=trace, costs=self.costs
         )
         specs = dict.fromkeys(self.policies)
         names = {policy: policy for policy in specs}

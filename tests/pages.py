@@ -12,7 +12,10 @@ import typer
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Options of other programs that pages may name.
-VLLM = {"--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"}
+VLLM = {
+    *("--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"),
+    *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"),
+}
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
 
 

@@ -13,7 +13,7 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 import torch
-from draws import Draws, choosing
+from draws import Draws, sampler
 from fit import FITS, misfit
 from heads import PROMPT, TEXT, VOCABULARY, config, plain, save, tiny, weights
 from identity import first_difference_is_a_tie
@@ -22,10 +22,10 @@ from reference.eagle import SlowHead
 import wager
 from wager.core import Arm, Signal, Tree
 from wager.decoding.arms import build_arms
-from wager.decoding.choosing import RESIDUAL, RULES
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.processors import Processors
+from wager.decoding.sampler import RESIDUAL, RULES
 from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter
 from wager.drafters.draft_model import DraftModel
@@ -566,7 +566,7 @@ def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str
         for _ in range(texts):
             target.begin()
             stopping = Stopping([], len(prompt) + 6)
-            for _step in loop.run(Request(prompt, Processors([]), stopping, choosing(rule, vocabulary))):
+            for _step in loop.run(Request(prompt, Processors([]), stopping, sampler(rule, vocabulary))):
                 if len(loop.text) >= len(prompt) + 3:
                     break
             seen[tuple(loop.text[len(prompt) : len(prompt) + 3])] += 1

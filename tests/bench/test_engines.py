@@ -97,7 +97,7 @@ def test_every_command_measures_and_writes_what_it_printed(
 def test_a_wrong_text_ends_the_identity_check_with_1(
     data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("wager.decoding.choosing.accept_greedy", lambda choices, draft: len(draft))  # keeps every draft
+    monkeypatch.setattr("wager.decoding.sampler.accept_greedy", lambda choices, draft: len(draft))  # keeps every draft
     assert run("identity", "--data", str(data), "--prompts", "1", "--max-tokens", "24") == 1
     assert " 0 differ" not in capsys.readouterr().out
 

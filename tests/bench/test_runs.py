@@ -14,8 +14,7 @@ from letters import Letters
 from wager.bench.answers import Answer
 from wager.bench.methods import Target, arms_of, parse_methods
 from wager.bench.run_folder import ANSWERS, RUN, STATE, read
-from wager.bench.runs import Run, TokenizedPrompt, describe, tokenize
-from wager.bench.summary import summarize
+from wager.bench.runs import Run, TokenizedPrompt, tokenize
 from wager.bench.workloads import Prompt
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,15 +35,15 @@ def play(folder: Path, model: Any, *, kill_at: int | None = None, methods: str =
     tokenizer = Letters()
     named = parse_methods(methods)
     asked = tokenize(PROMPTS, tokenizer, 64, "cpu")
-    head = describe(named, asked, arms_of(named, model), suite="test", seed=1, max_tokens=TOKENS)
-    with Run(head, folder) as run:
+    arms = arms_of(named, model)
+    with Run(named, asked, arms, folder, suite="test", seed=1, max_tokens=TOKENS) as run:
         target = Target(model, tokenizer, tokens=100, seed=1)
-        made = [method.make(target, head["arms"]) for method in named]
+        made = [method.make(target, arms) for method in named]
         if kill_at is not None:
             _kill_within(made, kill_at + len(made))  # all warm up first
-        for _ in run.play(made, asked, tokens=TOKENS, seed=1, tokenizer=tokenizer):
+        for _ in run.play(made, tokenizer=tokenizer):
             pass
-        run.save(summarize(head["methods"], head["prompts"], run.answers), complete=True)
+        run.save(run.summary(), complete=True)
     return run
 
 
@@ -118,7 +117,7 @@ def test_a_policy_that_began_anew_or_a_drafter_that_forgot_its_texts_would_be_no
     with pytest.raises(Killed):
         play(tmp_path, model, kill_at=23)
 
-    def half(run: Any, generator: Any, prompts: Any) -> None:
+    def half(run: Any, generator: Any) -> None:
         if generator.name in run._policies:
             generator.decoder.policy.load_state_dict(run.folder.state(generator.name, run.given(generator.name)))
 
@@ -146,10 +145,12 @@ def test_an_answer_that_is_there_twice_counts_once(model: Any, tmp_path: Path) -
 
 
 def test_only_one_process_writes_to_a_folder(model: Any, tmp_path: Path) -> None:
-    run = play(tmp_path, model, methods="off")
-    with Run(run.head, tmp_path), pytest.raises(ValueError, match="another run is writing"):
-        Run(run.head, tmp_path)
-    Run(run.head, tmp_path).close()
+    play(tmp_path, model, methods="off")
+    named, asked = parse_methods("off"), tokenize(PROMPTS, Letters(), 64, "cpu")
+    same = {"suite": "test", "seed": 1, "max_tokens": TOKENS}
+    with Run(named, asked, ["off"], tmp_path, **same), pytest.raises(ValueError, match="another run is writing"):
+        Run(named, asked, ["off"], tmp_path, **same)
+    Run(named, asked, ["off"], tmp_path, **same).close()
 
 
 def test_a_folder_that_is_a_file_or_holds_something_else_is_refused(model: Any, tmp_path: Path) -> None:
@@ -163,8 +164,9 @@ def test_a_folder_that_is_a_file_or_holds_something_else_is_refused(model: Any, 
 
 def test_at_most_twelve_answers_are_kept_token_by_token() -> None:
     asked = [TokenizedPrompt(f"t{n % 9}-{n}", Prompt(f"t{n % 9}", ""), None) for n in range(18)]  # type: ignore[arg-type]
-    head = {"methods": [{"name": name, "kind": "policy"} for name in ("auto", "ucbspec")], "prompts": [], "arms": []}
-    shown = Run(head)._shown(asked)
+    run = Run(parse_methods("auto,ucbspec"), [], ())
+    run.prompts = asked
+    shown = run._shown()
     assert len(shown) == 12
     assert Counter(name for _, name in shown) == {"auto": 9, "ucbspec": 3}
 
@@ -181,8 +183,8 @@ def test_a_run_without_a_folder_gives_the_same_answers_and_writes_nothing(
     asked = tokenize(PROMPTS, Letters(), 64, "cpu")
     named = parse_methods(METHODS)
     target = Target(model, Letters(), tokens=100, seed=1)
-    run = Run(describe(named, asked, arms_of(named, model)))
-    for _ in run.play([method.make(target, run.head["arms"]) for method in named], asked, tokens=TOKENS, seed=1):
+    run = Run(named, asked, arms_of(named, model), seed=1, max_tokens=TOKENS)
+    for _ in run.play([method.make(target, run.head["arms"]) for method in named]):
         pass
     assert outline(run) == outline(undisturbed)
     assert not list(tmp_path.iterdir())

@@ -146,7 +146,7 @@ def run(
     """`wager tune` with a tiny model and a cache of the test's own."""
     model = writer()
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
-    monkeypatch.setattr("wager.decoding.memory.cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr("wager.decoding.state.cache", lambda: tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"Say it {n}, say it {n}, say it again.\n" for n in range(3)))
 
@@ -167,7 +167,7 @@ def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, t
     assert "Measured on 3 of 3 prompts" in out
     assert out.index("Measured on") < out.index("tokens/s"), "the verdict comes first"
     assert 'wager generate "…" --model tiny' in out
-    assert [path.suffix for path in (tmp_path / "cache" / "memory").iterdir()] == [".json"]
+    assert [path.suffix for path in (tmp_path / "cache" / "state").iterdir()] == [".json"]
     assert open_session(Options(model="tiny"), Console(stderr=True)).remembered
 
 
@@ -184,8 +184,8 @@ def test_json_holds_the_verdict_and_every_figure(run: Any) -> None:
 
 
 def test_nothing_is_concluded_on_a_machine_that_is_busy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wager.bench.verdict.UNSTEADY", 0.0)
-    monkeypatch.setattr("wager.bench.verdict.WILD", 0.0)
+    monkeypatch.setattr("wager.bench.verdict.NOISY", 0.0)
+    monkeypatch.setattr("wager.bench.verdict.TOO_NOISY", 0.0)
     code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
     assert code == 0, err
     said = json.loads(out)["verdict"]

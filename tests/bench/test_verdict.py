@@ -107,7 +107,7 @@ def test_the_verdict_of_too_few_prompts_is_none(prompts: int, said: str) -> None
     ("texts", "unexplained", "said"),
     [
         (0, 0, "All 40 texts are plain decoding's own, token for token."),
-        (2, 0, "2 of 40 texts part from plain decoding's, each where two logits tie within float error."),
+        (2, 0, "2 of 40 texts differ from plain decoding's, each where two logits tie within float error."),
         (2, 1, "1 of 40 texts differ from plain decoding's, and no tie of two logits explains it: this is a bug"),
     ],
 )
@@ -130,7 +130,7 @@ def test_on_a_machine_that_is_wild_nothing_is_concluded() -> None:
     first, second = verdict.words(summary)
     assert first.startswith("Decoding without drafts was 50.8 times as fast on one prompt as on another")
     assert first.endswith("nothing can be said; measure again when it is quiet.")
-    assert second.startswith("What was measured, for what it is worth: `auto` 1.")
+    assert second.startswith("Measured nevertheless: `auto` 1.")
 
 
 def test_what_drafts_bring_is_told_apart_from_what_the_forward_brings() -> None:

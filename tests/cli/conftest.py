@@ -24,8 +24,8 @@ def target(smollm2: Any) -> Any:
 def states(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where policy states are kept: a folder of the test's own. The model stays where it is."""
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr("wager.decoding.memory.cache", lambda: folder)
-    return folder / "memory"
+    monkeypatch.setattr("wager.decoding.state.cache", lambda: folder)
+    return folder / "state"
 
 
 @pytest.fixture

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from commands import COPY, SHORT, Wager
 
-from wager.cli import compare
+from wager.bench import compare
+from wager.bench.compare import Request
 from wager.decoding.generation import Generation
 
 
@@ -34,8 +35,8 @@ def test_compare_when_sampling_finds_the_seeds_text_with_drafts_and_without(
     done = wager(*words)
     assert done.code == 0, done.err
     assert "the seed's text is the same with drafts and without: 6 tokens in each of 2 runs" in done.err
-    off = compare._off
-    monkeypatch.setattr(compare, "_off", lambda session, ids, seed: off(session, ids, seed + 1))
+    honest = Request.off
+    monkeypatch.setattr(Request, "off", lambda self: honest(dataclasses.replace(self, seed=self.seed + 1)))
     done = wager(*words)
     assert done.code == 1
     assert "texts differ at token" in done.err
@@ -49,14 +50,14 @@ def test_compare_when_sampling_finds_the_seeds_text_with_drafts_and_without(
 def test_texts_that_differ_are_a_failure_unless_two_logits_tie(
     wager: Wager, monkeypatch: pytest.MonkeyPatch, likely: int, code: int, says: str
 ) -> None:
-    honest = compare.plain
+    honest = Request.plain
 
-    def planted(session: Any, ids: Sequence[int], seed: int | None, tokens: int | None = None) -> Any:
-        made = honest(session, ids, seed, tokens)
+    def planted(self: Request, tokens: int | None = None) -> Any:
+        made = honest(self, tokens)
         made.tokens[2] += 1
         return made
 
-    monkeypatch.setattr(compare, "plain", planted)
+    monkeypatch.setattr(Request, "plain", planted)
     if likely:  # a tolerance under which everything is a tie
         monkeypatch.setattr("wager.decoding.identity.FLOAT_ERROR", {torch.float32: 1e9})
     done = wager("generate", "Name a colour.", "--compare", "--repeat", "1", *SHORT)
@@ -80,13 +81,11 @@ def test_a_comparison_on_a_busy_machine_says_that_its_speeds_are_not_reliable() 
 
 
 def test_every_run_of_a_comparison_starts_without_memory(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wager.cli.session import Session
-
     # a policy that looks at no clock: what is drafted then depends on the drafter's memory alone
     words = ("generate", "Name a colour.", "--policy", "fixed:drafter=suffix,length=4", "--max-tokens", "10")
     told = json.loads(wager(*words, "--compare", "--json").out)
     runs = told["compare"]["ways"]["wager"]["runs"]
     assert runs[0]["mat"] == runs[1]["mat"] == json.loads(wager(*words, "--json").out)["summary"]["mat"]
-    monkeypatch.setattr(Session, "afresh", lambda self: None)
+    monkeypatch.setattr(Request, "afresh", Request.wager)
     told = json.loads(wager(*words, "--compare", "--json").out)
     assert told["compare"]["ways"]["wager"]["runs"][1]["mat"] > runs[1]["mat"], "the test sees no memory"

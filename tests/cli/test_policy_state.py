@@ -44,7 +44,7 @@ def test_a_damaged_memory_and_one_that_cannot_be_kept_are_told_in_a_line_each(wa
     done = wager("generate", *LEARNING)
     assert done.code == 0
     (line,) = done.err.splitlines()
-    assert line.startswith(f"wager: memory {file} is not used and will be replaced: it is damaged")
+    assert line.startswith(f"wager: policy state {file} is not used and will be replaced: it is damaged")
     assert wager("generate", *LEARNING).err == ""
     file.unlink()
     states.rmdir()
@@ -52,7 +52,7 @@ def test_a_damaged_memory_and_one_that_cannot_be_kept_are_told_in_a_line_each(wa
     done = wager("generate", *LEARNING)
     assert done.code == 0
     (line,) = done.err.splitlines()
-    assert line.startswith(f"wager: cannot keep what was learned in {file}: ")
+    assert line.startswith(f"wager: cannot save policy state to {file}: ")
 
 
 def test_every_run_of_a_comparison_starts_from_the_memory_and_one_of_them_is_kept(
@@ -68,6 +68,6 @@ def test_every_run_of_a_comparison_starts_from_the_memory_and_one_of_them_is_kep
     assert list(runs[0]["arms"]) == list(runs[1]["arms"])
     assert not set(runs[0]["arms"]) & set(_arms(first))
     assert pulls() == learned + runs[1]["rounds"]
-    monkeypatch.setattr("wager.decoding.memory.Memory.restore", lambda self: None)
+    monkeypatch.setattr("wager.core.state_file.StateFile.restore", lambda self: None)
     runs = json.loads(wager("generate", *LEARNING, "--compare").out)["compare"]["ways"]["wager"]["runs"]
     assert list(runs[1]["arms"]) == _arms(first), "the test sees no memory"

@@ -10,7 +10,7 @@ from heads import PROMPT, plain, tiny
 from wager import Decoder
 from wager.core import Tree
 from wager.drafters import Draft, Drafter, registry
-from wager.drafters.base import Sampler
+from wager.drafters.base import DraftSampler
 from wager.drafters.together import Together
 
 
@@ -27,7 +27,7 @@ class Says(Drafter):
     def extend(self, tokens: Sequence[int]) -> None:
         self.heard += tokens
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         return Draft(self.tokens[:length])
 
 

@@ -10,11 +10,11 @@ from time import monotonic
 from typing import Any
 
 from wager.bench.arrivals import Conversation
+from wager.bench.load import base_url
 from wager.bench.reference import Reference
 from wager.bench.servers import Server
-from wager.bench.streaming import connect
 
-PATIENCE = 300.0  # seconds after which a request counts as stuck
+TIMEOUT = 300.0  # seconds after which a request counts as stuck
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Endured:
     finished: int = 0
     aborted: int = 0
     errors: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)  # texts that part from the reference where it is no tie
+    differing: list[str] = field(default_factory=list)  # texts that differ from the reference where it has no tie
     tokens: int = 0
     seconds: float = 0.0
     memory: dict[int, int] = field(default_factory=dict)  # requests done -> bytes the server holds
@@ -43,6 +43,16 @@ class Endured:
         }
 
 
+def connect(url: str) -> Any:
+    """A client that asks once and goes straight to the server, whatever proxies the environment names."""
+    try:
+        import openai
+    except ImportError:
+        raise ValueError("this needs the openai package; install it with: pip install 'wager[bench]'") from None
+    http = openai.DefaultAsyncHttpxClient(trust_env=False, timeout=None)
+    return openai.AsyncOpenAI(base_url=f"{base_url(url)}/v1", api_key="none", max_retries=0, http_client=http)
+
+
 def references(server: Server, model: str, prompts: Sequence[Conversation], tokens: int) -> list[Reference]:
     """The greedy text of every prompt, with its leads."""
 
@@ -52,7 +62,7 @@ def references(server: Server, model: str, prompts: Sequence[Conversation], toke
             async def one(messages: Conversation) -> Reference:
                 answer = await client.chat.completions.create(
                     model=model,
-                    messages=messages,  # type: ignore[arg-type]
+                    messages=messages,
                     max_tokens=tokens,
                     temperature=0,
                     logprobs=True,
@@ -107,7 +117,7 @@ def endure(
     async def place(client: Any) -> None:
         for number in left:
             try:
-                await asyncio.wait_for(one(client), PATIENCE)
+                await asyncio.wait_for(one(client), TIMEOUT)
             except Exception as error:  # whatever went wrong is the result
                 result.errors.append(f"{type(error).__name__}: {error}")
             if number in (requests // 5, requests - 1):

@@ -13,6 +13,7 @@ from wager.core import OFF, Arm
 from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
+from wager.policies import fixed
 
 if TYPE_CHECKING:
     import torch
@@ -132,11 +133,6 @@ def router_method(classify: Callable[[list[int]], str]) -> Method:
         return wager_generator("router", target, routed, arms, before=lambda ids: routed.take(classify(ids)))
 
     return Method("router", "policy", make)
-
-
-def fixed(arm: Arm) -> str:
-    """The policy that always plays this arm."""
-    return f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
 
 
 # -- generators

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from wager.bench.answers import Answer
 from wager.bench.run_folder import RunFolder
-from wager.core import Arm, Round
+from wager.bench.summary import differences, summarize
+from wager.core import Arm, Round, Signal
 
 if TYPE_CHECKING:
     import torch
@@ -49,18 +50,6 @@ def tokenize(prompts: Sequence[Prompt], tokenizer: Any, longest: int, device: An
     return found
 
 
-def describe(
-    methods: Sequence[Method], prompts: Sequence[TokenizedPrompt], arms: Sequence[str], **settings: Any
-) -> dict[str, Any]:
-    """What a run's file says of how it was made; ``arms`` are all that a round can play, ``off`` first."""
-    return {
-        **settings,
-        "methods": [method.json() for method in methods],
-        "prompts": [prompt.json() for prompt in prompts],
-        "arms": list(arms),
-    }
-
-
 def interleaved(
     generators: Sequence[TextGenerator], prompts: Iterable[TokenizedPrompt], *, seed: int = 0
 ) -> Iterator[tuple[TokenizedPrompt, TextGenerator]]:
@@ -78,16 +67,27 @@ class Run:
     As a context manager it keeps other processes out of the folder.
     """
 
-    def __init__(self, head: Mapping[str, Any], folder: Path | None = None, *, afresh: bool = False) -> None:
-        """``head`` is from ``describe``; a run that is in the folder already must have the same settings."""
-        self.head = dict(head)
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        prompts: Sequence[TokenizedPrompt],
+        arms: Sequence[str],
+        folder: Path | None = None,
+        *,
+        afresh: bool = False,
+        **settings: Any,
+    ) -> None:
+        """``arms`` are all that a round can play. A run that is in the folder must have the same settings."""
+        self.prompts = prompts
+        told = {"methods": [method.json() for method in methods], "prompts": [prompt.json() for prompt in prompts]}
+        self.head: dict[str, Any] = {"seed": 0, **settings, **told, "arms": list(arms)}
         self.answers: dict[Key, Answer] = {}  # in the order they were given
         self.pieces: dict[Key, list[Any]] = {}
         self.complete = False
-        self._arms = [Arm.parse(arm) for arm in head["arms"]]
-        self._names = [method["name"] for method in head["methods"]]
-        self._policies = [method["name"] for method in head["methods"] if method["kind"] == "policy"]
-        self.folder = None if folder is None else RunFolder(folder, head, afresh=afresh)
+        self._arms = [Arm.parse(arm) for arm in arms]
+        self._names = [method.name for method in methods]
+        self._policies = [method.name for method in methods if method.kind == "policy"]
+        self.folder = None if folder is None else RunFolder(folder, self.head, afresh=afresh)
         if self.folder is not None:
             try:
                 self._resume(self.folder)
@@ -112,7 +112,7 @@ class Run:
             return
         self.head |= {key: folder.there[key] for key in ("command", "date") if key in folder.there}
         self.complete = bool(folder.there["complete"])
-        prompts = {prompt["id"] for prompt in self.head["prompts"]}
+        prompts = {prompt.id for prompt in self.prompts}
 
         def take(record: Mapping[str, Any]) -> None:
             key = record["prompt"], record["method"]
@@ -127,10 +127,7 @@ class Run:
     def play(
         self,
         generators: Sequence[TextGenerator],
-        prompts: Sequence[TokenizedPrompt],
         *,
-        tokens: int,
-        seed: int = 0,
         tokenizer: Any = None,
         warming: Callable[[str], None] = lambda name: None,
     ) -> Iterator[tuple[TokenizedPrompt, str]]:
@@ -139,13 +136,14 @@ class Run:
         ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
         answers are kept one by one.
         """
-        shown = self._shown(prompts) if tokenizer is not None else set()
+        tokens = self.head["max_tokens"]
+        shown = self._shown() if tokenizer is not None else set()
         for generator in generators:
             warming(generator.name)
-            generator.warm_up(prompts[0].ids.device, tokens)
+            generator.warm_up(self.prompts[0].ids.device, tokens)
             if generator.decoder is not None:
-                self._restore(generator, prompts)
-        for prompt, generator in interleaved(generators, prompts, seed=seed):
+                self._restore(generator)
+        for prompt, generator in interleaved(generators, self.prompts, seed=self.head["seed"]):
             key = prompt.id, generator.name
             if key in self.answers:
                 continue
@@ -156,19 +154,19 @@ class Run:
             self.add(key, answer, pieces=pieces, state=state)
             yield prompt, generator.name
 
-    def _shown(self, prompts: Sequence[TokenizedPrompt]) -> set[Key]:
+    def _shown(self) -> set[Key]:
         """Whose tokens are kept: the first policy's answer to one prompt of each task, then the next policy's."""
-        first = {prompt.prompt.task: prompt.id for prompt in reversed(prompts)}
+        first = {prompt.prompt.task: prompt.id for prompt in reversed(self.prompts)}
         return set([(at, name) for name in self._policies for at in reversed(first.values())][:SHOWN])
 
-    def _restore(self, generator: TextGenerator, prompts: Sequence[TokenizedPrompt]) -> None:
+    def _restore(self, generator: TextGenerator) -> None:
         """Bring a generator to where it was: load its policy's state, let its drafters read its earlier texts."""
         decoder = generator.decoder
         assert decoder is not None
-        asked = {prompt.id: prompt.ids[0].tolist() for prompt in prompts}
+        asked = {prompt.id: prompt.ids[0].tolist() for prompt in self.prompts}
         for (at, name), answer in self.answers.items():
             if name == generator.name:
-                if "prompt" in getattr(decoder.policy, "uses", ()):
+                if Signal.PROMPT in decoder.policy.needs:
                     decoder.prompts.features(asked[at], 1.0)
                 for drafter in decoder.drafters.values():
                     drafter.begin(asked[at])
@@ -176,7 +174,7 @@ class Run:
                     drafter.end()
         count = self.given(generator.name)
         if self.folder is not None and generator.name in self._policies and count:
-            decoder.policy.load_state_dict(self.folder.state(generator.name, count))  # type: ignore[attr-defined]
+            decoder.policy.load_state_dict(self.folder.state(generator.name, count))
 
     # -- answers
 
@@ -217,6 +215,13 @@ class Run:
         )
         if record.get("pieces") is not None:
             self.pieces[key] = record["pieces"]
+
+    def summary(self, model: Any = None) -> dict[str, Any]:
+        """The figures of all answers so far; with a ``model``, whose texts are greedy, also where texts differ."""
+        found = summarize(self.head["methods"], self.head["prompts"], self.answers, seed=self.head["seed"])
+        if model is not None:
+            found["differences"] = differences(self.answers, self.prompts, self._names[0], self._names[1:], model)
+        return found
 
     def save(
         self, summary: Mapping[str, Any] | None = None, verdict: Sequence[str] = (), *, complete: bool = False

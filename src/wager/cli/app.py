@@ -66,21 +66,22 @@ MOVED = {
     **{f"bench {name}": f"wager lab {name}" for name in _MEASURED},
     "wager reproduce": "python -m reproduction, in a checkout",
 }
-RENAMED = {"--memory": "--state", "--no-memory": "--no-state"}  # options of generate and chat
+RENAMED = {"--memory": "--state", "--no-state": "--no-state"}  # options of generate and chat
 
 
 class Commands(TyperGroup):
     """Knows the names and summaries of its commands, and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if not ctx.resilient_parsing and args and (now := MOVED.get(f"{self.name} {args[0]}")):
-            old = "wager " * (self.name != "wager") + f"{self.name} {args[0]}"
-            raise ValueError(f"{old} is now {now}")
+        called = f"{self.name} {args[0]}" if args else ""
+        if called in MOVED and not ctx.resilient_parsing:
+            raise ValueError(f"{'wager ' * (self.name != 'wager')}{called} is now {MOVED[called]}")
         name, command, rest = super().resolve_command(ctx, args)
-        if name in ("generate", "chat") and self.name == "wager" and (old := next(filter(RENAMED.get, rest), None)):
-            raise ValueError(f"{old} is now {RENAMED[old]}")
-        entry = GROUPS.get(self.name or "", {}).get(name)
-        return name, loaded(name, entry) if entry is not None else command, rest
+        if called in ("wager generate", "wager chat"):
+            for word in filter(RENAMED.__contains__, rest):
+                raise ValueError(f"{word} is now {RENAMED[word]}")
+        entry = GROUPS.get(self.name or "", {}).get(name or "")
+        return name, loaded(str(name), entry) if entry is not None else command, rest
 
 
 def loaded(name: str, entry: Entry) -> Any:

@@ -31,8 +31,7 @@ app.command("serve")(load.serve)
 
 def decisions(
     policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", "-p", help="Policy to time; repeat it.", show_default="all"),
+        list[str] | None, typer.Option("--policy", "-p", help="Policy to time; repeat it.", show_default="all")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; their median is reported.")] = 7,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,

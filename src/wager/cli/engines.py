@@ -16,8 +16,8 @@ from rich.table import Table
 
 from wager.bench import methods as made
 from wager.bench.methods import Method, Target
-from wager.bench.runs import Run, TokenizedPrompt, describe, tokenize
-from wager.bench.summary import by_method, differences, summarize
+from wager.bench.runs import Run, TokenizedPrompt, tokenize
+from wager.bench.summary import by_method, differences
 from wager.bench.workloads import KNOWN, TASKS, prompts
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Device, Dtype, Model
@@ -196,7 +196,7 @@ class Plan:
 
     def check(self, temperature: float, sampling: str) -> None:
         """Refuse what cannot be run, before a model is loaded."""
-        from wager.decoding.choosing import RULES
+        from wager.decoding.sampler import RULES
 
         for arm in (*self.arms, *self.alone):
             Arm.parse(arm)
@@ -255,14 +255,14 @@ def _compare(
     methods, arms = plan.methods(shared.makers, draft, classify)
     generators = [method.make(shared, arms) for method in methods]
     every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
-    run = Run(describe(methods, asked, list(every)))
+    run = Run(methods, asked, list(every), max_tokens=tokens, seed=shared.seed)
     with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
-        for prompt, name in run.play(generators, asked, tokens=tokens, seed=shared.seed, warming=warming):
+        for prompt, name in run.play(generators, warming=warming):
             tell(f"{prompt.prompt.task}: {name}")
-    rows = by_method(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=shared.seed))
-    base, *others = (method.name for method in methods)
+    summary = run.summary(None if shared.settings else shared.model)
+    rows = by_method(summary)
     if not shared.settings:
-        return rows, differences(run.answers, asked, base, others, shared.model)
+        return rows, summary["differences"]
     if shared.sampling != "shared-noise":
         return rows, None
     drafting = [m.name for m in methods if m.kind in ("arm", "policy")]  # with shared noise a seed has one text

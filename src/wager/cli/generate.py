@@ -13,15 +13,15 @@ import typer
 from rich.console import Console
 
 from wager.cli import parameters
-from wager.cli.compare import WAGER, Comparison, compare, warm_up
 from wager.cli.explained import Explained, Explaining, check_explains
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Options, System
 from wager.cli.parameters import opt
 from wager.cli.session import Session, open_session, quietly, recording
-from wager.cli.shown import SourceWriter, closing, legend, plain_writer
+from wager.cli.shown import SourceWriter, closing, legend, plain_writer, speeds
 
 if TYPE_CHECKING:
+    from wager.bench.compare import Comparison
     from wager.decoding.generation import Generation, Piece
 
 _TEXT, _OUT = "Text", "Results"
@@ -138,9 +138,12 @@ def command(prompt: Prompt, options: Options, results: Results) -> None:
 
 def _generate(session: Session, ids: list[int], results: Results, told: Console) -> Made:
     """Generate and show the text, then compare."""
+    from wager.bench.compare import Request
+
     seed = session.options.sampling_seed()
+    request = Request(session.decoder, ids, session.options.settings(), seed)
     if results.compare:
-        warm_up(session, ids)
+        request.warm_up()
     pieces: list[Piece] = []
     out = Console(highlight=False)
     watch: Callable[[Piece], None] = pieces.append
@@ -152,7 +155,7 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
         watch = explaining = Explaining(session.decoder.policy, watch)
         rounds = explaining.rounds
     with recording(session, results.trace):
-        made = session.generate(ids, watch=watch, seed=seed)
+        made = request.wager(watch=watch)
     if not results.as_json and not made.text.endswith("\n"):
         print(flush=True)
     comparison: Comparison | None = None
@@ -160,8 +163,7 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
         if not results.as_json:
             told.print("comparing with plain decoding …", style="dim")
         # measuring everything for a trace takes time, so such a run does not count
-        first = made if results.trace is None else None
-        comparison = compare(session, ids, first, repeats=results.repeat, seed=seed)
+        comparison = request.compare(made if results.trace is None else None, repeats=results.repeat)
     return Made(made, seed, pieces, rounds, comparison)
 
 
@@ -193,10 +195,10 @@ def _tell(session: Session, made: Made, told: Console, *, show: bool) -> None:
         told.print(each.line(), style="dim", markup=False, soft_wrap=True)
     line = closing(made.text)
     if (outcome := made.comparison) is not None:
-        told.print(outcome.table())
+        told.print(speeds(outcome))
         told.print(outcome.note(), style="dim", soft_wrap=True)
         told.print(outcome.verdict(), markup=False, soft_wrap=True)
         if warning := outcome.unsteady():
             told.print(warning, style="yellow", soft_wrap=True)
-        line = closing(made.text, outcome.speed(WAGER), outcome.against())
+        line = closing(made.text, outcome.speed("wager"), outcome.against())
     told.print(line, style="dim", markup=False, soft_wrap=True)

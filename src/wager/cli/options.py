@@ -106,13 +106,12 @@ class Options(Target):
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise ValueError(f"--temperature is 0 (greedy) or above, not {self.temperature:g}")
-        for name, fits, wanted in (
-            ("top_p", lambda p: 0 < p <= 1, "above 0 and at most 1"),
-            ("min_p", lambda p: 0 <= p <= 1, "from 0 to 1"),
-            ("top_k", lambda k: k >= 0, "0 or more"),
+        for called, value, least, most, wanted in (
+            ("--top-p", self.top_p, math.ulp(0.0), 1, "above 0 and at most 1"),
+            ("--min-p", self.min_p, 0, 1, "from 0 to 1"),
+            ("--top-k", self.top_k, 0, math.inf, "0 or more"),
         ):
-            value, called = getattr(self, name), "--" + name.replace("_", "-")
-            if value is not None and not fits(value):
+            if value is not None and not least <= value <= most:
                 raise ValueError(f"{called} is {wanted}, not {value:g}")
             if value is not None and not self.sample:
                 raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,16 +16,12 @@ from wager.cli.files import check_new, provenance
 from wager.cli.options import Drafters, Options, Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar
-from wager.core.recording import RecordingWriter, Text
 from wager.drafters import registry
 
 if TYPE_CHECKING:
     from wager.decoding.recorder import Recorder
-    from wager.models.runner import Runner
 
 COUNT = 4  # prompts a task
-CONTEXT, REPEATS = 300, 10  # tokens in the cache and repetitions when forwards are timed
-CAUGHT_UP = 64  # tokens a drafter reads at once when its catching up is timed
 WRITES = 4  # tokens the drafter drafts that only helps to write
 
 _PROMPTS = "Prompts"
@@ -84,6 +79,7 @@ def command(
     if not choices.specs:
         raise ValueError("a recording needs at least one drafter besides off")
     chosen = given.read()
+    from wager.bench.recording import record
     from wager.cli.session import quietly
 
     with quietly():
@@ -103,7 +99,8 @@ def command(
         }
         cut = min(longest_prompt, held - max_tokens)
         asked = [(p, p.ids(recorder.decoder.tokenizer, cut, "cpu")[0].tolist()) for p in chosen]
-        texts = list(_record(recorder, asked, max_tokens, about, out))
+        with bar("timing forwards", len(asked)) as update:
+            texts = list(record(recorder, asked, max_tokens, about, out, update))
     if not texts:
         raise ValueError(f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")
@@ -134,54 +131,6 @@ def _recorder(options: Options, longest: int) -> Recorder:
             lengths=(length, longest),
         )
     return Recorder(decoder, drafters, longest)
-
-
-def _record(
-    recorder: Recorder, asked: Sequence[tuple[Prompt, list[int]]], count: int, about: dict[str, Any], out: Path
-) -> Iterator[Text]:
-    """Texts, each written to the recording before it is handed on; the file is made with the first."""
-    with bar("timing forwards", len(asked)) as update:
-        costs = _costs(recorder)
-        writer: RecordingWriter | None = None
-        try:
-            for prompt, ids in asked:
-                update(description=prompt.task)
-                text = recorder.record(ids, prompt.task, count)
-                update(advance=1)
-                if text is None:
-                    continue
-                if writer is None:
-                    costs["propose"] = {name: statistics.median(taken) for name, taken in recorder.seconds.items()}
-                    writer = RecordingWriter(out, {**about, "costs": costs})
-                writer.write(text)
-                yield text
-        finally:
-            if writer is not None:
-                writer.close()
-
-
-def _costs(recorder: Recorder) -> dict[str, Any]:
-    """Median seconds of the target's forwards by width, and of a draft model's steps and catching up."""
-    longest, drafters = recorder.longest, recorder.drafters
-    verify = _timed(recorder.decoder.target, range(1, longest + 2))
-    models = {
-        name: _timed(runner, (1, 1 + CAUGHT_UP))
-        for name, drafter in drafters.items()
-        if (runner := drafter.runner) is not None
-    }
-    return {
-        "verify": [[width, seconds] for width, seconds in verify.items()],
-        "step": {name: taken[1] for name, taken in models.items()},
-        "lag": {name: max(0.0, taken[1 + CAUGHT_UP] - taken[1]) / CAUGHT_UP for name, taken in models.items()},
-    }
-
-
-def _timed(runner: Runner, widths: Sequence[int]) -> dict[int, float]:
-    from wager.bench.engine import forward_seconds
-
-    context = max(1, min(CONTEXT, runner.limit - max(widths)))
-    taken = forward_seconds({"": runner}, widths, context=context, repeats=REPEATS)[""]
-    return {width: statistics.median(seconds) for width, seconds in taken.items()}
 
 
 def _described(recorder: Recorder, options: Options) -> dict[str, Any]:

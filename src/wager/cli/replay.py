@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,11 +18,11 @@ from wager.cli.options import JsonFile
 from wager.cli.parameters import opt, option, options, parse_ints
 from wager.cli.replayed import Report, adapted, changes_table
 from wager.cli.screen import wide
-from wager.cli.simulate import VERIFY
 from wager.core import recording as recordings
 from wager.core.recording import Text
 from wager.policies import build
-from wager.simulation import Replay, RoundCost, VerifyCost, joined
+from wager.simulation import Replay, joined
+from wager.simulation.costs import VERIFY, parse_cost
 from wager.simulation.experiment import even_marks
 from wager.simulation.replay import NOISE
 
@@ -157,44 +156,6 @@ def _longest(head: Mapping[str, Any], path: Path) -> int:
     if not isinstance(longest, int) or longest < 1:
         raise ValueError(f"{path} does not say in its header how many tokens drafters were asked for (longest)")
     return longest
-
-
-# -- costs
-
-
-def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
-    """Costs by name, or from a file; what a file leaves out is as it was when the texts were recorded."""
-    costs = head.get("costs")
-    recorded: dict[str, Any] = costs if isinstance(costs, dict) else {}
-    if text == "measured":
-        if "verify" not in recorded:
-            raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
-        return _cost(recorded, "the recording's header")
-    if text in VERIFY:
-        return _cost({**recorded, "verify": VERIFY[text]}, "the recording's header")
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError(f"--cost is measured, {', '.join(VERIFY)} or a file, and there is no file {text!r}")
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        if "widths" in body:
-            body = {"verify": [[row["width"], row["seconds"]["wager"]["median"]] for row in body["widths"]]}
-        return _cost({**recorded, "verify": body["verify"], **body}, text)
-    except (ValueError, KeyError, TypeError) as error:
-        if str(error).startswith("the costs in"):
-            raise
-        raise ValueError(
-            f'{path} holds no costs: neither {{"verify": [[WIDTH, SECONDS], …], …}} nor results of wager lab engine'
-        ) from None
-
-
-def _cost(body: Mapping[str, Any], where: str) -> RoundCost:
-    try:
-        verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
-        drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))
-        return RoundCost(verify, *drafting)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None
 
 
 # -- why

@@ -16,7 +16,7 @@ from rich.console import Console
 from wager.cli.files import provenance
 from wager.cli.options import Options
 from wager.core import TraceWriter
-from wager.core.files import MemoryWarning
+from wager.core.state_file import StateWarning
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -44,22 +44,15 @@ class Session:
         """Whether the model has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def afresh(self) -> None:
-        """Forget what the policy and the drafters learned in this session; the state it started from stays.
-
-        Otherwise the second run of a prompt would draft from its own first answer.
-        """
-        self.decoder.reset()
-
     @property
     def remembered(self) -> bool:
         """Whether the policy started from the state of earlier runs."""
-        return self.decoder.memory is not None and self.decoder.memory.loaded is not None
+        return self.decoder.state is not None and self.decoder.state.loaded is not None
 
     def keep(self) -> None:
         """Save the policy's state where it is kept: now, while problems are told in one line."""
-        if self.decoder.memory is not None:
-            self.decoder.memory.save()
+        if self.decoder.state is not None:
+            self.decoder.state.save()
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation's tokens, up to where the answer begins."""
@@ -100,7 +93,7 @@ def open_session(options: Options, console: Console) -> Session:
             policy=options.policy,
             seed=options.seed or 0,
             tokens=options.max_tokens,
-            memory=options.keeps_state,
+            state=options.keeps_state,
         )
     return Session(options, decoder, tokenizer)
 
@@ -115,7 +108,7 @@ def quietly() -> Iterator[None]:
 
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", MemoryWarning)
+        warnings.simplefilter("always", StateWarning)
         warnings.showwarning = _tell
         yield
 

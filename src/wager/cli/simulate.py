@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,7 @@ from wager.simulation import (
     theory,
 )
 from wager.simulation.adversarial import PATTERNS
+from wager.simulation.costs import VERIFY, parse_verify
 from wager.simulation.experiment import Result, even_marks
 
 ENVIRONMENTS = {
@@ -54,12 +55,6 @@ DEFAULT_ARMS = {
     "adversarial": "0.8,0.5,0.3",
     "costs": "suffix=0.45@0.1,eagle=0.65@4",
     "serving": "0.7",
-}
-# Example shapes of verification time by width: (tokens, seconds). Measured once with a 135M model; yours will differ.
-VERIFY = {
-    "flat": ((1, 0.070), (2, 0.072), (4, 0.072), (5, 0.076)),
-    "cpu": ((1, 0.047), (2, 0.098), (4, 0.107), (5, 0.118), (8, 0.119), (16, 0.200), (32, 0.270)),
-    "gpu": ((1, 0.0030), (2, 0.0036), (8, 0.0037), (16, 0.0038), (64, 0.0040)),
 }
 
 _SHAPE, _SERVING, _RUN = "Environment", "Environment: serving", "Experiment"
@@ -190,7 +185,7 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
     changes = adapted(comparison, starts)
     if changes:
         out.print(changes_table(changes))
-    bounds = _bounds(scenario, comparison)
+    bounds = theory.bounds(scenario, comparison.marks)
     if files.json_file is not None:
         described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
         content = {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes}
@@ -226,31 +221,6 @@ def parse_drafters(text: str) -> tuple[Drafter, ...]:
     if len({d.name for d in drafters}) != len(drafters):
         raise ValueError(f"--arms names a drafter twice: {text!r}")
     return tuple(drafters)
-
-
-def parse_verify(text: str) -> VerifyCost:
-    """A verify cost by name or as ``WIDTH:MS`` pairs."""
-    if text in VERIFY:
-        return VerifyCost(VERIFY[text])
-    try:
-        pairs = [item.split(":") for item in text.split(",")]
-        return VerifyCost(tuple((int(width), float(ms) / 1000) for width, ms in pairs))
-    except ValueError as error:
-        raise ValueError(f"--verify takes {', '.join(VERIFY)} or WIDTH:MS pairs, not {text!r} ({error})") from None
-
-
-def _bounds(scenario: Scenario, comparison: Comparison) -> dict[str, list[float]]:
-    """What BanditSpec proves for this environment, at every token mark."""
-    if not isinstance(scenario, Stream) or scenario.phase_tokens or len(scenario.lengths) > 1 or scenario.off:
-        return {}
-    acceptance: Sequence[float] = [d.acceptance[0] for d in scenario.drafters]
-    length = scenario.lengths[0]
-    if min(acceptance) <= 0 or max(acceptance) >= 1 or len(set(acceptance)) < 2:
-        return {}
-    return {
-        "Theorem 4.3: UCBSpec's upper bound": [theory.ucbspec_bound(acceptance, length, n) for n in comparison.marks],
-        "Theorem 4.4: asymptotic lower bound": [theory.lower_bound(acceptance, length, n) for n in comparison.marks],
-    }
 
 
 def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:

@@ -82,7 +82,7 @@ def identity(
     used = Counter(name for r in records for name in r["drafters"])
     largest = max((r["gap"] for r in differing if r["gap"] is not None), default=0.0)
     print(f"{len(asked)} prompts, {len(records)} texts, {sum(r['tokens'] for r in records):,} tokens: "
-          f"{len(records) - len(differing)} identical, {len(differing) - len(broken)} part at a tie "
+          f"{len(records) - len(differing)} identical, {len(differing) - len(broken)} ties "
           f"(largest gap {largest:.2g} standard deviations), {len(broken)} differ")  # fmt: skip
     print("drafted by: " + ", ".join(f"{name} in {times} texts" for name, times in used.most_common()))
     if json_file is not None:

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import Run, TokenizedPrompt, describe, tokenize
-from wager.bench.summary import differences, summarize
+from wager.bench.runs import Run, tokenize
 from wager.cli.options import MODEL, Device, Dtype, Model
 from wager.core.provenance import provenance
 
@@ -149,8 +148,8 @@ def _measure(
     about, ran = provenance(), described(target)
     about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
     marks = {"model": model_name(model), "weights": fingerprint(target)}
-    head = describe(methods, prompts, made.arms_of(methods, target), **settings, **about, **ran, **marks)
-    with Run(head, out, afresh=afresh) as run:
+    arms = made.arms_of(methods, target)
+    with Run(methods, prompts, arms, out, afresh=afresh, **settings, **about, **ran, **marks) as run:
         total = len(prompts) * len(methods)
         if run.complete and len(run.answers) == total:
             told.print(f"{out} holds this run already, complete; --afresh measures it anew")
@@ -159,36 +158,26 @@ def _measure(
         if len(run.answers) < total:
             with told.status("preparing the methods …", spinner="dots"):
                 shared = made.Target(target, tokenizer, tokens=len(prompts) * tokens, seed=seed)
-                generators = [method.make(shared, head["arms"]) for method in methods]
-            _play(run, generators, prompts, tokenizer, told)
-        summary = summarize(head["methods"], head["prompts"], run.answers, seed=seed)
-        base, *others = (method.name for method in methods)
-        summary["differences"] = differences(run.answers, prompts, base, others, target)
+                generators = [method.make(shared, arms) for method in methods]
+            _play(run, generators, tokenizer, told)
+        summary = run.summary(target)
         said = verdict.words(summary)
         return summary, said, run.save(summary, said, complete=True)
 
 
-def _play(
-    run: Run, generators: list[TextGenerator], prompts: list[TokenizedPrompt], tokenizer: Any, told: Console
-) -> None:
+def _play(run: Run, generators: list[TextGenerator], tokenizer: Any, told: Console) -> None:
     """Run what is left; where Ctrl-C stops it, what is there is saved and said."""
-    total, seed = len(generators) * len(prompts), run.head["seed"]
-
-    def save() -> None:
-        run.save(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=seed))
-
+    total = len(generators) * len(run.prompts)
     try:
         with progress(told, total, len(run.answers)) as (tell, warming):
             saved = monotonic()
-            for prompt, name in run.play(
-                generators, prompts, tokens=run.head["max_tokens"], seed=seed, tokenizer=tokenizer, warming=warming
-            ):
+            for prompt, name in run.play(generators, tokenizer=tokenizer, warming=warming):
                 tell(f"{prompt.id}: {name}")
                 if monotonic() - saved > SAVED:
-                    save()
+                    run.save(run.summary())
                     saved = monotonic()
     except KeyboardInterrupt:
-        save()
+        run.save(run.summary())
         told.print(f"\nstopped; {len(run.answers)} of {total} answers are kept, and the same command resumes the run")
         raise typer.Exit(130) from None
 

@@ -19,7 +19,7 @@ from wager.training import config as plans
 from wager.training import prompts as made
 
 if TYPE_CHECKING:
-    from wager.training.answers import Done, Text
+    from wager.training.answers import Done
 
 app = typer.Typer(
     help="Make drafters for a target: let it answer prompts, train heads and small models on the answers, judge them.",
@@ -28,7 +28,6 @@ app = typer.Typer(
 PlanFile = Annotated[Path, typer.Argument(help="What to train, in TOML: training/smollm2-135m.toml is one.")]
 AnswersFolder = Annotated[Path, option("Folder of the target's answers.", "--answers")]
 SPEC_BENCH = ("mt_bench", *workloads.SPEC_BENCH)
-LENGTHS = (1, 2, 3, 4, 5)
 
 
 @app.command("answers")
@@ -136,13 +135,27 @@ def evaluate(
     from wager.models import load
     from wager.training import build, learners
     from wager.training.card import card
+    from wager.training.evaluate import greedy_answers, judge_by_task, mat_over
 
     model, tokenizer = load(target.model, dtype=target.dtype, device=target.device)
     judged = {folder.name: build.loaded(folder, learners.Target(model)) for folder in folders}
-    texts = _greedy(model, tokenizer, chosen, workload)
-    rows = _judged(judged, texts, workload.tasks, model)
+    asked = [made.Prompt(p.task, tuple(p.messages)) for p in chosen]
+    with bar("answering") as update:
+        texts = greedy_answers(
+            model,
+            tokenizer,
+            asked,
+            workload.tokens,
+            workload.longest,
+            workload.kept,
+            lambda n: update(advance=1, total=n),
+        )
+    with bar("judging", len(judged) * len(workload.tasks)) as update:
+        rows = judge_by_task(
+            judged, texts, workload.tasks, model, lambda name, task: update(advance=1, note=f"{name} on {task}")
+        )
     _print(rows, workload.tasks)
-    over = _over(rows) if set(SPEC_BENCH) <= set(workload.tasks) else {}
+    over = mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(workload.tasks) else {}
     for name, mat in over.items():
         print(f"{name}: {mat:.3f} tokens a round over Spec-Bench")
     if json_file is not None:
@@ -153,62 +166,6 @@ def evaluate(
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
         for folder in folders:
             (folder / "README.md").write_text(card(folder, plan, rows[folder.name], ran), encoding="utf-8")
-
-
-def _judged(judged: dict[str, Any], texts: Sequence[Text], tasks: Sequence[str], model: Any) -> dict[str, Any]:
-    """Drafter -> task -> its tokens a round and acceptance."""
-    import torch
-
-    from wager.training.judge import judge
-
-    rows: dict[str, dict[str, Any]] = {name: {} for name in judged}
-    with bar("judging", len(judged) * len(tasks)) as update:
-        for name, learner in judged.items():
-            for task in tasks:
-                own = [text for text in texts if text.domain == task]
-                with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
-                    found = judge(learner, own, 16384, model.device, LENGTHS)
-                rows[name][task] = {
-                    "texts": len(own),
-                    "mat": {str(j.length): round(j.mat, 4) for j in found},
-                    "acceptance": [round(share, 4) for share in found[-1].acceptance],
-                    "rounds": {str(j.length): j.rounds for j in found},
-                    "tokens": {str(j.length): j.tokens for j in found},
-                }
-                update(advance=1, note=f"{name} on {task}")
-    return rows
-
-
-def _greedy(model: Any, tokenizer: Any, chosen: Sequence[workloads.Prompt], workload: Workload) -> list[Text]:
-    """The target's greedy answers to the prompts."""
-    from tempfile import TemporaryDirectory
-
-    from wager.training import answers as self_distillation
-
-    asked = [made.Prompt(p.task, tuple(p.messages)) for p in chosen]
-    batch = 256 if model.device.type == "cuda" else 1
-    how = plans.Answers((0.0,), (1.0,), workload.tokens, workload.longest, batch)
-    work = self_distillation.parts(asked, tokenizer, how)
-    with TemporaryDirectory() as spare, bar("answering", len(work)) as update:
-        folder = workload.kept or Path(spare)
-
-        def done(part: Done) -> None:
-            update(advance=1, note=f"{part.texts} texts")
-
-        self_distillation.answer(model, work, folder, workload.tokens, done=done)
-        wanted = {prompt.key for part in work for prompt, _ in part.prompts}
-        found = {text.key: text for text in self_distillation.texts(folder) if text.key in wanted}
-    if found.keys() != wanted:
-        raise ValueError(f"{folder} holds answers to other prompts; give another folder with --answers")
-    return list(found.values())
-
-
-def _over(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Tokens a round of drafts of four over all of Spec-Bench, for every drafter."""
-    return {
-        name: round(sum(row[t]["tokens"]["4"] for t in SPEC_BENCH) / sum(row[t]["rounds"]["4"] for t in SPEC_BENCH), 4)
-        for name, row in rows.items()
-    }
 
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:

@@ -14,8 +14,7 @@ from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import TokenizedPrompt, interleaved, tokenize
-from wager.bench.summary import differences, summarize
+from wager.bench.runs import Run, TokenizedPrompt, interleaved, tokenize
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
 from wager.cli.suite import LongestPrompt, model_name, show
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
     from wager.bench.methods import Method, TextGenerator
     from wager.cli.session import Session
 
-PROMPTS = 10  # that answers are cut for, so that as many can be played in the time
+PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer
 RESERVE = 0.04  # of the time, for the checks at the end
-LENGTHS = {"suffix": (4, 8)}  # of the arms played alone; other drafters:
+LENGTHS = {"suffix": (4, 8)}  # of the arms that are run alone; other drafters:
 CHEAP, DEAR = (4,), (3,)
 ANSWERS = {
     verdict.FASTER: "Yes, speculate.",
     verdict.SLOWER: "No, do not speculate.",
     verdict.EVEN: "It makes no clear difference whether you speculate.",
-    verdict.UNTOLD: "So few prompts tell too little to say.",
+    verdict.TOO_FEW: "So few prompts tell too little to say.",
 }
 
 
@@ -92,7 +91,7 @@ def command(
 def answer(summary: Mapping[str, Any]) -> list[str]:
     """Whether to speculate, in a sentence; none where the machine was too busy to tell."""
     head = verdict.headline(summary["tasks"][0]["methods"])
-    if summary["unsteady"] > verdict.WILD:
+    if summary["unsteady"] > verdict.TOO_NOISY:
         return []
     return [ANSWERS[verdict.standing(head, "over_off_interval" if head["over_off"] else "interval")]]
 
@@ -120,9 +119,8 @@ def _measure(
     if not played:
         more = 2 * max(1.0, pace * tokens * len(methods) + monotonic() - began) / 60
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
-    summary = summarize([m.json() for m in methods], [prompt.json() for prompt in asked[:played]], answers)
-    base, *others = (method.name for method in methods)
-    summary["differences"] = differences(answers, asked[:played], base, others, target)
+    run = Run(methods, asked[:played], ())
+    run.answers = answers
     return {
         "model": model_name(options.model),
         **described(target),
@@ -131,7 +129,7 @@ def _measure(
         "max_tokens": tokens,
         "drafters": options.specs,
         "remembered": session.remembered,
-        "summary": summary,
+        "summary": run.summary(target),
     }
 
 
@@ -150,7 +148,7 @@ def _methods(options: Options, decoder: Any) -> list[Method]:
 
 
 def fixed_arms(spec: str) -> list[str]:
-    """The arms of a drafter that are played alone."""
+    """The arms of a drafter that are run alone."""
     name, _ = registry.parse(spec)
     dear = name.partition(":")[0] in ("eagle", "draft", "draft-model")
     return [f"{name}:{length}" for length in LENGTHS.get(name, DEAR if dear else CHEAP)]
@@ -168,7 +166,7 @@ def _warm(generators: Sequence[TextGenerator], device: Any) -> float:
 
 
 def answer_tokens(pace: float, methods: int, seconds: float) -> int:
-    """Tokens an answer, so that enough prompts can be played in the time; ``pace`` is seconds a token."""
+    """Tokens an answer, so that enough prompts fit in the time; ``pace`` is seconds a token."""
     return max(FEWEST, min(MOST, int(seconds / (PROMPTS * methods * pace))))
 
 

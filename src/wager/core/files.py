@@ -1,4 +1,4 @@
-"""Files that are always whole: what a policy learned, results, pages."""
+"""Files that are always whole: policy states, results, pages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
-
-EVERY = 10.0  # seconds between two savings of what is being learned
-
-
-class MemoryWarning(UserWarning):
-    """What was learned before is not used, or what is learned now is not kept."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

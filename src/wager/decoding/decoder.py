@@ -14,13 +14,14 @@ import torch
 
 from wager.core import Arm, TraceWriter, Tree
 from wager.core import Request as RequestRecord
+from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
-from wager.decoding.choosing import RESIDUAL, RULES, SHARED, Choosing, Greedy, Residual, SharedNoise
 from wager.decoding.features import Prompts
 from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
-from wager.decoding.memory import Memory, opened
 from wager.decoding.prepare import Prepared, prepared
+from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
+from wager.decoding.state import open_state
 from wager.decoding.stopping import Stopping
 from wager.decoding.text import TextStream
 from wager.drafters import Drafter
@@ -42,11 +43,11 @@ class Decoder:
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
     from. ``trees`` adds drafts in trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all). ``arms``
-    names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
-    makes it start afresh with each, and ``memory`` keeps it from run to run: True in the user's cache, per model,
-    drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come;
-    ``trace`` records every round. ``sampling`` says how sampled texts are drawn: with ``shared-noise`` a seed has one
-    text, whatever is drafted; ``residual`` is the rule of the first papers. One decoder answers one request at a time.
+    names the arms one by one instead. The policy keeps what it learned from request to request; ``reset_per_request``
+    starts it anew with each, and ``state`` keeps it from run to run: True in the user's cache, per model, drafters and
+    device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come; ``trace`` records
+    every round. ``sampling`` is the rule of sampled texts: with ``shared-noise`` a seed has one text, whatever is
+    drafted; ``residual`` is the rule of the first papers. One decoder answers one request at a time.
     """
 
     def __init__(
@@ -59,21 +60,21 @@ class Decoder:
         lengths: Sequence[int] = LENGTHS,
         trees: str | Sequence[Tree | str] = (),
         arms: Sequence[Arm | str] | None = None,
-        forget: bool = False,
-        memory: bool | str | Path = False,
+        reset_per_request: bool = False,
+        state: bool | str | Path = False,
         seed: int = 0,
         tokens: int | None = None,
         trace: TraceWriter | None = None,
         sampling: str = SHARED,
     ) -> None:
-        self.model, self.tokenizer, self.trace, self.forget = model, tokenizer, trace, forget
+        self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
         if sampling not in RULES:
             raise ValueError(f"sampling is {' or '.join(RULES)}, not {sampling!r}")
         self.sampling = sampling
-        if forget and memory is not False:
-            raise ValueError("forget starts every text from nothing, and memory from what was learned; leave out one")
+        if reset_per_request and state is not False:
+            raise ValueError("reset_per_request forgets what state keeps from run to run; leave out one of them")
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer)
         self.arms = build_arms(arms, self.drafters, lengths, trees)
@@ -84,11 +85,11 @@ class Decoder:
         self.prompts = Prompts()
         self._busy = False
         self._take(self.target)
-        self.memory: Memory | None = None
-        if memory is not False:
-            self.memory = opened(memory, self.policy, model, self.drafters.values(), self.arms)
-        if self.memory is not None:
-            weakref.finalize(self, self.memory.save)  # when nobody holds the decoder any more, or the process ends
+        self.state: StateFile | None = None
+        if state is not False:
+            self.state = open_state(state, self.policy, model, self.drafters.values(), self.arms)
+        if self.state is not None:
+            weakref.finalize(self, self.state.save)  # when nobody holds the decoder any more, or the process ends
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Copies and pickles of a model leave its decoder behind: caches and graphs cannot go along."""
@@ -110,12 +111,12 @@ class Decoder:
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
         text = None if watch is None else self._text_stream()
-        seconds = [0.0, 0.0]  # prefill, decoding
+        seconds = [0.0, 0.0]  # of the prompt, of decoding
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
         with closing(self.run(prepared, self.target, label, seed, streamer)) as steps:
             for step in steps:
-                now = perf_counter()  # here: saving a memory after the text is no decoding
+                now = perf_counter()  # here: saving the state after the text is no decoding
                 seconds[bool(pieces)] += now - began
                 began = now
                 pieces.append(_piece(step, text))
@@ -133,7 +134,8 @@ class Decoder:
             sources,
             prepared.ids.shape[1],
             self.finish or INTERRUPTED,
-            *seconds,
+            prefill_seconds=seconds[0],
+            decode_seconds=seconds[1],
             rounds=[piece.round for piece in pieces if piece.round is not None],
             rejected=[piece.rejected for piece in pieces if piece.round is not None],
         )
@@ -153,12 +155,12 @@ class Decoder:
         return TextStream(self.tokenizer)
 
     def reset(self) -> None:
-        """Forget what policy and drafters learned from texts; a policy with a memory goes back to what was loaded."""
+        """Forget what policy and drafters learned; a policy with a state file goes back to what was loaded."""
         self._refuse_if_busy()
         self.prompts = Prompts()
         self.policy.reset()
-        if self.memory is not None:
-            self.memory.restore()
+        if self.state is not None:
+            self.state.restore()
         for drafter in self.drafters.values():
             drafter.forget()
 
@@ -244,13 +246,13 @@ class Decoder:
                 f"the prompt has {len(prompt):,} tokens, and the model holds {target.limit:,} with at least one new one"
             )
         self._refuse_if_busy()
-        choosing = self._choosing(target, seed) if prepared.sample else Greedy()
-        request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), choosing)
+        sampler = self._sampler(target, seed) if prepared.sample else Greedy()
+        request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), sampler)
         for drafter in self.drafters.values():
             drafter.follow(target)
         if target is self.target:
             target.begin()
-        if self.forget:
+        if self.reset_per_request:
             self.policy.reset()
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features)
@@ -273,13 +275,13 @@ class Decoder:
             self.finish = self.loop.finish
         finally:
             self._busy = False
-            if played and self.memory is not None and self.memory.policy is self.policy:
-                self.memory.text_over()
+            if played and self.state is not None and self.state.policy is self.policy:
+                self.state.tick()
 
-    def _choosing(self, target: Runner, seed: int | None) -> Choosing:
+    def _sampler(self, target: Runner, seed: int | None) -> Sampler:
         if self.sampling == RESIDUAL:
             return Residual(self.model.device, seed)
-        return SharedNoise(target.vocabulary, self.model.device, seed)
+        return GumbelSampler(target.vocabulary, self.model.device, seed)
 
 
 def _piece(step: Step, text: TextStream | None) -> Piece:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from wager.decoding.choosing import SharedNoise
+from wager.decoding.sampler import GumbelSampler
 
 # Gaps up to this many standard deviations of the logits are float error: a few times what the model's own logits move
 # by when the same tokens go through it in another grouping.
@@ -18,7 +18,7 @@ FLOAT_ERROR = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two continuations of a prompt part."""
+    """The first token at which two continuations of a prompt differ."""
 
     at: int  # tokens they share
     # From the best score to the worse of the two tokens', in standard deviations of the logits. None where one text
@@ -56,7 +56,7 @@ def difference(
     spread = logits.std()
     if sampled := bool(settings.get("do_sample")):
         spread = spread / settings.get("temperature", 1.0)
-        scores = scores + SharedNoise(len(scores), scores.device, seed).alone(at)
+        scores = scores + GumbelSampler(len(scores), scores.device, seed).only(at)
     gap = float((scores.max() - torch.minimum(scores[ours[at]], scores[theirs[at]])) / spread)
     if sampled and gap == inf:  # one of them is at the edge of what top-k or top-p leave: rounding decides
         return Difference(at, None, True)

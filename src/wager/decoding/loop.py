@@ -12,8 +12,8 @@ import torch
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
-from wager.decoding.choosing import Choosing, Greedy
 from wager.decoding.processors import Processors
+from wager.decoding.sampler import NO_IDS, Greedy, RoundSampler, Sampler
 from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
@@ -21,7 +21,6 @@ from wager.policies.base import Policy
 
 EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
-NO_IDS = torch.empty((1, 0), dtype=torch.long)
 
 
 class Step(NamedTuple):
@@ -40,7 +39,7 @@ class Request:
     prompt: list[int]
     processors: Processors
     stopping: Stopping
-    choosing: Choosing = field(default_factory=Greedy)
+    sampler: Sampler = field(default_factory=Greedy)
 
 
 class Loop:
@@ -104,20 +103,8 @@ class Loop:
         # Choose.
         began = perf_counter()
         room = min(self.longest, self.request.stopping.limit - len(self.text) - 1)  # the target adds one itself
-        lag = {d.name: d.lag for d in self.dear}
-        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt)
-        proposals, proposal_seconds = self._propose(context, room)
-        if proposals:
-            context = Context(
-                arms=self.arms,
-                tokens=self.position,
-                previous=self.previous,
-                lag=lag,
-                hints={name: draft.hint for name, draft in proposals.items()},
-                agreement=drafter_agreement({name: draft.tokens for name, draft in proposals.items()}),
-                proposal_seconds=proposal_seconds,
-                prompt=self.prompt,
-            )
+        context, proposals = self._propose(room)
+        proposing = sum(context.proposal_seconds.values())
         arm = self.policy.choose(context)
         # Draft.
         chose = perf_counter()
@@ -144,7 +131,7 @@ class Loop:
             drafted=len(draft.tokens),
             accepted=accepted,
             emitted=len(tokens),
-            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + sum(proposal_seconds.values()),
+            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + proposing,
             verify_seconds=verified - drafted,
             lag=draft.lag,
             lag_seconds=draft.lag_seconds,
@@ -155,16 +142,18 @@ class Loop:
         self.policy.observe(played)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
-        self.overhead = perf_counter() - verified + chose - began - sum(proposal_seconds.values())
+        self.overhead = perf_counter() - verified + chose - began - proposing
         return Step(tokens, min(accepted, len(tokens)), played, rejected)
 
-    def _propose(self, context: Context, room: int) -> tuple[dict[str, Draft], dict[str, float]]:
-        """The proposals of the cheap drafters the policy selects, and the seconds each took."""
+    def _propose(self, room: int) -> tuple[Context, dict[str, Draft]]:
+        """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
+        lag = {d.name: d.lag for d in self.dear}
+        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt)
+        if not room or not self.cheap:
+            return context, {}
+        names = self.policy.select_drafters(context) if self.selective else self.drafters
         proposals: dict[str, Draft] = {}
         seconds: dict[str, float] = {}
-        if not room or not self.cheap:
-            return proposals, seconds
-        names = self.policy.select_drafters(context) if self.selective else self.drafters
         before = perf_counter()
         for drafter in self.cheap:
             if drafter.name in names:
@@ -172,13 +161,18 @@ class Loop:
                 after = perf_counter()
                 seconds[drafter.name] = after - before
                 before = after
-        return proposals, seconds
+        hints = {name: draft.hint for name, draft in proposals.items()}
+        agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
+        known = (self.arms, 1, self.position, self.previous, lag, hints, agreement, seconds, self.prompt)
+        return Context(*known), proposals
 
     def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
-        sample = _Draws(self) if self.request.choosing.samples else None
+        sampler, processors = self.request.sampler, self.request.processors
+        prompt = len(self.request.prompt)
+        sample = RoundSampler(sampler, processors, prompt, self.position) if sampler.samples else None
         if arm.tree is not None:
             draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
             if draft.parents is not None:
@@ -196,14 +190,14 @@ class Loop:
         """Tokens kept, the token after them, and the scores both were decided by."""
         ids = self.ids.with_draft(draft.tokens) if self.ids else NO_IDS
         scores = self.request.processors(ids, logits)
-        return *self.request.choosing.chain(scores, draft, self.position), scores
+        return *self.request.sampler.chain(scores, draft, self.position), scores
 
     def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
         """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
         tokens = draft.tokens
         logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
         scores = self._tree_scores(logits, tokens, parents)
-        path, following = self.request.choosing.tree(scores, draft, parents, self.position)
+        path, following = self.request.sampler.tree(scores, draft, parents, self.position)
         self.target.keep([0, *(at + 1 for at in path)])
         return path, following, scores
 
@@ -227,14 +221,6 @@ class Loop:
             ids = self.ids.with_draft(draft.tokens[:-1]) if self.ids else NO_IDS
             q = torch.softmax(self.request.processors(ids, logits), -1, dtype=torch.float32)
         return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, q)
-
-    def _draw(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """A drafter's next token, drawn under the request's own processors, and the distribution it comes from."""
-        processors, at = self.request.processors, len(text) - len(self.request.prompt)
-        if at < self.position:
-            raise ValueError("a drafter draws with the whole text before the token, the prompt included")
-        ids = torch.tensor([text], device=logits.device) if processors.needs_text else NO_IDS
-        return self.request.choosing.draw(processors(ids, logits[None])[0], at)
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
@@ -285,19 +271,6 @@ def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
     kept = [draft.tokens[at] for at in now]
     above = [now.get(parents[at], -1) for at in now]
     return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above)
-
-
-class _Draws:
-    """What the drafters of a loop's text draw with."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop, self.temperature = loop, loop.request.processors.temperature
-
-    def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
-        return self.loop._draw(text, logits)
-
-    def noise(self, count: int) -> torch.Tensor | None:
-        return self.loop.request.choosing.noise(self.loop.position, count)
 
 
 class _Ids:

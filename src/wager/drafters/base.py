@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 NO_HINT = Hint()
 
 
-class Sampler(Protocol):
+class DraftSampler(Protocol):
     """What a drafter draws with where the target is sampled."""
 
-    temperature: float
+    @property
+    def temperature(self) -> float: ...
 
     def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
         """From the text so far and the drafter's logits (vocabulary,): a token, and what it is drawn from."""
 
-    def noise(self, count: int) -> torch.Tensor | None:
+    def gumbel(self, count: int) -> torch.Tensor | None:
         """What the target will add to its scores at the text's next ``count`` positions, (count, vocabulary).
 
         A drafter that adds it to its own logits, divided by the temperature, and takes the largest sum is right more
@@ -89,10 +90,10 @@ class Drafter(ABC):
         """The text went on with these tokens, all of them verified."""
 
     @abstractmethod
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         """At most ``length`` tokens expected next, none where it has no idea; ``sample`` is for drafters that draw."""
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """A tree of what may come next: at most ``length`` deep, with at most the shape's nodes and children a node."""
         raise ValueError(f"drafter {self.name!r} drafts chains only; leave out its trees")
 

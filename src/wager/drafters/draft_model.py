@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wager.core import Hint
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ class DraftModel(Drafter):
             del self.fed[kept:]
             self.runner.crop(kept)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         self._let_go()
         length = min(length, self.runner.limit - len(self.view))
         feed = self.view[len(self.fed) :]

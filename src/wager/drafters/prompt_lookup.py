@@ -7,7 +7,7 @@ from itertools import count
 from typing import ClassVar
 
 from wager.core import Hint
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 
 class PromptLookup(Drafter):
@@ -54,7 +54,7 @@ class PromptLookup(Drafter):
                     after[tuple(text[-size:])] = end
             text.append(token)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         text = self._text
         if length < 1:
             return Draft()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from wager.core import Hint, Tree
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.datastore import DEPTH, Datastore
 from wager.drafters.token_tree import grow
 
@@ -63,14 +63,14 @@ class Retrieval(Drafter):
             tail = tail[last + 1 :]
         self._tail = tail
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         for match, places in self._matches(length):
             tokens, confidence = self._count(places, length)
             if tokens:
                 return Draft(tokens, Hint(match, confidence))
         return Draft()
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         width = self.datastore.header.width
         for match, places in self._matches(length):
             going: dict[bytes, int] = Counter(self.datastore.after(places, length))

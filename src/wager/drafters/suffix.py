@@ -10,7 +10,7 @@ from typing import ClassVar
 from weakref import finalize
 
 from wager.core import Hint, Tree
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.suffix_tree import Document, Limits, Path, SuffixTree
 from wager.drafters.token_tree import TokenTree
 
@@ -157,7 +157,7 @@ class Suffix(Drafter):
         self._tail = [*self._tail, *tokens][-self.max_tree_depth :]
         self._outputs.extend(self._running, tokens)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
         tokens, survival, _, match = self._best(self._running, length)
@@ -167,7 +167,7 @@ class Suffix(Drafter):
         confidence = [own / before for before, own in zip([1.0, *survival], survival, strict=False)]
         return Draft(tokens, Hint(match, tuple(confidence)))
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
         return self._tree(self._running, length, shape).draft()

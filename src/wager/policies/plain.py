@@ -23,6 +23,11 @@ class Fixed(Policy):
         return self.arm if self.slot[self.arm] in slots else self.at_most(0, OFF.drafter, slots)
 
 
+def fixed(arm: Arm) -> str:
+    """The specification of the policy that always plays this arm."""
+    return f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
+
+
 class Off(Fixed):
     """Plain decoding: never speculate."""
 

@@ -1,4 +1,4 @@
-"""Accepted lengths fixed beforehand by nobody's friend (BanditSpec assumption 5.1)."""
+"""Accepted lengths fixed beforehand by an adversary (BanditSpec assumption 5.1)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Adversarial:
         else:
             chance = levels[None, :].repeat(BLOCK, axis=0)
             chance[at[:, 0] % self.period == 0, -1] = 1.0
-        luck = rng.random((BLOCK, k, self.length)) < chance[:, :, None]
-        accepted: list[list[int]] = np.cumprod(luck, axis=2).sum(axis=2).tolist()
+        hits = rng.random((BLOCK, k, self.length)) < chance[:, :, None]
+        accepted: list[list[int]] = np.cumprod(hits, axis=2).sum(axis=2).tolist()
         return accepted
 
 

@@ -85,7 +85,7 @@ class Replayed:
         rng = np.random.default_rng([seed, 0])
         order = np.arange(len(replay.texts)) if replay.phases else rng.permutation(len(replay.texts))
         self._queue = [replay.texts[i] for i in reversed(order.tolist())]
-        self._luck = _Luck(replay.noise, seed)
+        self._latency_noise = _LatencyNoise(replay.noise, seed)
         self._verify = [replay.costs.verify(drafted + 1) for drafted in range(self._longest + 1)]
         self._knows = False  # whether it is the clairvoyant who plays
         self._next()
@@ -169,16 +169,16 @@ class Replayed:
                     lag_seconds = lag * costs.lag.get(name, 0.0)
                 self._read[name] = at + 1 + min(accepted, drafted - 1)  # of its own draft, all but the last token
         emitted = min(accepted + 1, text.tokens - 1 - at)
-        luck = self._luck.next()
+        noise = self._latency_noise.next()
         outcome = Round(
             arm,
             drafted=drafted,
             accepted=accepted,
             emitted=emitted,
-            draft_seconds=draft_seconds * luck,
-            verify_seconds=self._verify[drafted] * luck,
+            draft_seconds=draft_seconds * noise,
+            verify_seconds=self._verify[drafted] * noise,
             lag=lag,
-            lag_seconds=lag_seconds * luck,
+            lag_seconds=lag_seconds * noise,
             overlap=overlap,
             others={name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter},
         )
@@ -271,7 +271,7 @@ def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Te
     return tuple(out)
 
 
-class _Luck:
+class _LatencyNoise:
     """Factors on a round's seconds: the n-th round fares alike under every policy."""
 
     def __init__(self, noise: float, seed: int) -> None:

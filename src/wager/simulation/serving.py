@@ -134,7 +134,7 @@ class Engine:
         self._open = bool(scenario.rate or scenario.trace)
         self._arms = scenario.arms
         self._work = np.random.default_rng([seed, 0])  # requests: alike for every policy
-        self._luck = np.random.default_rng([seed, 1])
+        self._draws = np.random.default_rng([seed, 1])
         self._waiting: Arrival | None = None
         self._arrived = 0  # requests read off the trace
         self._latest = 0.0  # arrival drawn last
@@ -177,7 +177,7 @@ class Engine:
         The drafter's confidence is each request's acceptance, give or take.
         """
         longest, count = max(self.scenario.lengths), self.batch
-        blur = self._luck.normal(0.0, 0.05, (count, longest))
+        blur = self._draws.normal(0.0, 0.05, (count, longest))
         full = np.full(count, longest)
         batch = Batch(
             slots=np.arange(count),
@@ -212,8 +212,8 @@ class Engine:
     def _step(self, arm: Arm, lengths: Ints, steps: int) -> Round:
         costs, batch = self.scenario.costs, self.batch
         deepest = int(lengths.max())
-        luck = self._luck.random((batch, deepest)) < self._acceptance[:, None]
-        runs = np.minimum(np.logical_and.accumulate(luck, axis=1).sum(axis=1), lengths)
+        kept = self._draws.random((batch, deepest)) < self._acceptance[:, None]
+        runs = np.minimum(np.logical_and.accumulate(kept, axis=1).sum(axis=1), lengths)
         emitted = np.minimum(runs + 1, self._left)
         lag = int(self._lag.max()) if steps else 0
         outcome = Round(

@@ -115,8 +115,8 @@ class Text:
             max(self._arms, key=lambda arm: stream.goodput(arm, phase))
             for phase in range(len(stream.drafters[0].acceptance))
         ]
-        self._luck = {
-            (d.name, phase): _Luck(acceptance, max(stream.lengths), stream.concentration, (seed, i, phase))
+        self._draws = {
+            (d.name, phase): _AcceptanceDraws(acceptance, max(stream.lengths), stream.concentration, (seed, i, phase))
             for i, d in enumerate(stream.drafters)
             for phase, acceptance in enumerate(d.acceptance)
         }
@@ -152,8 +152,8 @@ class Text:
 
     def play(self, arm: Arm) -> Round:
         if arm.length:
-            luck = self._luck[arm.drafter, self.phase]
-            run, overlap, known = luck.next()
+            draws = self._draws[arm.drafter, self.phase]
+            run, overlap, known = draws.next()
             accepted = min(run, arm.length)
             overlap, repeated = overlap[: arm.length], known[accepted]
             lag = self.tokens - self._synced[arm.drafter]
@@ -185,7 +185,7 @@ class Text:
         return {}
 
 
-class _Luck:
+class _AcceptanceDraws:
     """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy."""
 
     def __init__(self, acceptance: float, length: int, concentration: float, seed: Sequence[int]) -> None:

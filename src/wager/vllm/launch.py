@@ -1,4 +1,4 @@
-"""From a model and a wish to what vLLM is started with, and what that costs an idle engine."""
+"""What vLLM is started with for a model and its settings, and what that costs an engine that does not draft."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from wager.drafters.datastore import Datastore, fingerprint
 from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
-from wager.vllm import fit, state, versions
+from wager.vllm import compat, plugin, state
+from wager.vllm.drafter_check import check_drafter_fits, weights_fingerprint
+from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import (
+    DRAFTERS,
     ENGINE_DRAFTERS,
     KEY,
     MAX_LENGTH,
@@ -22,7 +25,6 @@ from wager.vllm.settings import (
     PROPOSER,
     SCHEDULER,
     Settings,
-    default_drafters,
     engine_kind,
     parse_drafter,
 )
@@ -37,7 +39,7 @@ OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per
 def engine_args(
     model: str | Path,
     *,
-    drafters: Sequence[str] | str | None = None,
+    drafters: Sequence[str] | str = DRAFTERS,
     policy: str = POLICY,
     max_length: int = MAX_LENGTH,
     budget: int = 0,
@@ -53,14 +55,13 @@ def engine_args(
 
     drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
     ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one that lies ready for the model.
-    Default: ``suffix,prompt-lookup`` on a CPU, ``ngram`` on a GPU.
+    On a GPU ``prompt-lookup`` and ``suffix`` can stand beside such a model.
     policy: as listed by ``wager policies``. budget: most draft tokens in a step over all requests. state: a file that
     keeps what is learned. Everything else goes to vLLM as it is.
     """
-    if drafters is None:
-        drafters = default_drafters(on_cpu=on_cpu())
     names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state))
+    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state), speculator=matching)
     return arguments(model, settings, vllm, progress=progress)
 
 
@@ -68,7 +69,7 @@ def arguments(
     model: str | Path, settings: Settings, vllm: Mapping[str, Any], *, progress: Progress | None = None
 ) -> dict[str, Any]:
     """The same from settings; refuses with one sentence what could only fail later."""
-    versions.check()
+    compat.check_version()
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
@@ -77,6 +78,10 @@ def arguments(
             "lengths that change are not for data parallelism inside one engine, which vLLM keeps in step; start one "
             "server for each replica instead"
         )
+    rows = given.get("max_num_seqs")
+    settings = place(settings, on_cpu=on_cpu(), rows=int(rows) if rows else None)
+    if settings.speculator:
+        plugin.check()
     if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
         raise ValueError(
             f"{', '.join(settings.names)} cannot follow texts through a pipeline, where a request sits out every other "
@@ -89,7 +94,6 @@ def arguments(
     if settings.state:
         _check_state(Path(settings.state), settings)
     speculative = {**speculative_config(settings, progress), **extra}
-    rows = given.get("max_num_seqs")
     if "num_speculative_tokens_per_batch_size" in speculative and rows and int(rows) <= settings.max_length:
         raise ValueError(
             f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
@@ -121,9 +125,9 @@ def located(settings: Settings, model: str | Path, where: Path | str | None = No
     """
     where = resolve(model) if where is None else where
     found = []
-    for spec in shipped.expand(settings.drafters, str(model), lambda: fit.mark(where)):
+    for spec in shipped.expand(settings.drafters, str(model), lambda: weights_fingerprint(where)):
         if shipped.split(spec):
-            spec = f"{spec}={shipped.find(spec, str(model), lambda: fit.mark(where)).folder}"
+            spec = f"{spec}={shipped.find(spec, str(model), lambda: weights_fingerprint(where)).folder}"
         found.append(spec)
     return replace(settings, drafters=tuple(found))
 
@@ -133,7 +137,7 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     length = settings.max_length
     if settings.hook == PROPOSER:
         return {"method": "custom_class", "model": PROPOSER_CLASS, "num_speculative_tokens": length}
-    name, value = parse_drafter(settings.drafters[0])
+    name, value = parse_drafter(settings.model or "ngram")
     kind = engine_kind(name)
     chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[kind], "num_speculative_tokens": length}
     if not on_cpu():
@@ -191,14 +195,14 @@ def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: 
             finally:
                 store.close()
         elif engine_kind(name) and value:
-            fit.check(spec, resolve(value), where, other_vocabulary=other_vocabulary)
+            check_drafter_fits(spec, resolve(value), where, other_vocabulary=other_vocabulary)
 
 
 def _check_state(path: Path, settings: Settings) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ValueError(f"cannot keep policy state in {path}: no folder {folder}")
-    state.load(path, settings.build_policy())
+    state.open_state(path, settings.build_policy())
 
 
 def on_cpu() -> bool:
@@ -208,7 +212,7 @@ def on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
-def price_of_speculation(plain: Any, speculating: Any) -> list[str]:
+def idle_overhead(plain: Any, speculating: Any) -> list[str]:
     """What turning speculation on changes in an engine even while nothing is drafted, one sentence each.
 
     Both are vLLM's own configurations of the same engine, without and with speculation.

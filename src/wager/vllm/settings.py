@@ -22,9 +22,8 @@ NAMED = {
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
 OWN_DRAFTERS = registry.servable()
-DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults on a CPU
-# On a GPU: wager's own drafters would mean the V1 runner, synchronous scheduling and steps outside the CUDA graphs.
-GPU_DRAFTERS = ("ngram",)
+MATCHING = ("prompt-lookup", "suffix")  # of these, those that can run on the GPU, in vLLM's V2 model runner
+DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
 
@@ -42,6 +41,7 @@ class Settings:
     state: str = ""  # file that keeps what the policy learned; empty: none
     control: str = ""  # file whose content names the policy to play now; for experiments
     log_seconds: float = 10.0  # between log lines; 0: none
+    speculator: bool = False  # matching drafters run in the model runner (wager.vllm.speculator), all as one drafter
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_length <= LONGEST:
@@ -58,10 +58,11 @@ class Settings:
         if len(set(names)) != len(names):
             raise ValueError(f"a drafter is named twice in {', '.join(self.drafters)}")
         engines = [name for name in names if engine_kind(name)]
-        if engines and len(names) > 1:
+        beside = set(names) - set(engines)
+        if len(engines) > 1 or (engines and beside and ("ngram" in engines or not beside <= set(MATCHING))):
             raise ValueError(
-                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine, alone; "
-                f"several side by side can be {', '.join(OWN_DRAFTERS)}"
+                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; beside a model there can be "
+                f"{' and '.join(MATCHING)}, without one also retrieval"
             )
         if self.budget and self.hook == SCHEDULER:
             raise ValueError(f"a token budget is for {', '.join(OWN_DRAFTERS)}; {names[0]} drafts one length for all")
@@ -70,24 +71,34 @@ class Settings:
     @property
     def hook(self) -> str:
         """Which of vLLM's hooks carries it."""
-        return SCHEDULER if engine_kind(self.names[0]) else PROPOSER
+        return SCHEDULER if self.speculator or any(map(engine_kind, self.names)) else PROPOSER
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The drafters' names, as in arms."""
+        """The drafters' names."""
         return tuple(parse_drafter(spec)[0] for spec in self.drafters)
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """The drafters a policy tells apart: all, or under the scheduler hook one, called by the name that is first."""
+        return self.names[:1] if self.hook == SCHEDULER else self.names
+
+    @property
+    def model(self) -> str:
+        """The drafter that vLLM runs, as written; empty where there is none."""
+        return next((spec for spec in self.drafters if engine_kind(parse_drafter(spec)[0])), "")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         """Plain decoding, then every drafter with the lengths worth telling apart."""
-        return OFF, *(Arm(name, length) for name in self.names for length in self._lengths())
+        return OFF, *(Arm(name, length) for name in self.arm_names for length in self._lengths())
 
     def _lengths(self) -> Sequence[int]:
         every = range(1, self.max_length + 1)
         if self.uniform == "always":
             return every[-1:]
         # Each further arm has to be tried: several drafters get about three lengths each.
-        return every if len(self.drafters) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
+        return every if len(self.arm_names) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
 
     def build_policy(self, spec: str | None = None) -> Policy:
         """The policy over these arms: the chosen one, or another by its specification."""
@@ -155,13 +166,10 @@ def engine_kind(name: str) -> str:
 
 def speculative_methods(settings: Settings) -> tuple[str, ...]:
     """The methods of vLLM's that these drafters can be run by; n-gram has one for the CPU and one for a GPU."""
-    method = ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class")
+    if not settings.model:
+        return ("ngram_gpu" if settings.speculator else "custom_class",)
+    method = ENGINE_DRAFTERS[engine_kind(parse_drafter(settings.model)[0])]
     return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
-
-
-def default_drafters(*, on_cpu: bool) -> tuple[str, ...]:
-    """The training-free drafters that cost an engine on this platform least while they do not draft."""
-    return DRAFTERS if on_cpu else GPU_DRAFTERS
 
 
 def _choices() -> str:
