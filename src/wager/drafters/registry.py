@@ -92,8 +92,8 @@ DRAFTERS: dict[str, Entry] = {
     "together": _entry(Together, _together, "SPEC+SPEC"),
 }
 SHIPPED: dict[str, str] = {
-    "eagle:NAME": "An EAGLE head that lies ready for the target; eagle:* is all of them.",
-    "draft:NAME": "A small model that lies ready for the target; draft:* is all of them.",
+    "eagle:NAME": "An EAGLE head shipped for the target; eagle:* is all of them.",
+    "draft:NAME": "A small model shipped for the target; draft:* is all of them.",
     "eagle:NAME?": "The same where there is one, and nothing where there is none.",
 }
 
