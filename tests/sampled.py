@@ -29,7 +29,7 @@ from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.models import choose
+from wager.models import select
 from wager.models.runner import Runner
 from wager.policies import build
 
@@ -133,7 +133,7 @@ class Oracle(Wrong):
 
 def draft_model(runner: Runner) -> DraftModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose, "runner", lambda model: model)
+        patch.setattr(select, "runner", lambda model: model)
         return DraftModel(runner)
 
 

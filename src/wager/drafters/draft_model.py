@@ -28,7 +28,7 @@ class DraftModel(Drafter):
     cheap: ClassVar[bool] = False
 
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
-        from wager.models.choose import runner
+        from wager.models.select import runner
 
         if window < 0:
             raise ValueError(f"a window has 1 token or more, or is 0 for all of them, not {window}")

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from wager.drafters import shipped
@@ -71,9 +72,9 @@ def _draft_model(options: Options) -> Drafter:
 
 
 def _eagle(options: Options) -> Drafter:
-    from wager.drafters.eagle import Eagle  # imports torch
-
-    return Eagle(options.value, options.name)
+    # By name: wager.eagle imports torch, and stands above this package.
+    head: Drafter = import_module("wager.eagle.drafter").Eagle(options.value, options.name)
+    return head
 
 
 def _together(options: Options) -> Drafter:
