@@ -8,7 +8,7 @@ BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving clean
+.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving reproduce clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,8 +33,8 @@ $(BROWSER): $(READY) tests/get_browser.py
 setup: $(READY)  ## make the environment
 
 demo: $(READY)  ## generate beside plain decoding: a text that copies, and one that does not
-	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --no-memory --show --compare
-	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --no-memory --show --compare
+	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --no-state --show --compare
+	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --no-state --show --compare
 
 docs: $(READY)  ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -45,11 +45,11 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 test: lint $(SERVING) $(BROWSER)  ## lint, then every test
-	$(BIN)/python -m pytest --numprocesses 2 --ignore tests/test_vllm_server.py
-	$(BIN)/python -m pytest tests/test_vllm_server.py  # alone: it starts servers, which want all cores
+	$(BIN)/python -m pytest --numprocesses 2 --ignore tests/vllm/test_vllm_server.py
+	$(BIN)/python -m pytest tests/vllm/test_vllm_server.py  # alone: it starts servers, which want all cores
 
 # Each command writes what it printed to results/, with itself inside.
-SIMULATE := $(BIN)/wager simulate
+SIMULATE := $(BIN)/wager lab simulate
 EVERY := $(foreach p,random round-robin ucbspec exp3spec meta-ucb meta-exp3 discounted-ucb sliding-ucb halving petc \
 	analytical fsm cached-fsm qlearning prompt-router nightjar ada-bingreedy dsd tetris linucb lints kl-ucb thompson,-p $(p))
 SERVERS := -p off -p nightjar -p ada-bingreedy -p ucbspec -p ucbspec:reward=goodput -p dsd -p analytical -p tetris \
@@ -63,11 +63,11 @@ SMALL := --max-model-len 2048 --max-num-seqs 16
 bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise idle machine
 	mkdir -p results build
 	$(BIN)/wager datastore build $(wildcard $(WAGER_DATA)/corpora/*.jsonl) --out $(STORE)
-	$(BIN)/wager bench engine --json results/engine-cpu.json
+	$(BIN)/wager lab engine --json results/engine-cpu.json
 	$(BIN)/wager bench generate --datastore $(STORE) --prompts 2 --max-tokens 64 --longest-prompt 512 --draft-layers 4 \
 		--json results/generate-cpu.json
-	$(BIN)/wager bench identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
-	$(BIN)/wager bench memory --json results/memory-cpu.json
+	$(BIN)/wager lab identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
+	$(BIN)/wager lab memory --json results/memory-cpu.json
 	$(foreach rule,shared-noise residual,$(foreach heat,1.0 0.7,$(BIN)/wager bench generate --task mt_bench --task math_reasoning \
 		--task humaneval --task translation --prompts 4 --max-tokens 64 --longest-prompt 512 --temperature $(heat) \
 		--sampling $(rule) --arms eagle:ofa:2,eagle:ofa:4,eagle:ofa:3@3x8,eagle:ofa:4@4x16,suffix:4 --alone draft:ofa:3 \
@@ -75,7 +75,7 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 
 # Policies are judged on recorded texts of prompts that none of them was made on; the recording is kept, being numbers.
 RECORDING := results/recordings/test.jsonl.gz
-REPLAY := $(BIN)/wager replay $(RECORDING)
+REPLAY := $(BIN)/wager lab replay $(RECORDING)
 IDEAS := costs sharing hints others off memory pace asking staying
 REPLAYED := $(foreach p,auto random round-robin ucbspec ucbspec:reward=goodput exp3spec meta-ucb meta-exp3 discounted-ucb \
 	sliding-ucb halving petc analytical fsm cached-fsm qlearning nightjar ada-bingreedy dsd linucb lints kl-ucb \
@@ -85,7 +85,7 @@ ABLATED := -p auto $(foreach idea,$(IDEAS),-p auto:without=$(idea))
 $(RECORDING): | $(READY)
 	mkdir -p results/recordings build
 	$(BIN)/wager datastore build $(wildcard $(WAGER_DATA)/corpora/*.jsonl) --out $(STORE)
-	$(BIN)/wager record --out $@ --drafters suffix,prompt-lookup,retrieval=$(STORE) --part test --prompts 8 \
+	$(BIN)/wager lab record --out $@ --drafters suffix,prompt-lookup,retrieval=$(STORE) --part test --prompts 8 \
 		--longest-prompt 640 --seed 1
 
 bench-auto: $(READY) $(RECORDING)  ## the part of it that replays recorded texts; a few minutes, no model
@@ -104,16 +104,16 @@ bench-auto: $(READY) $(RECORDING)  ## the part of it that replays recorded texts
 
 bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs, and an hour and a half
 	mkdir -p results
-	$(BIN)/wager bench steps --json results/steps.json
-	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench versus --requests 4,5,8,12,20 --max-tokens 36 \
+	$(BIN)/wager lab steps --json results/steps.json
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager lab versus --requests 4,5,8,12,20 --max-tokens 36 \
 		--trace azure_llm_2023_conv.csv --duration 23 --speed 0.5 --json results/serving-cpu.json -- $(SMALL)
-	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench drafters --drafter suffix,prompt-lookup,retrieval=$(STORE) \
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager lab drafters --drafter suffix,prompt-lookup,retrieval=$(STORE) \
 		--json results/drafters-cpu.json -- $(SMALL)
-	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager bench endurance --json results/endurance-cpu.json -- --max-model-len 512 --enforce-eager
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager lab endurance --json results/endurance-cpu.json -- --max-model-len 512 --enforce-eager
 
 bench-policies: $(READY)  ## the part of it that needs no model
 	mkdir -p results
-	$(BIN)/wager bench decisions --json results/decisions.json
+	$(BIN)/wager lab decisions --json results/decisions.json
 	$(SIMULATE) --env tgd --arms 0.4,0.8,0.6 --length 4 --tokens 1000000 --runs 4 $(EVERY) \
 		--json results/regret.json --plot results/regret.png
 	$(SIMULATE) --env tgd --arms 0.8,0.6,0.4,0.1 --length 5 --runs 200 -p meta-ucb -p meta-ucb:reward=be \
@@ -137,6 +137,10 @@ bench-policies: $(READY)  ## the part of it that needs no model
 		--json results/switching-$$load-$$wake.json || exit 1; done; done
 	if [ -n "$$WAGER_DATA" ]; then $(SIMULATE) --env serving --trace azure_llm_2023_conv.csv --speed 0.35 \
 		--tokens 600000 --runs 2 $(SERVERS) --json results/azure.json; fi
+
+reproduce: $(READY)  ## the papers' tables and figures: the short forms, and docs/reproduction.md from their results
+	$(BIN)/python -m reproduction --all --quick --out results/reproduction
+	$(BIN)/python -m reproduction --doc docs/reproduction.md
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -39,7 +39,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured counts as measured on a quiet machine: the tests' own may be as busy as it likes."""
-    monkeypatch.setattr("wager.bench.verdict.WILD", float("inf"))
+    monkeypatch.setattr("wager.bench.verdict.TOO_NOISY", float("inf"))
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,12 @@ from wager.bench.summary import summarize
 from wager.core import Arm, Round, TraceWriter
 from wager.core.trace import Request
 
+RESULTS = Path(__file__).parents[1] / "results"
+KEPT = (
+    "serving-auto-cpu.json", "serving-cpu.json", "drafters-cpu.json", "engine-cpu.json", "engine-h200.json",
+    "regret.json", "regret-auto.json", "load-switches.json", "spec-h200.json", "eagle-cpu.json", "generate-cpu.json",
+    "replay-cpu.json", "phases.json", "ablations-h200.json",
+)  # fmt: skip
 ARMS = ["off", "suffix:4", "suffix:8", "prompt-lookup:4"]
 METHODS = [
     {"name": "transformers", "kind": "plain"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-vllm = pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+vllm = pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 
 import torch  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402

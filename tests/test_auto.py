@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from wager.core import OFF, Arm, Context, Hint, Round, Tree
+from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 from wager.policies.auto import IDEAS, Auto
 from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, Costs, Drafting, Pace, Widths
 from wager.policies.curves import Curves
-from wager.policies.rows import Outcome, RowPolicy, Rows
 from wager.policies.survival import BESIDE, CONFIDENCE, LUCK, POSITION, Other, Proposal, Survival
 from wager.simulation import Drafter, Serving, Stream, play
 from wager.simulation.stream import VerifyCost
@@ -30,8 +30,13 @@ def auto(spec: str = "auto", drafters: int = 3, longest: int = 6, seed: int = 0)
     arms = (OFF, *(Arm(name, n) for name in NAMES[:drafters] for n in range(1, longest + 1)))
     policy = build(spec, arms, seed=seed)
     assert isinstance(policy, Auto)
-    assert isinstance(policy, RowPolicy)
+    assert policy.per_request
     return policy
+
+
+def decide(policy: Auto, batch: Batch) -> tuple[Any, Any]:
+    chosen = policy.choose_batch(batch)
+    return chosen.drafter, chosen.length
 
 
 # --- survival --------------------------------------------------------------------------------------------------------
@@ -392,7 +397,7 @@ class Slow:
 
     def __init__(self, policy: Auto) -> None:
         self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
-        self.known.load(policy.state())
+        self.known.load_state_dict(policy.state_dict())
 
     def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
         """That token j of drafter i's proposal is accepted if those before it are."""
@@ -431,7 +436,7 @@ class Slow:
             if hint is None:
                 continue
             beside = {
-                known.place[other]: (context.shared[name].get(other, 0), said.size)
+                known.place[other]: (context.agreement[name].get(other, 0), said.size)
                 for other, said in context.hints.items()
                 if other != name
             }
@@ -488,7 +493,7 @@ def random_context(rng: np.random.Generator, policy: Auto, number: int) -> Conte
                 shared[one][other] = shared[other][one] = common
     arms = tuple(arm for arm in policy.arms if rng.random() < 0.8) or policy.arms
     previous = None if number % 50 == 0 else OFF
-    return Context(arms, previous=previous, lag={"w": int(rng.integers(0, 30))}, hints=hints, shared=shared)
+    return Context(arms, previous=previous, lag={"w": int(rng.integers(0, 30))}, hints=hints, agreement=shared)
 
 
 def random_round(rng: np.random.Generator, context: Context, arm: Arm) -> Round:
@@ -594,16 +599,18 @@ class Engine:
         self.rng, self.rounds = np.random.default_rng(0), 0
         self.previous: Arm | None = None
         self.same = False  # whether all propose the same
-        self.names: list[str] = []  # asked in the last round
+        self.names: tuple[str, ...] = ()  # asked in the last round
 
     def play(self, rounds: int) -> list[Arm]:
         chosen = []
         for _ in range(rounds):
-            self.names = self.policy.asking()
+            self.names = self.policy.select_drafters(Context(self.policy.arms, previous=self.previous))
             hints = {name: Hint(3, size=6) for name in self.names}
             shared = {a: {b: 6 if self.same else 0 for b in hints if b != a} for a in hints}
             asked = {name: self.ask[name] for name in self.names if name in self.ask}
-            context = Context(self.policy.arms, previous=self.previous, hints=hints, shared=shared, asked=asked)
+            context = Context(
+                self.policy.arms, previous=self.previous, hints=hints, agreement=shared, proposal_seconds=asked
+            )
             self.previous = arm = self.policy.choose(context)
             run = run_of(self.rng, [self.rates[self.policy.drafters[0]]] * 6)
             runs = {name: run if self.same else run_of(self.rng, [self.rates[name]] * 6) for name in self.names}
@@ -759,10 +766,10 @@ def test_it_does_without_any_of_its_ideas(idea: str) -> None:
     server = Server(FLAT)
     for count in (1, 4, 9):
         rows = server.rows(count)
-        policy.observe_rows(server.play(rows, *policy.choose_rows(rows)))
+        policy.observe_batch(server.play(rows, *decide(policy, rows)))
     twin = auto(f"auto:without={idea}", seed=5)
-    twin.load(json.loads(json.dumps(policy.state(), allow_nan=False)))
-    assert twin.state() == policy.state()
+    twin.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
+    assert twin.state_dict() == policy.state_dict()
 
 
 def test_an_unknown_idea_is_refused_with_those_there_are() -> None:
@@ -783,12 +790,12 @@ def test_a_saved_stream_goes_on_as_the_one_it_was_saved_from_even_within_a_round
             assert twin.choose(context) == arm
         if number % 20 == 10:
             twin = Auto(WITH_TREES, seed=9)
-            twin.load(json.loads(json.dumps(policy.state(), allow_nan=False)))
+            twin.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
         came_back = random_round(rng, context, arm)
         policy.observe(came_back)
         if twin is not None:
             twin.observe(came_back)
-            assert twin.state() == policy.state()
+            assert twin.state_dict() == policy.state_dict()
 
 
 # --- a batch in columns ----------------------------------------------------------------------------------------------
@@ -796,21 +803,21 @@ def test_a_saved_stream_goes_on_as_the_one_it_was_saved_from_even_within_a_round
 
 def random_rows(
     rng: np.random.Generator, count: int, drafters: int, longest: int, fresh: float = 0.1, slots: int = 40
-) -> Rows:
+) -> Batch:
     size = rng.integers(0, longest + 1, (drafters, count))
     confidence = rng.random((drafters, count, longest)) ** 0.4
     confidence[confidence > 0.98] = 1.0
     told = rng.integers(0, longest + 1, (drafters, count, 1))
     confidence[np.arange(longest) >= told] = np.nan
     shared = np.floor(rng.random((drafters, drafters, count)) * (np.minimum(size[None], size[:, None]) + 1)).astype(int)
-    return Rows(
+    return Batch(
         slots=rng.permutation(slots)[:count],
         fresh=rng.random(count) < fresh,
         match=np.where(size > 0, rng.integers(0, 14, (drafters, count)), 0),
         size=size,
         confidence=confidence,
         limit=np.where(rng.random(count) < 0.8, 100, rng.integers(0, longest + 1, count)),
-        shared=np.minimum(shared, shared.transpose(1, 0, 2)) if rng.random() < 0.7 else None,
+        agreement=np.minimum(shared, shared.transpose(1, 0, 2)) if rng.random() < 0.7 else None,
     )
 
 
@@ -824,16 +831,16 @@ def shaken(rng: np.random.Generator, policy: Auto) -> Auto:
     return policy
 
 
-def chances_of(policy: Auto, rows: Rows, d: int, i: int) -> list[float]:
+def chances_of(policy: Auto, rows: Batch, d: int, i: int) -> list[float]:
     """As one stream would see a request's proposal."""
     survival = policy.survival
     survival.recent = policy.crowd.luck[rows.slots[i]].tolist()
     told = [p for p in rows.confidence[d, i, : rows.size[d, i]].tolist() if not math.isnan(p)]
     hint = Hint(int(rows.match[d, i]), tuple(told), int(rows.size[d, i]))
     others: list[Other] = []
-    if rows.shared is not None:
+    if rows.agreement is not None:
         others = [
-            (BESIDE + 4 * j, int(rows.shared[d, j, i]), int(rows.size[j, i]))
+            (BESIDE + 4 * j, int(rows.agreement[d, j, i]), int(rows.size[j, i]))
             for j in range(survival.drafters)
             if j != d
         ]
@@ -846,7 +853,7 @@ def test_columns_see_the_chances_one_stream_sees() -> None:
         drafters, longest, count = (int(rng.integers(1, n)) for n in (4, 7, 6))
         policy = shaken(rng, auto(drafters=drafters, longest=longest))
         rows = random_rows(rng, count, drafters, longest)
-        policy.choose_rows(rows)
+        decide(policy, rows)
         for d in range(drafters):
             for i in range(count):
                 expected = chances_of(policy, rows, d, i)
@@ -870,8 +877,8 @@ def test_columns_choose_what_is_worth_most(drafters: int, extra: float, monkeypa
         rows = random_rows(rng, count, drafters, 4)
         if number % 2:
             rows.size[:], rows.limit[:] = 4, 4
-            rows.shared = None
-        drafter, length = policy.choose_rows(rows)
+            rows.agreement = None
+        drafter, length = decide(policy, rows)
         rate = count / base
         reached = [  # by request, drafter and tokens drafted: tokens expected
             [np.cumsum([0.0, *np.cumprod(chances_of(policy, rows, d, i))]).tolist() for d in range(drafters)]
@@ -918,8 +925,8 @@ def test_no_choice_exceeds_budget_limit_or_proposal(
             monkeypatch.setattr(policy, "trial", lambda *_: trial)
         rows = random_rows(rng, 8, 3, 5)
         if number % 3 == 0:  # all alike
-            rows.match[:], rows.size[:], rows.confidence[:], rows.fresh[:], rows.shared = 3, 5, 0.9, True, None
-        drafter, length = policy.choose_rows(rows)
+            rows.match[:], rows.size[:], rows.confidence[:], rows.fresh[:], rows.agreement = 3, 5, 0.9, True, None
+        drafter, length = decide(policy, rows)
         assert (length >= 0).all()
         assert not budget or length.sum() <= budget
         assert (length <= rows.limit).all()
@@ -934,14 +941,14 @@ def test_slots_grow_and_a_new_request_has_everybodys_luck() -> None:
     rows.slots = np.array([2, 15, 300])
     rows.size[:] = 6
     policy.survival.lasting = [1.0, 0.5, -1.0]
-    drafter, length = policy.choose_rows(rows)
+    drafter, length = decide(policy, rows)
     assert policy.crowd.luck[[2, 300]].tolist() == [[1.0, 0.5, -1.0]] * 2
     emitted = np.ones(3, dtype=int)
-    policy.observe_rows(Outcome(rows, drafter, length, emitted, np.zeros((3, 3), dtype=int), 0.02))
+    policy.observe_batch(BatchRound(rows, drafter, length, emitted, np.zeros((3, 3), dtype=int), 0.02))
     assert (policy.crowd.luck[300] < [1.0, 0.5, -1.0]).all()
     assert (policy.crowd.luck[7] == 0.0).all()
     before = policy.crowd.luck[300].copy()
-    policy.choose_rows(replace(rows, fresh=np.array([True, True, False]), work=None))
+    decide(policy, replace(rows, fresh=np.array([True, True, False]), work=None))
     assert (policy.crowd.luck[300] == before).all()
     assert policy.crowd.luck[2].tolist() == policy.survival.lasting
 
@@ -950,13 +957,13 @@ def test_columns_learn_what_one_stream_learns() -> None:
     rng, one, many = np.random.default_rng(0), auto(drafters=2), auto(drafters=2)
     for number in range(600):
         rows = random_rows(rng, 1, 2, 6, fresh=0.0, slots=1)
-        rows.shared = None
+        rows.agreement = None
         emitted = 7
         good = 0.9 if number // 30 % 2 else 0.5  # luck holds for a while
         runs = [run_of(rng, [rate] * int(size)) for rate, size in zip((good, 0.4), rows.size[:, 0], strict=True)]
-        many.choose_rows(rows)
+        decide(many, rows)
         agreed = np.array(runs)[:, None]
-        many.observe_rows(Outcome(rows, np.array([0]), np.array([6]), np.array([emitted]), agreed, 0.02))
+        many.observe_batch(BatchRound(rows, np.array([0]), np.array([6]), np.array([emitted]), agreed, 0.02))
         for d in range(2):
             size = int(rows.size[d, 0])
             told = [p for p in rows.confidence[d, 0, :size].tolist() if not math.isnan(p)]
@@ -990,7 +997,7 @@ class Server:
         self.kind = self.left = self.slots = np.zeros(0, dtype=int)
         self.tokens, self.clock = 0, 0.0
 
-    def rows(self, count: int) -> Rows:
+    def rows(self, count: int) -> Batch:
         rng, alive = self.rng, self.left > 0
         kept = [column[alive][:count] for column in (self.kind, self.left, self.slots)]
         new = count - len(kept[0])
@@ -1000,9 +1007,9 @@ class Server:
         size = np.where(rng.random((D, count)) < 0.85, K, rng.integers(0, K + 1, (D, count)))
         match = np.where(size > 0, rng.integers(1, 12, (D, count)), 0)
         fresh = np.arange(count) >= count - new
-        return Rows(self.slots, fresh, match, size, np.full((D, count, K), np.nan), np.full(count, K))
+        return Batch(self.slots, fresh, match, size, np.full((D, count, K), np.nan), np.full(count, K))
 
-    def play(self, rows: Rows, drafter: Any, length: Any) -> Outcome:
+    def play(self, rows: Batch, drafter: Any, length: Any) -> BatchRound:
         rng, count = self.rng, len(drafter)
         chance = np.where(np.arange(D)[:, None] == self.kind, 0.85, 0.15)
         run = np.logical_and.accumulate(rng.random((K, D, count)) < chance, axis=0).sum(axis=0)
@@ -1014,7 +1021,7 @@ class Server:
         self.left = self.left - emitted
         self.tokens += int(emitted.sum())
         self.clock += seconds
-        return Outcome(rows, drafter, length, emitted, np.minimum(run, emitted), seconds)
+        return BatchRound(rows, drafter, length, emitted, np.minimum(run, emitted), seconds)
 
 
 def serve(
@@ -1027,8 +1034,8 @@ def serve(
             server.tokens, server.clock = 0, 0.0
         rows = server.rows(count)
         if isinstance(choose, Auto):
-            drafter, length = choose.choose_rows(rows)
-            choose.observe_rows(server.play(rows, drafter, length))
+            drafter, length = decide(choose, rows)
+            choose.observe_batch(server.play(rows, drafter, length))
         else:
             length = np.minimum(rows.size[choose[0]], choose[1])
             server.play(rows, np.where(length > 0, choose[0], -1), length)
@@ -1083,8 +1090,8 @@ def test_trials_are_few_in_the_long_run() -> None:
     policy, server, other = auto(), Server(GRAPHS), 0
     for number in range(2000):
         rows = server.rows(4)
-        drafter, length = policy.choose_rows(rows)
-        policy.observe_rows(server.play(rows, drafter, length))
+        drafter, length = decide(policy, rows)
+        policy.observe_batch(server.play(rows, drafter, length))
         other += number >= 500 and int(length.sum()) != 4 * K
     assert 0 < other <= 0.01 * 1500
 
@@ -1094,10 +1101,10 @@ def test_no_step_drafts_more_than_the_budget(budget: int) -> None:
     policy, server = auto(f"auto:budget={budget}"), Server(FLAT)
     for number in range(200):
         rows = server.rows(1 + number % 16)
-        drafter, length = policy.choose_rows(rows)
+        drafter, length = decide(policy, rows)
         assert 0 <= length.sum() <= budget
         assert ((drafter >= 0) == (length > 0)).all()
-        policy.observe_rows(server.play(rows, drafter, length))
+        policy.observe_batch(server.play(rows, drafter, length))
     assert policy.choose(Context(policy.arms, batch=budget + 1)) == OFF
 
 
@@ -1106,18 +1113,18 @@ def test_a_saved_batch_goes_on_as_the_one_it_was_saved_from() -> None:
     loads = [1, 5, 130, 17, 2] * 8
     for count in loads:
         rows = server.rows(count)
-        policy.observe_rows(server.play(rows, *policy.choose_rows(rows)))
+        policy.observe_batch(server.play(rows, *decide(policy, rows)))
     twin = auto(seed=4)
-    twin.load(json.loads(json.dumps(policy.state(), allow_nan=False)))
-    assert twin.state() == policy.state()
+    twin.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
+    assert twin.state_dict() == policy.state_dict()
     for count in loads:
         rows = server.rows(count)
-        chosen, again = policy.choose_rows(rows), twin.choose_rows(replace(rows, work=None))
+        chosen, again = decide(policy, rows), decide(twin, replace(rows, work=None))
         assert [column.tolist() for column in chosen] == [column.tolist() for column in again]
         outcome = server.play(rows, *chosen)
-        policy.observe_rows(outcome)
-        twin.observe_rows(replace(outcome, rows=replace(rows, work=None)))
-    assert twin.state() == policy.state()
+        policy.observe_batch(outcome)
+        twin.observe_batch(replace(outcome, batch=replace(rows, work=None)))
+    assert twin.state_dict() == policy.state_dict()
 
 
 def test_any_layout_and_integer_type_gives_the_same_decision() -> None:
@@ -1125,23 +1132,23 @@ def test_any_layout_and_integer_type_gives_the_same_decision() -> None:
     for _ in range(20):
         rows = random_rows(rng, 5, 3, 4, fresh=2.0)
         small = {name: getattr(rows, name).astype(np.int8) for name in ("slots", "match", "size", "limit")}
-        if rows.shared is not None:
-            small["shared"] = rows.shared.astype(np.int8)
+        if rows.agreement is not None:
+            small["agreement"] = rows.agreement.astype(np.int8)
         outermost = np.ascontiguousarray(rows.confidence.transpose(2, 0, 1)).transpose(1, 2, 0)
-        chosen = auto(longest=4).choose_rows(rows)
-        again = auto(longest=4).choose_rows(replace(rows, **small, confidence=outermost, work=None))
+        chosen = decide(auto(longest=4), rows)
+        again = decide(auto(longest=4), replace(rows, **small, confidence=outermost, work=None))
         assert [column.tolist() for column in chosen] == [column.tolist() for column in again]
 
 
 def test_empty_batches_and_wrong_numbers_of_drafters() -> None:
     policy, rng = auto(), np.random.default_rng(0)
-    drafter, length = policy.choose_rows(random_rows(rng, 0, 3, 4))
+    drafter, length = decide(policy, random_rows(rng, 0, 3, 4))
     assert len(drafter) == len(length) == 0
     with pytest.raises(ValueError, match="rows of 2 drafters for a policy of 3"):
-        policy.choose_rows(random_rows(rng, 4, 2, 4))
+        decide(policy, random_rows(rng, 4, 2, 4))
     alone = build("auto", [OFF])
     assert isinstance(alone, Auto)
-    assert alone.choose_rows(random_rows(rng, 2, 0, 4))[1].tolist() == [0, 0]
+    assert decide(alone, random_rows(rng, 2, 0, 4))[1].tolist() == [0, 0]
     assert alone.choose(Context((OFF,))) == OFF
 
 
@@ -1152,8 +1159,8 @@ def test_a_step_is_decided_and_learned_from_in_little_time(count: int, bound: fl
     run = np.minimum(rows.size, 2)
 
     def step() -> None:
-        drafter, length = policy.choose_rows(rows)
-        policy.observe_rows(Outcome(rows, drafter, length, np.full(count, 3), run, 0.02))
+        drafter, length = decide(policy, rows)
+        policy.observe_batch(BatchRound(rows, drafter, length, np.full(count, 3), run, 0.02))
 
     step()
     assert min(timeit.repeat(step, number=5, repeat=20)) / 5 <= bound

@@ -36,7 +36,7 @@ def context(rng: np.random.Generator, arms: tuple[Arm, ...] = ARMS, longest: int
         if rng.random() < 0.8
     }
     seconds = {name: float(rng.choice([1e-5, 0.004])) for name in asked}
-    return Context(arms, previous=OFF, hints=hints, shared=shared, asked=seconds)
+    return Context(arms, previous=OFF, hints=hints, agreement=shared, proposal_seconds=seconds)
 
 
 def outcome(rng: np.random.Generator, context: Context, arm: Arm) -> Round:

@@ -13,7 +13,6 @@ import wager
 ROOT = Path(wager.__file__).parent
 FLOORS = [  # top floor first
     {"cli"},
-    {"reproduction"},
     {"bench", "report"},
     {"decoding", "vllm"},
     {"simulation"},
@@ -50,3 +49,8 @@ def test_imports_go_down_only(module: Path) -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] == "policies"], ids=str)
 def test_policies_import_nothing_but_numbers(module: Path) -> None:
     assert {name.split(".")[0] for name in imports(module)} <= POLICIES_MAY_IMPORT
+
+
+def test_nothing_installed_imports_the_reproduction() -> None:
+    for module in ROOT.rglob("*.py"):
+        assert not any(name.split(".")[0] == "reproduction" for name in imports(module.relative_to(ROOT))), module

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
-import pytest
 import small
 import torch
 from small import path_to
@@ -33,10 +31,6 @@ from wager.drafters import Draft
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import Runner
-
-HERE = find_spec("arctic_inference") is not None
-
-ARCTIC = pytest.param("arctic", marks=pytest.mark.skipif(not HERE, reason="arctic-inference is not installed"))
 
 VOCABULARY = 64
 

@@ -18,7 +18,7 @@ from wager.core import trace as traces
 from wager.decoding import decoder as decoding
 from wager.decoding.arms import build_arms
 from wager.decoding.loop import Loop
-from wager.drafters import Draft, Drafter, Sampler
+from wager.drafters import Draft, Drafter, DraftSampler
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
@@ -44,10 +44,10 @@ class Grafted(Drafter):
     def extend(self, tokens: Sequence[int]) -> None:
         self.text += tokens
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         return Draft(self.known[len(self.text) : len(self.text) + length])
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         rng = self.rng
         right = self.known[len(self.text) : len(self.text) + rng.randrange(length + 1)]
         tokens: list[int] = []
@@ -132,7 +132,7 @@ def test_a_bug_with_trees_changes_the_text(bug: str, monkeypatch: pytest.MonkeyP
             more = next((at for at, parent in enumerate(parents) if path and parent == path[-1]), None)
             return path if more is None else [*path, more]
 
-        monkeypatch.setattr("wager.decoding.choosing.accept_tree_greedy", late)
+        monkeypatch.setattr("wager.decoding.sampler.accept_tree_greedy", late)
     assert any(ours(decoder) != expected for _ in range(3))
 
 
@@ -202,7 +202,7 @@ def test_the_context_limit_holds_with_trees() -> None:
 
 def test_tokens_the_target_lacks_take_their_branch_with_them() -> None:
     class Overreaching(Grafted):
-        def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+        def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
             draft = super().propose_tree(length, shape)
             assert draft.parents is not None
             # in front: a token there is not, and one after it; behind: a sibling twice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from wager import Decoder
 from wager.core import OFF, Arm, Context, Round
 from wager.drafters import registry, shipped
 from wager.eagle import checkpoint
+from wager.policies import Policy
 
 FOLDER = Path(__file__).parents[2] / "drafters" / "smollm2-135m"
 HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
@@ -42,12 +44,11 @@ def test_a_head_is_whole(name: str) -> None:
     assert all(torch.isfinite(tensor.float()).all() for tensor in head.tensors.values())
 
 
-class InTurn:
+class InTurn(Policy):
     """Every arm in turn, so that each is played."""
 
-    uses: frozenset[str] = frozenset()
-
-    def __init__(self) -> None:
+    def __init__(self, arms: Sequence[str]) -> None:
+        super().__init__([Arm.parse(arm) for arm in arms])
         self.at = 0
         self.gained: dict[str, int] = {}
 
@@ -62,9 +63,9 @@ class InTurn:
 
 def test_no_text_changes_whoever_drafts(smollm2: Any) -> None:
     model, tokenizer = smollm2
-    policy = InTurn()
     trees = [f"eagle:{name}:4@3x12" for name in HEADS]
     arms = [*(f"{spec}:3" for spec in SPECS), *trees]
+    policy = InTurn(arms)
     decoder = Decoder(model, tokenizer, drafters=["eagle:*", "draft:*"], arms=arms, policy=policy)
     for words in PROMPTS:
         messages = [{"role": "user", "content": words}]

@@ -203,7 +203,7 @@ def test_looking_for_drafters_needs_no_torch() -> None:
 
 
 def test_heads_are_told_apart_in_a_policys_memory(tmp_path: Path) -> None:
-    from wager.decoding.memory import _drafter
+    from wager.decoding.state import _drafter
 
     model = tiny()
     one, two = (_drafter(Eagle(save(tmp_path / f"{seed}", model, seed))) for seed in (1, 2))

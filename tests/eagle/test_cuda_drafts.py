@@ -35,7 +35,7 @@ def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size
 
 @pytest.mark.parametrize("size", [32, 12])
 def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> None:
-    from wager.decoding.choosing import SharedNoise
+    from wager.decoding.sampler import GumbelSampler
     from wager.eagle.cuda_graphs import CUDAGraphHead
     from wager.eagle.head import Head
     from wager.models.select import runner
@@ -51,7 +51,7 @@ def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> 
     target.prefill(text[:-1])
     outs = [head.read(text[1:], target.features[:20], 0).clone() for head in (plain, graphs)]
     for seed in range(5):
-        noise = SharedNoise(512, torch.device("cuda"), seed).noise(0, 8)
+        noise = GumbelSampler(512, torch.device("cuda"), seed).gumbel(0, 8)
         for temperature, length in ((1.0, 5), (0.4, 3), (0.0, 5)):  # 0: greedy, in between
             drafts = []
             for head, out in zip((plain, graphs), outs, strict=True):

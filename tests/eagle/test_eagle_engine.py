@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import Draws, choosing
+from draws import Draws, sampler
 from eagle_setup import following, reading
 from fit import FITS, misfit
 from heads import PROMPT, TEXT, plain, save, tiny
@@ -18,10 +18,10 @@ from identity import first_difference_is_a_tie
 import wager
 from wager.core import Arm
 from wager.decoding.arms import build_arms
-from wager.decoding.choosing import RESIDUAL, RULES
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
 from wager.decoding.processors import Processors
+from wager.decoding.sampler import RESIDUAL, RULES
 from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter
 from wager.drafters.draft_model import DraftModel
@@ -63,7 +63,7 @@ def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str
         for _ in range(texts):
             target.begin()
             stopping = Stopping([], len(prompt) + 6)
-            for _step in loop.run(Request(prompt, Processors([]), stopping, choosing(rule, vocabulary))):
+            for _step in loop.run(Request(prompt, Processors([]), stopping, sampler(rule, vocabulary))):
                 if len(loop.text) >= len(prompt) + 3:
                     break
             seen[tuple(loop.text[len(prompt) : len(prompt) + 3])] += 1
@@ -125,8 +125,8 @@ def test_greedy_rounds_tell_the_overlap_of_both_distributions(
     arms = build_arms([f"{drafter.name}:1", f"{drafter.name}:4"], {drafter.name: drafter}, (1,))
     target = runner(model)
     drafter.follow(target)
-    wanted = frozenset({"overlap"})
-    loop = Checked(target, {drafter.name: drafter}, build("random", arms), arms, wanted, Prompts().features)
+    needs = frozenset({Signal.OVERLAP})
+    loop = Checked(target, {drafter.name: drafter}, build("random", arms), arms, needs, Prompts().features)
     prepared = wager.Decoder(model, drafters="off", policy="off").prepare(PROMPT, {"max_new_tokens": 25, **settings})
     target.begin()
     for step in loop.run(Request(list(PROMPT), prepared.processors, Stopping([], len(PROMPT) + 25))):

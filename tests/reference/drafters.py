@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-
-import numpy as np
+from fractions import Fraction
 
 Proposal = tuple[list[int], int, list[float]]  # tokens, match, confidence
 
@@ -43,8 +42,8 @@ def suffix(
 ) -> Proposal:
     """The best-scored path over all matches in the text, or in the outputs if that is better.
 
-    Counts are exact, scores in single precision. Among equally frequent next tokens there is no rule here: a draft is
-    any of the best ones, which is why only drafts without such a tie can be compared.
+    Scores are exact. Among equally frequent next tokens there is no rule here: a draft is any of the best ones, which
+    is why only drafts without such a tie can be compared.
     """
     own = _best_path(text[-depth:], [text], length, depth, factor, least)
     past = _best_path(text[-depth:], outputs, length, depth, factor, least) if outputs is not None else None
@@ -59,17 +58,17 @@ class TieError(Exception):
 
 def _best_path(
     context: Sequence[int], texts: Sequence[Sequence[int]], length: int, depth: int, factor: float, least: float
-) -> tuple[float, int, list[int], list[float]]:
+) -> tuple[Fraction, int, list[int], list[float]]:
     def count(piece: Sequence[int]) -> int:
         return sum(len(occurrences(piece, text)) for text in texts)
 
-    best: tuple[float, int, list[int], list[float]] = (0.0, 0, [], [])
+    best: tuple[Fraction, int, list[int], list[float]] = (Fraction(0), 0, [], [])
     for match in range(1, len(context)):
         piece = list(context[-match:])
         if count(piece) == 0:
             break
-        most = min(length, int(float(np.float32(match) * np.float32(factor)) + 1e-6))
-        alive, score = np.float32(1), np.float32(0)
+        most = min(length, int(match * factor + 1e-6))
+        alive, score = Fraction(1), Fraction(0)
         tokens: list[int] = []
         survival: list[float] = []
         while len(tokens) < most and len(piece) < depth:
@@ -77,17 +76,17 @@ def _best_path(
             if not after:
                 break
             (token, times), *others = after.most_common()
-            alive = alive * (np.float32(times) / np.float32(count(piece)))
-            if alive < np.float32(least):
+            alive *= Fraction(times, count(piece))
+            if float(alive) < least:
                 break
             if others and others[0][1] == times:
                 raise TieError
             piece.append(token)
             tokens.append(token)
             survival.append(float(alive))
-            score = score + alive
+            score += alive
         if score >= best[0]:
-            best = (float(score), match, tokens, survival)
+            best = (score, match, tokens, survival)
     return best
 
 

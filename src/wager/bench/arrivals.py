@@ -1,4 +1,4 @@
-"""What a load consists of: when requests arrive, how long their answers may be, and what they ask."""
+"""What a load consists of: when requests arrive, how long their answers may be, and their prompts."""
 
 from __future__ import annotations
 
@@ -8,32 +8,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from wager.simulation.serving import load_trace
 
 Conversation = list[dict[str, Any]]  # messages as the chat completions endpoint takes them
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Trace:
     """An open loop: requests arrive at their times, whether or not earlier ones have been answered."""
 
     at: tuple[float, ...]  # seconds after the start, ascending
-    tokens: tuple[int, ...] | None = None  # most tokens of each answer; None leaves that to the caller
-
-    def __post_init__(self) -> None:
-        if not self.at:
-            raise ValueError("an open loop needs at least one arrival")
-        if any(not 0 <= at < math.inf for at in self.at) or list(self.at) != sorted(self.at):
-            raise ValueError("arrivals are seconds from 0, in ascending order")
-        if self.tokens is not None and (len(self.tokens) != len(self.at) or min(self.tokens) < 1):
-            raise ValueError(f"each of {len(self.at)} arrivals needs a number of tokens of 1 or more")
+    tokens: tuple[int, ...]  # of each answer
 
     @property
     def requests(self) -> int:
         """How many requests there will be."""
         return len(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """An open loop of so many requests a second, with exponential gaps."""
+
+    rate: float  # requests a second
+    requests: int
+
+    @classmethod
+    def of(cls, rate: float, *, requests: int | None = None, seconds: float | None = None) -> Poisson:
+        """Until the count or the time is reached."""
+        if not 0 < rate < math.inf:
+            raise ValueError(f"a rate is above 0 requests a second, not {rate:g}")
+        _check_extent(requests, seconds, "Poisson arrivals need")
+        fitting = math.inf if seconds is None else round(rate * seconds)
+        if not fitting:
+            raise ValueError(f"no request arrives in {seconds:g} s at a rate of {rate:g}; make the duration longer")
+        return cls(rate, int(min(fitting, math.inf if requests is None else requests)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +56,10 @@ class Closed:
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise ValueError(f"concurrency is at least 1, not {self.concurrency}")
-        _check_extent(self.requests, self.seconds)
-        if self.requests is None and self.seconds is None:
-            raise ValueError("a closed loop needs a number of requests or a duration, else it never ends")
+        _check_extent(self.requests, self.seconds, "a closed loop needs")
 
 
-Plan = Open | Closed
-
-
-def poisson(rate: float, *, requests: int | None = None, seconds: float | None = None, seed: int = 0) -> Open:
-    """``rate`` requests a second with exponential gaps, until the count or the time is reached."""
-    if not 0 < rate < math.inf:
-        raise ValueError(f"a rate is above 0 requests a second, not {rate:g}")
-    _check_extent(requests, seconds)
-    if requests is None and seconds is None:
-        raise ValueError("Poisson arrivals need a number of requests or a duration, else they never end")
-    random = np.random.default_rng(seed)
-    at: list[float] = []
-    now = float(random.exponential(1 / rate))
-    while (requests is None or len(at) < requests) and (seconds is None or now < seconds):
-        at.append(now)
-        now += float(random.exponential(1 / rate))
-    if not at:
-        raise ValueError(f"no request arrives in {seconds:g} s at a rate of {rate:g}; make the duration longer")
-    return Open(tuple(at))
+Plan = Trace | Poisson | Closed
 
 
 def traced(
@@ -80,7 +69,7 @@ def traced(
     start: float = 0.0,
     seconds: float | None = None,
     requests: int | None = None,
-) -> Open:
+) -> Trace:
     """Arrivals and answer lengths of a recorded load; ``start`` and ``seconds`` are the trace's, before ``speed``."""
     if not 0 < speed < math.inf:
         raise ValueError(f"a trace is played at a speed above 0, not {speed:g}")
@@ -94,7 +83,7 @@ def traced(
         raise ValueError(
             f"{path} has no request from second {start:g} to {end:g}; it lasts {recorded[-1].at:,.0f} seconds"
         )
-    return Open(tuple((a.at - start) / speed for a in chosen), tuple(a.output for a in chosen))
+    return Trace(tuple((a.at - start) / speed for a in chosen), tuple(a.output for a in chosen))
 
 
 def conversations(path: str | Path) -> list[Conversation]:
@@ -122,8 +111,10 @@ def _conversation(line: str, where: str) -> Conversation:
     raise ValueError(f"{where} needs a prompt (text), turns (texts) or messages (role and content) as a JSON record")
 
 
-def _check_extent(requests: int | None, seconds: float | None) -> None:
+def _check_extent(requests: int | None, seconds: float | None, needs: str = "") -> None:
     if requests is not None and requests < 1:
         raise ValueError(f"at least 1 request, not {requests}")
     if seconds is not None and not 0 < seconds < math.inf:
         raise ValueError(f"a duration is above 0 seconds, not {seconds:g}")
+    if needs and requests is None and seconds is None:
+        raise ValueError(f"{needs} a number of requests or a duration")

@@ -1,61 +1,66 @@
-"""A load on an OpenAI-compatible server, and what it measured: a client that streams and looks at the clock."""
+"""A load on a server, sent by the client of `vllm bench serve`, and what it measured.
+
+vLLM's benchmark schedules the requests, sends them and takes the times. Added here: a time limit for a request and for
+a closed loop, answers that broke off count as errors, and an interrupted load keeps what it measured.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import os
+import sys
+import urllib.error
+import urllib.request
+import uuid
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from itertools import count
 from time import perf_counter
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
-from wager.bench.arrivals import Closed, Conversation, Open, Plan
-from wager.bench.streaming import Answer, ask, connect, find_model
+from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace
+from wager.vllm import compat
 
 TIMEOUT = 600.0  # seconds after which a request is given up
-PAUSE = 0.1  # seconds a place of a closed loop stays empty after an error, so that a dead server is not hammered
+FASTEST = 0.02  # seconds: no request is expected to take less; bounds the requests of a closed loop with a duration
+PAUSE = 0.1  # seconds between two requests of a closed loop's place after an error, so that no dead server is flooded
+UNFINISHED = "the answer ended without a count of its tokens: it broke off, or the server sends no usage"
+DRAFTS = "spec_decode_"  # how vLLM's figures on drafts begin
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request: when it was to start and did, when its tokens came, what it cost; seconds count from the start."""
+    """One request. Seconds; start and scheduled count from the start of the load."""
 
-    number: int  # in the plan, from 0; it asked prompts[number % len(prompts)]
-    scheduled: float  # arrival; of a closed loop, the start
+    number: int  # in the plan, from 0; its prompt was prompts[number % len(prompts)]
+    scheduled: float  # arrival in a trace; else the start
     start: float
-    first: float | None  # first text received
-    end: float
-    prompt_tokens: int  # as the server counted them; 0 where it did not
-    output_tokens: int
+    ttft: float | None  # from arrival to the first token
+    latency: float  # from arrival to the last token
+    prompt_tokens: int = 0  # as the server counted them
+    output_tokens: int = 0
     error: str | None = None
     text: str = field(default="", repr=False)
 
     @property
-    def latency(self) -> float:
-        """Seconds from arrival to the last token."""
-        return self.end - self.scheduled
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds from arrival to the first token, waiting included."""
-        return None if self.first is None else self.first - self.scheduled
-
-    @property
     def tpot(self) -> float | None:
         """Seconds per output token after the first; None where there is only one."""
-        if self.first is None or self.output_tokens < 2:
-            return None
-        return (self.end - self.first) / (self.output_tokens - 1)
+        return (
+            None
+            if self.ttft is None or self.output_tokens < 2
+            else (self.latency - self.ttft) / (self.output_tokens - 1)
+        )
 
     def json(self) -> dict[str, Any]:
         """As JSON, without the text."""
-        times = {"scheduled": self.scheduled, "start": self.start, "first": self.first, "end": self.end}
-        counts = {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
-        return {"number": self.number, **times, **counts, "error": self.error}
+        return {name: value for name, value in asdict(self).items() if name != "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,7 @@ class Spread:
     def of(cls, values: Iterable[float | None]) -> Spread | None:
         """Of the values that are there; None where none is."""
         known = [value for value in values if value is not None]
-        if not known:
-            return None
-        return cls(float(np.mean(known)), float(np.quantile(known, 0.5)), float(np.quantile(known, 0.99)))
+        return cls(float(np.mean(known)), *map(float, np.quantile(known, (0.5, 0.99)))) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,142 +94,209 @@ class Summary:
     ttft_seconds: Spread | None
     tpot_seconds: Spread | None
     late_seconds: float  # the latest start after its schedule: what this client itself added
+    speculation: dict[str, Any] = field(default_factory=dict)  # vLLM's figures: acceptance by position, …
 
     def json(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
 
 
-def summarise(served: Sequence[Served], seconds: float | None = None) -> Summary:
-    """Throughput and latencies of requests that took ``seconds`` together, by default until the last one's end."""
+def summarise(served: Sequence[Served], speculation: Mapping[str, Any] | None = None) -> Summary:
+    """Throughput and latencies of these requests."""
     good = [request for request in served if request.error is None]
-    failed = sorted((r for r in served if r.error is not None), key=lambda r: r.end)
-    took = max((r.end for r in served), default=0.0) if seconds is None else seconds
+    failed = sorted((r for r in served if r.error is not None), key=lambda r: r.start + r.latency)
+    seconds = max((r.scheduled + r.latency for r in served), default=0.0)
     tokens = sum(r.output_tokens for r in good)
     return Summary(
         requests=len(served),
         errors=len(failed),
         first_error=failed[0].error if failed else None,
-        seconds=took,
+        seconds=seconds,
         prompt_tokens=sum(r.prompt_tokens for r in good),
         output_tokens=tokens,
-        output_tokens_per_second=tokens / took if took > 0 else 0.0,
-        requests_per_second=len(good) / took if took > 0 else 0.0,
+        output_tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
+        requests_per_second=len(good) / seconds if seconds > 0 else 0.0,
         latency_seconds=Spread.of(r.latency for r in good),
         ttft_seconds=Spread.of(r.ttft for r in good),
         tpot_seconds=Spread.of(r.tpot for r in good),
         late_seconds=max((r.start - r.scheduled for r in served), default=0.0),
+        speculation=dict(speculation or {}),
     )
 
 
-def run(
-    url: str,
-    plan: Plan,
-    prompts: Sequence[Conversation],
-    *,
-    model: str | None = None,
-    max_tokens: int | None = 128,
-    temperature: float = 0.0,
-    extra: Mapping[str, Any] | None = None,
-    ignore_eos: bool = False,
-    timeout: float = TIMEOUT,
-    on_start: Callable[[], None] | None = None,
-    on_done: Callable[[Served], None] | None = None,
-) -> list[Served]:
-    """Every request of the plan in its order, answered or failed; a failure is a result, never an exception.
+@dataclass(slots=True)
+class Load:
+    """One load on a server; what was measured can be read after an interruption, too."""
 
-    Prompts are asked in their order, from the start again where there are too few; the first model that the server
-    lists is asked unless one is named. A plan's own answer lengths are cut to ``max_tokens``. ``extra`` goes into the
-    body of every request, as in ``{"vllm_xargs": {...}}``.
-    """
-    if not prompts:
-        raise ValueError("a load needs at least one prompt")
-    if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"an answer has at least 1 token, not {max_tokens}")
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"a temperature is 0 (greedy) or above, not {temperature:g}")
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"a request is given up after more than 0 seconds, not {timeout:g}")
+    url: str
+    plan: Plan
+    prompts: Sequence[Conversation]  # in their order, from the start again where there are too few
+    model: str | None = None  # None: the first that the server lists
+    max_tokens: int | None = 128  # of an answer; a trace's own lengths are cut to it; None: only with a trace
+    temperature: float = 0.0
+    extra: Mapping[str, Any] = field(default_factory=dict)  # into the body of every request, as {"vllm_xargs": {...}}
+    ignore_eos: bool = False
+    timeout: float = TIMEOUT  # seconds
+    seed: int = 0  # of Poisson arrivals
+    progress: bool = False  # vLLM's bar on stderr
+    speculation: dict[str, Any] = field(default_factory=dict)  # vLLM's figures, when it is over
+    _answers: list[tuple[int, Any]] = field(default_factory=list)  # number in the plan, vLLM's RequestFuncOutput
+    _ends: float = math.inf  # when a closed loop's time is over, on the clock
 
-    async def drive() -> list[Served]:
-        async with connect(url) as client:
-            asked = {"model": model or await find_model(client, url), "temperature": temperature}
-            body = {**({"ignore_eos": True} if ignore_eos else {}), **(extra or {})}
-            asking = partial(ask, client, timeout, **asked, extra_body=body)
-            return await _Load(plan, prompts, max_tokens, asking, on_start, on_done).play()
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise ValueError("a load needs at least one prompt")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"an answer has at least 1 token, not {self.max_tokens}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"a temperature is 0 (greedy) or above, not {self.temperature:g}")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"a request is given up after more than 0 seconds, not {self.timeout:g}")
+        self.url = base_url(self.url)
 
-    return asyncio.run(drive())
+    def run(self) -> list[Served]:
+        """Every request of the plan in its order, answered or failed; a failure is a result, never an exception."""
+        compat.check_version()
+        self.model = self.model or served_model(self.url)
+        from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
+
+        for name in ("no_proxy", "NO_PROXY"):  # straight to the server, whatever proxies the environment names
+            os.environ[name] = ",".join(filter(None, (os.environ.get(name), urlsplit(self.url).hostname)))
+        np.random.seed(self.seed)
+        ASYNC_REQUEST_FUNCS["wager"] = self._request
+        if isinstance(self.plan, Closed) and self.plan.seconds is not None:
+            self._ends = perf_counter() + self.plan.seconds
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():  # vLLM prints a summary of its own
+            warnings.simplefilter("ignore")
+            result = asyncio.run(self._benchmark())
+        self.speculation = {k.removeprefix(DRAFTS): v for k, v in result.items() if k.startswith(DRAFTS)}
+        return self.served
+
+    @property
+    def served(self) -> list[Served]:
+        """The requests that have ended, in the order of the plan."""
+        arrivals = self.plan.at if isinstance(self.plan, Trace) else None
+        began = min((a.start_time - (arrivals[i] if arrivals else 0.0) for i, a in self._answers), default=0.0)
+        return [
+            _served(i, answer, answer.start_time - began, arrivals[i] if arrivals else None)
+            for i, answer in sorted(self._answers, key=lambda pair: pair[0])
+        ]
+
+    async def _benchmark(self) -> dict[str, Any]:
+        from vllm.benchmarks.serve import TaskType, benchmark
+
+        plan = self.plan
+        result: dict[str, Any] = await benchmark(
+            task_type=TaskType.GENERATION,
+            endpoint_type="wager",
+            api_url=f"{self.url}/v1/chat/completions",
+            base_url=self.url,
+            model_id=self.model,
+            model_name=self.model,
+            tokenizer=None,
+            input_requests=self._requests(),
+            logprobs=None,
+            request_rate=plan.rate if isinstance(plan, Poisson) else math.inf,
+            burstiness=1.0,
+            disable_tqdm=not self.progress or plan.requests is None,
+            num_warmups=0,
+            profile=False,
+            selected_percentile_metrics=[],
+            selected_percentiles=[],
+            ignore_eos=self.ignore_eos,
+            goodput_config_dict={},
+            max_concurrency=plan.concurrency if isinstance(plan, Closed) else None,
+            lora_modules=None,
+            extra_headers=None,
+            extra_body={"temperature": self.temperature, **self.extra},
+            ready_check_timeout_sec=0,
+            self_timed=isinstance(plan, Trace),
+        )
+        return result
+
+    def _requests(self) -> list[Any]:
+        from vllm.benchmarks.datasets import SampleRequest
+
+        plan, mark, most = self.plan, uuid.uuid4().hex[:8], self.max_tokens or sys.maxsize
+        if isinstance(plan, Closed) and plan.requests is None:  # it ends by the clock
+            count = math.ceil(plan.concurrency * (plan.seconds or 0.0) / FASTEST)
+        else:
+            count = plan.requests or 0
+        return [
+            SampleRequest(
+                prompt="",
+                prompt_len=0,
+                expected_output_len=min(most, plan.tokens[i]) if isinstance(plan, Trace) else most,
+                request_id=f"wager-{mark}-{i}",
+                timestamp=plan.at[i] if isinstance(plan, Trace) else None,
+                chat_messages=self.prompts[i % len(self.prompts)],
+            )
+            for i in range(count)
+        ]
+
+    async def _request(self, request_func_input: Any, session: Any, pbar: Any = None) -> Any:
+        """One request by vLLM's client, called as vLLM calls it."""
+        from vllm.benchmarks.lib.endpoint_request_func import RequestFuncOutput, async_request_openai_chat_completions
+
+        began = perf_counter()
+        if began >= self._ends:
+            return RequestFuncOutput(start_time=began)  # not sent and not counted
+        try:
+            async with asyncio.timeout(self.timeout):
+                answer = await async_request_openai_chat_completions(request_func_input, session, pbar)
+            if answer.success and not answer.output_tokens:
+                answer.success, answer.error = False, UNFINISHED
+        except TimeoutError:
+            answer = RequestFuncOutput(start_time=began, error=f"no whole answer within {self.timeout:g} s")
+        if not answer.success:
+            answer.latency = perf_counter() - began
+        self._answers.append((int(request_func_input.request_id.rpartition("-")[2]), answer))
+        if not answer.success and isinstance(self.plan, Closed):
+            await asyncio.sleep(PAUSE)
+        return answer
+
+
+def _served(number: int, answer: Any, start: float, arrival: float | None) -> Served:
+    scheduled = start if arrival is None else arrival
+    late, ttft = start - scheduled, answer.ttft or None
+    if answer.success:
+        tokens = answer.prompt_len, answer.output_tokens
+        return Served(
+            number, scheduled, start, ttft and late + ttft, late + answer.latency, *tokens, None, answer.generated_text
+        )
+    lines = answer.error.strip().splitlines() or ["the server gave no reason"]  # of a traceback, its last line
+    said = lines[-1].removeprefix("aiohttp.client_exceptions.")[:300]
+    return Served(
+        number, scheduled, start, ttft and late + ttft, late + answer.latency, error=said, text=answer.generated_text
+    )
+
+
+def base_url(url: str) -> str:
+    """A server's address without /v1; refused where it is none."""
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ValueError(f"a server's URL is as in http://127.0.0.1:8000, not {url!r}")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def served_model(url: str, model: str | None = None) -> str:
-    """The model asked for, else the first that the server lists; an unreachable server is refused."""
-
-    async def find() -> str:
-        async with connect(url) as client:
-            return await find_model(client, url, model)
-
-    return asyncio.run(find())
-
-
-@dataclass(slots=True)
-class _Load:
-    """A plan being played."""
-
-    plan: Plan
-    prompts: Sequence[Conversation]
-    max_tokens: int | None
-    asking: Callable[..., Awaitable[Answer]]
-    on_start: Callable[[], None] | None
-    on_done: Callable[[Served], None] | None
-    served: list[Served] = field(default_factory=list)
-    began: float = 0.0  # the clock's
-
-    async def play(self) -> list[Served]:
-        self.began = perf_counter()
-        await (self._arrive(self.plan) if isinstance(self.plan, Open) else self._keep_up(self.plan))
-        return sorted(self.served, key=lambda request: request.number)
-
-    async def _arrive(self, plan: Open) -> None:
-        async with asyncio.TaskGroup() as flying:
-            for number, at in enumerate(plan.at):
-                await asyncio.sleep(at - self._now())
-                flying.create_task(self._request(number, plan.tokens[number] if plan.tokens else None, at))
-
-    async def _keep_up(self, plan: Closed) -> None:
-        numbers = iter(range(plan.requests)) if plan.requests is not None else count()
-        ends = math.inf if plan.seconds is None else plan.seconds
-
-        async def place() -> None:
-            while self._now() < ends and (number := next(numbers, None)) is not None:
-                if (await self._request(number, None, None)).error is not None:
-                    await asyncio.sleep(PAUSE)
-
-        async with asyncio.TaskGroup() as flying:
-            for _ in range(plan.concurrency):
-                flying.create_task(place())
-
-    async def _request(self, number: int, planned: int | None, scheduled: float | None) -> Served:
-        start = self._now()
-        longest = min((n for n in (planned, self.max_tokens) if n is not None), default=None)
-        limit = {} if longest is None else {"max_tokens": longest}
-        if self.on_start is not None:
-            self.on_start()
-        answer = await self.asking(messages=self.prompts[number % len(self.prompts)], **limit)
-        request = Served(
-            number,
-            start if scheduled is None else scheduled,
-            start,
-            None if answer.first is None else answer.first - self.began,
-            answer.end - self.began,
-            answer.prompt_tokens,
-            answer.output_tokens,
-            answer.error,
-            "".join(answer.text),
-        )
-        self.served.append(request)
-        if self.on_done is not None:
-            self.on_done(request)
-        return request
-
-    def _now(self) -> float:
-        return perf_counter() - self.began
+    """The model named, else the first that the server lists; a server that does not answer is refused."""
+    key = os.environ.get("OPENAI_API_KEY") or "none"
+    request = urllib.request.Request(f"{base_url(url)}/v1/models", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as reply:
+            listed = [str(one["id"]) for one in json.load(reply)["data"]]
+    except (urllib.error.HTTPError, ValueError, LookupError, TypeError) as error:
+        if model is not None:  # it is there; not every server lists its models
+            return model
+        raise ValueError(f"{url} does not list its models ({error}); name one with --model") from None
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error
+        raise ValueError(f"no server answers at {url}: {getattr(reason, 'strerror', None) or reason}") from None
+    if model is None and not listed:
+        raise ValueError(f"{url} lists no model; name one with --model")
+    return model or listed[0]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context
+from wager.policies import Policy
 
 STEPS = 300
 DECAY = 1e-3  # of the classifier's weights
@@ -44,13 +45,11 @@ class Classifier:
         return torch.cat((scaled, torch.ones_like(scaled[:, :1])), 1)
 
 
-class Routed:
-    """A policy that plays one arm for a whole text; whoever starts the text sets it."""
-
-    uses: frozenset[str] = frozenset()
+class Routed(Policy):
+    """Plays one arm for a whole text; whoever starts the text sets it."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
-        self.arms = [arm for arm in arms if arm != OFF]
+        super().__init__([arm for arm in arms if arm != OFF])
         self.arm = self.arms[0]
 
     def take(self, domain: str) -> None:
@@ -59,6 +58,3 @@ class Routed:
 
     def choose(self, context: Context) -> Arm:
         return self.arm
-
-    def observe(self, round: Round) -> None:
-        pass

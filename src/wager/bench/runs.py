@@ -1,73 +1,99 @@
-"""A benchmark run as files: every answer is kept as soon as it is there, and a run that was killed goes on.
-
-``run.json`` (format wager-run) holds how the run was made and, once it is over, every answer and what follows from
-them. While it goes on, answers are appended to ``answers.jsonl``, one a line, and what policies have learned lies in
-``state/``. See docs/bench.md.
-"""
+"""A run of methods over prompts: interleaved, every answer kept at once, and resumed after a kill."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from wager.bench.answers import Answer
-from wager.core import Arm, Round, kept
+from wager.bench.run_folder import RunFolder
+from wager.bench.summary import differences, summarize
+from wager.core import Arm, Round, Signal
 
-FORMAT, VERSION = "wager-run", 1
-RUN, ANSWERS, STATE, LOCK = "run.json", "answers.jsonl", "state", ".lock"
-# What two parts of one run must have in common, as it is called on the command line or in words.
-SETTINGS = {
-    "suite": "--suite",
-    "model": "--model",
-    "weights": "the model's weights",
-    "device": "the device",
-    "dtype": "--dtype",
-    "seed": "--seed",
-    "max_tokens": "--max-tokens",
-    "longest_prompt": "--longest-prompt",
-    "methods": "--methods",
-    "arms": "the arms",
-    "prompts": "the prompts",
-    "machine": "the machine",
-    "versions": "the versions",
-}
+if TYPE_CHECKING:
+    import torch
+
+    from wager.bench.methods import Method, TextGenerator
+    from wager.bench.workloads import Prompt
+
+SHOWN = 12  # answers of a run whose tokens are kept one by one, for the report
 Key = tuple[str, str]  # a prompt's id, a method's name
 
 
-class Run:
-    """One folder with one run; as a context manager it keeps others out."""
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt with its tokens and an id of its own."""
 
-    def __init__(self, folder: Path, head: Mapping[str, Any], *, afresh: bool = False) -> None:
-        """``head`` holds the run's settings, and how it came about; a run that is there must have the same settings."""
-        self.folder, self.head = folder, dict(head)
+    id: str
+    prompt: Prompt
+    ids: torch.Tensor  # (1, length)
+
+    def json(self) -> dict[str, Any]:
+        """As in the run's file: what tells another text from this one, and nothing of the text."""
+        digest = sha256(str(self.ids[0].tolist()).encode()).hexdigest()[:12]
+        return {"id": self.id, "task": self.prompt.task, "tokens": self.ids.shape[1], "digest": digest}
+
+
+def tokenize(prompts: Sequence[Prompt], tokenizer: Any, longest: int, device: Any) -> list[TokenizedPrompt]:
+    """The prompts with their tokens, each numbered within its task."""
+    counts: dict[str, int] = {}
+    found = []
+    for prompt in prompts:
+        number = counts.setdefault(prompt.task, 0)
+        counts[prompt.task] += 1
+        found.append(TokenizedPrompt(f"{prompt.task}-{number}", prompt, prompt.ids(tokenizer, longest, device)))
+    return found
+
+
+def interleaved(
+    generators: Sequence[TextGenerator], prompts: Iterable[TokenizedPrompt], *, seed: int = 0
+) -> Iterator[tuple[TokenizedPrompt, TextGenerator]]:
+    """Every prompt with every generator, in an order drawn anew for each prompt."""
+    order = random.Random(seed)
+    for prompt in prompts:
+        for generator in order.sample(list(generators), len(generators)):
+            yield prompt, generator
+
+
+class Run:
+    """Methods over prompts, and their answers.
+
+    With a folder every answer is kept there and a run that was stopped is resumed; without one it is in memory only.
+    As a context manager it keeps other processes out of the folder.
+    """
+
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        prompts: Sequence[TokenizedPrompt],
+        arms: Sequence[str],
+        folder: Path | None = None,
+        *,
+        afresh: bool = False,
+        **settings: Any,
+    ) -> None:
+        """``arms`` are all that a round can play. A run that is in the folder must have the same settings."""
+        self.prompts = prompts
+        told = {"methods": [method.json() for method in methods], "prompts": [prompt.json() for prompt in prompts]}
+        self.head: dict[str, Any] = {"seed": 0, **settings, **told, "arms": list(arms)}
         self.answers: dict[Key, Answer] = {}  # in the order they were given
         self.pieces: dict[Key, list[Any]] = {}
         self.complete = False
-        self._arms = [Arm.parse(arm) for arm in head["arms"]]
-        self._names = [method["name"] for method in head["methods"]]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ValueError(f"{folder} is not a folder; give --out a folder for the results") from None
-        self._lock = FileLock(folder / LOCK)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(f"another run is writing to {folder}; wait for it, or give another --out") from None
-        try:
-            if afresh:
-                self._clear()
-            self._open()
-        except BaseException:
-            self.close()
-            raise
+        self._arms = [Arm.parse(arm) for arm in arms]
+        self._names = [method.name for method in methods]
+        self._policies = [method.name for method in methods if method.kind == "policy"]
+        self.folder = None if folder is None else RunFolder(folder, self.head, afresh=afresh)
+        if self.folder is not None:
+            try:
+                self._resume(self.folder)
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> Run:
         return self
@@ -77,62 +103,99 @@ class Run:
 
     def close(self) -> None:
         """Let others use the folder."""
-        self._lock.release()
+        if self.folder is not None:
+            self.folder.close()
 
-    # -- reading what is there
-
-    def _clear(self) -> None:
-        for name in (RUN, ANSWERS):
-            (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / STATE, ignore_errors=True)
-
-    def _open(self) -> None:
-        path = self.folder / RUN
-        if not path.exists():
-            if (self.folder / ANSWERS).exists():
-                raise ValueError(f"{self.folder} holds answers but no {RUN}; give another --out, or --afresh")
+    def _resume(self, folder: RunFolder) -> None:
+        if folder.there is None:
             self.save()
             return
-        there = read(path)
-        self._check(there)
-        self.head |= {key: there[key] for key in ("command", "date") if key in there}
-        self.complete = bool(there["complete"])
-        self._read_answers()
+        self.head |= {key: folder.there[key] for key in ("command", "date") if key in folder.there}
+        self.complete = bool(folder.there["complete"])
+        prompts = {prompt.id for prompt in self.prompts}
 
-    def _check(self, there: Mapping[str, Any]) -> None:
-        """Refuse a run with other settings, naming the first that differs."""
-        for key, name in SETTINGS.items():
-            theirs, ours = there.get(key), json.loads(json.dumps(self.head.get(key)))
-            if theirs == ours:
+        def take(record: Mapping[str, Any]) -> None:
+            key = record["prompt"], record["method"]
+            if key[0] not in prompts or key[1] not in self._names:
+                raise ValueError
+            self._take(key, record)
+
+        folder.read_answers(take)
+
+    # -- running
+
+    def play(
+        self,
+        generators: Sequence[TextGenerator],
+        *,
+        tokenizer: Any = None,
+        warming: Callable[[str], None] = lambda name: None,
+    ) -> Iterator[tuple[TokenizedPrompt, str]]:
+        """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer.
+
+        ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
+        answers are kept one by one.
+        """
+        tokens = self.head["max_tokens"]
+        shown = self._shown() if tokenizer is not None else set()
+        for generator in generators:
+            warming(generator.name)
+            generator.warm_up(self.prompts[0].ids.device, tokens)
+            if generator.decoder is not None:
+                self._restore(generator)
+        for prompt, generator in interleaved(generators, self.prompts, seed=self.head["seed"]):
+            key = prompt.id, generator.name
+            if key in self.answers:
                 continue
-            what = f"{name}: {_short(key, theirs)} there, {_short(key, ours)} here"
-            if key in ("prompts", "arms", "weights"):
-                what = f"{name}: they are not the same"
-            raise ValueError(
-                f"{self.folder} holds a run with other settings ({what}); give another --out, or --afresh to overwrite"
-            )
+            answer = generator.run(prompt.ids, tokens)
+            learned = self.folder is not None and generator.decoder is not None and generator.name in self._policies
+            state = generator.decoder.policy.state_dict() if learned else None  # type: ignore[union-attr]
+            pieces = generator.latest.pieces(tokenizer) if generator.latest is not None and key in shown else None
+            self.add(key, answer, pieces=pieces, state=state)
+            yield prompt, generator.name
 
-    def _read_answers(self) -> None:
-        """Take up all answers; a last line that was not finished is cut off."""
-        path = self.folder / ANSWERS
-        if not path.exists():
+    def _shown(self) -> set[Key]:
+        """Whose tokens are kept: the first policy's answer to one prompt of each task, then the next policy's."""
+        first = {prompt.prompt.task: prompt.id for prompt in reversed(self.prompts)}
+        return set([(at, name) for name in self._policies for at in reversed(first.values())][:SHOWN])
+
+    def _restore(self, generator: TextGenerator) -> None:
+        """Bring a generator to where it was: load its policy's state, let its drafters read its earlier texts."""
+        decoder = generator.decoder
+        assert decoder is not None
+        asked = {prompt.id: prompt.ids[0].tolist() for prompt in self.prompts}
+        for (at, name), answer in self.answers.items():
+            if name == generator.name:
+                if Signal.PROMPT in decoder.policy.needs:
+                    decoder.prompts.features(asked[at], 1.0)
+                for drafter in decoder.drafters.values():
+                    drafter.begin(asked[at])
+                    drafter.extend(answer.tokens)
+                    drafter.end()
+        count = self.given(generator.name)
+        if self.folder is not None and generator.name in self._policies and count:
+            decoder.policy.load_state_dict(self.folder.state(generator.name, count))
+
+    # -- answers
+
+    def add(
+        self, key: Key, answer: Answer, *, pieces: list[Any] | None = None, state: dict[str, Any] | None = None
+    ) -> None:
+        """Keep an answer; ``state`` is what its policy knows now."""
+        if self.folder is None:
+            self.answers[key] = answer
             return
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        prompts = {prompt["id"] for prompt in self.head["prompts"]}
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                record = json.loads(line)
-                key = record["prompt"], record["method"]
-                if key[0] not in prompts or key[1] not in self._names:
-                    raise ValueError
-                self._take(key, record)
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise ValueError(
-                    f"{path}, line {number}: not an answer of this run; --afresh measures everything anew"
-                ) from None
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
+        record = {**self._json(key, answer), "ids": answer.tokens}
+        if pieces is not None:
+            record["pieces"] = pieces
+        if state is not None:  # before the answer: whichever answers are there, the state after them is there, too
+            self.folder.keep_state(key[1], self.given(key[1]) + 1, state)
+        self.folder.append(record)
+        self._take(key, record)
+
+    def given(self, method: str) -> int:
+        """How many answers of a method there are."""
+        return sum(name == method for _, name in self.answers)
 
     def _take(self, key: Key, record: Mapping[str, Any]) -> None:
         if key in self.answers:  # it counts once
@@ -153,68 +216,27 @@ class Run:
         if record.get("pieces") is not None:
             self.pieces[key] = record["pieces"]
 
-    # -- going on
-
-    def add(
-        self, key: Key, answer: Answer, *, pieces: list[Any] | None = None, state: dict[str, Any] | None = None
-    ) -> None:
-        """Keep an answer, on the disk before this returns; ``state`` is what its policy knows now."""
-        record = {**self._json(key, answer), "ids": answer.tokens}
-        if pieces is not None:
-            record["pieces"] = pieces
-        if state is not None:  # before the answer: whichever answers are there, the state after them is there, too
-            self._keep_state(key[1], self.given(key[1]) + 1, state)
-        with (self.folder / ANSWERS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._take(key, record)
-
-    def given(self, method: str) -> int:
-        """How many answers of a method there are."""
-        return sum(name == method for _, name in self.answers)
-
-    def state(self, method: str) -> dict[str, Any]:
-        """What the method's policy knew after the last answer."""
-        path = self._state_path(method, self.given(method))
-        try:
-            return kept.read(path)
-        except (OSError, ValueError):
-            raise ValueError(
-                f"what {method} had learned cannot be read from {path}; --afresh measures everything anew"
-            ) from None
-
-    def _keep_state(self, method: str, count: int, state: dict[str, Any]) -> None:
-        path = self._state_path(method, count)
-        path.parent.mkdir(exist_ok=True)
-        kept.write(path, state)
-        # The one before stays: the last line of the answers may be cut off.
-        self._state_path(method, count - 2).unlink(missing_ok=True)
-
-    def _state_path(self, method: str, count: int) -> Path:
-        return self.folder / STATE / f"{self._names.index(method)}-{count}.json"
-
-    # -- the file for others
+    def summary(self, model: Any = None) -> dict[str, Any]:
+        """The figures of all answers so far; with a ``model``, whose texts are greedy, also where texts differ."""
+        found = summarize(self.head["methods"], self.head["prompts"], self.answers, seed=self.head["seed"])
+        if model is not None:
+            found["differences"] = differences(self.answers, self.prompts, self._names[0], self._names[1:], model)
+        return found
 
     def save(
         self, summary: Mapping[str, Any] | None = None, verdict: Sequence[str] = (), *, complete: bool = False
     ) -> Path:
         """Write ``run.json`` with all answers so far; a complete run needs no state any more."""
-        path = self.folder / RUN
+        assert self.folder is not None
+        self.complete = complete
         content = {
-            "format": FORMAT,
-            "version": VERSION,
             **self.head,
             "complete": complete,
             "answers": [self._told(key) for key in self.answers],
             "summary": dict(summary or {}),
             "verdict": list(verdict),
         }
-        kept.write_text(path, json.dumps(content, allow_nan=False))
-        self.complete = complete
-        if complete:
-            shutil.rmtree(self.folder / STATE, ignore_errors=True)
-        return path
+        return self.folder.write(content)
 
     def _told(self, key: Key) -> dict[str, Any]:
         told = self._json(key, self.answers[key])
@@ -240,26 +262,3 @@ class Run:
         drafting, verifying = played.draft_seconds + played.lag_seconds, played.verify_seconds
         counts = (played.drafted, played.accepted, played.emitted)
         return [self._arms.index(played.arm), *counts, round(drafting, 6), round(verifying, 6)]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A run's file; ValueError with one sentence where it is none that this version reads."""
-    try:
-        content = kept.read(path)
-    except UnicodeDecodeError:
-        content = {}
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); measure anew with --afresh") from None
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a run of wager bench, which is a JSON object of format {FORMAT}")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{path} has version {content.get('version')} of {FORMAT}; this wager reads {VERSION}")
-    return content
-
-
-def _short(key: str, value: Any) -> str:
-    if key == "methods" and isinstance(value, Iterable):
-        return ", ".join(str(method.get("name")) for method in value)
-    if isinstance(value, Mapping):
-        return " ".join(f"{name} {held}" for name, held in value.items())
-    return str(value)

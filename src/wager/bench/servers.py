@@ -1,4 +1,4 @@
-"""Real servers, started as a user would start them, and put to sleep while another one is measured."""
+"""Real servers, started as a user would start them, and suspended while another one is measured."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Server:
         self.stop()
         raise ValueError(f"the server did not start within {seconds:g} s: {' '.join(self.command)}\n{tail}")
 
-    def sleep(self) -> None:
-        """Stop all its processes where they stand: even an idle engine looks for work now and then."""
+    def suspend(self) -> None:
+        """Stop all its processes: even an idle engine polls for work."""
         self._signal(signal.SIGSTOP)
 
-    def wake(self) -> None:
-        """Let them go on."""
+    def resume(self) -> None:
+        """Let them run again."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -83,7 +83,7 @@ class Server:
         """End it as an operator would, by force if it takes too long."""
         if self._process is None:
             return
-        self.wake()
+        self.resume()
         self._process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)

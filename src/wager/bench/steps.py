@@ -16,7 +16,7 @@ import numpy as np
 from wager.core import Hint
 from wager.drafters import Draft, Drafter, registry
 from wager.vllm.metrics import Meter
-from wager.vllm.proposer import Batch
+from wager.vllm.proposer import BatchProposer
 from wager.vllm.settings import PROPOSER, SCHEDULER, Settings
 
 CONTEXT = 2048  # tokens a request may have
@@ -40,7 +40,7 @@ class StepCost:
 
 def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
     """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module."""
-    from wager.vllm.scheduler import _Adapting
+    from wager.vllm.scheduler import _Adaptive
 
     settings = Settings(("ngram",), 5, policy, log_seconds=0.0)
 
@@ -55,7 +55,7 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
             return {}
 
-    class Timed(_Adapting, Nothing): ...
+    class Timed(_Adaptive, Nothing): ...
 
     config = SimpleNamespace(
         additional_config=settings.additional_config(),
@@ -91,7 +91,7 @@ def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Step
     settings = Settings(("suffix", "prompt-lookup"), 5, policy, log_seconds=0.0)
     drafters = [_Ready(name, settings.max_length, seed) for name in settings.names]
     meter = _Listening(PROPOSER, policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
-    engine = Batch(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
+    engine = BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
     rng = np.random.default_rng(seed)
     texts = rng.integers(0, 50_000, (batch, CONTEXT), np.int32)
     ends = rng.integers(300, 900, batch)
@@ -116,7 +116,7 @@ def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tup
     settings = Settings(("suffix", "prompt-lookup"), 5, log_seconds=0.0)
     drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
     meter = Meter(PROPOSER, settings.policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
-    engine = Batch(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
+    engine = BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
     rng = random.Random(seed)
     phrases = [[rng.randrange(50_000) for _ in range(6)] for _ in range(3000)]
     texts, ends = np.zeros((batch, CONTEXT), np.int32), np.zeros(batch, np.int64)

@@ -1,91 +1,127 @@
-"""What a run's answers come to: every number that its table and its verdict hold."""
+"""What a run's answers come to: speed-ups, tokens a round, regret, arms, and whether the texts are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import statistics
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from wager.bench.answers import Answer, mat, ratio, ratio_interval, regret, regret_interval, tokens_per_second
+from wager.core import Round
+
+if TYPE_CHECKING:
+    from wager.bench.runs import TokenizedPrompt
 
 EVERY = "all"  # stands for all tasks together
 FIXED = ("off", "arm")  # kinds of methods that play one arm throughout
+PARTS = 10  # of a method's rounds, over which arms are counted
+OF_A_TASK = ("speedup", "steady", "mat", "arms", "arms_over_rounds")  # what by_method tells of a single task
+Answers = Mapping[tuple[str, str], Answer]  # by the prompt's id and the method's name
 
 
 def summarize(
-    methods: Sequence[Mapping[str, str]],
-    prompts: Sequence[Mapping[str, Any]],
-    answers: Mapping[tuple[str, str], Answer],
-    *,
-    seed: int = 0,
+    methods: Sequence[Mapping[str, str]], prompts: Sequence[Mapping[str, Any]], answers: Answers, *, seed: int = 0
 ) -> dict[str, Any]:
-    """Speed-up over the first method, MAT, tokens a second and regret of every method, for all and for each task.
+    """Every method's figures against the first method's, for all prompts and for each task.
 
     Only prompts that every method has answered count. Regret is in seconds, against the fixed arm (``off`` is one) that
-    was the fastest over the same prompts; intervals are by bootstrap over prompts, seeded.
+    was the fastest over the same prompts; intervals are by bootstrap over prompts, seeded; quartiles are of single
+    prompts' speed-ups. ``steady`` is the speed-up over ``off`` with stalls taken out.
     """
     names = [method["name"] for method in methods]
     whole = [prompt for prompt in prompts if all((prompt["id"], name) in answers for name in names)]
     tasks: dict[str, list[str]] = {}
     for prompt in whole:
         tasks.setdefault(prompt["task"], []).append(prompt["id"])
-    parts = [(EVERY, [prompt["id"] for prompt in whole]), *tasks.items()]  # a task of the user's may be called so too
+    every = [prompt["id"] for prompt in whole]
+    times = RoundTimes({name: [answers[at, name] for at in every] for name in names})
+    undrafted = [m["name"] for m in methods if m["name"] == names[0] or m["kind"] == "off"]
     return {
         "base": names[0],
         "prompts": len(whole),
         "tasks": [
-            _task(task, ids, methods, {name: [answers[at, name] for at in ids] for name in names}, seed)
-            for task, ids in parts
+            _task(task, methods, {name: [answers[at, name] for at in ids] for name in names}, times, seed)
+            for task, ids in [(EVERY, every), *tasks.items()]  # a task of the user's may be called so too
             if ids
         ],
-        "unsteady": max(
-            _unsteady([answers[prompt["id"], method["name"]] for prompt in whole])
-            for method in methods
-            if method["name"] == names[0] or method["kind"] == "off"
-        ),
+        "unsteady": max(_unsteady([answers[at, name] for at in every]) for name in undrafted),
     }
 
 
+def by_method(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A summary's rows by method: the figures of all prompts, and in ``tasks`` some of each task."""
+    if not summary["tasks"]:
+        return []
+    every, *tasks = summary["tasks"]
+    return [
+        {**row, "tasks": {task["task"]: {key: task["methods"][i][key] for key in OF_A_TASK} for task in tasks}}
+        for i, row in enumerate(every["methods"])
+    ]
+
+
 def _task(
-    task: str,
-    ids: Sequence[str],
-    methods: Sequence[Mapping[str, str]],
-    by: Mapping[str, Sequence[Answer]],
-    seed: int,
+    task: str, methods: Sequence[Mapping[str, str]], by: Mapping[str, list[Answer]], times: RoundTimes, seed: int
 ) -> dict[str, Any]:
     plain = by[methods[0]["name"]]
     fixed = [method["name"] for method in methods if method["kind"] in FIXED]
     best = max(fixed, key=lambda name: tokens_per_second(by[name]), default=None)
-    off = next((by[method["name"]] for method in methods if method["kind"] == "off"), None)
+    off = next((method["name"] for method in methods if method["kind"] == "off"), None)
     rows = []
     for method in methods:
-        ours = by[method["name"]]
-        row: dict[str, Any] = {
-            "method": method["name"],
-            "kind": method["kind"],
-            "prompts": len(ours),
-            "speedup": ratio(ours, plain),
-            "interval": _rounded(ratio_interval(ours, plain, seed=seed)) if ours is not plain else None,
-            "mat": mat(ours),
-            "tokens_per_second": tokens_per_second(ours),
-            "tokens": sum(len(a.tokens) for a in ours),
-            "seconds": sum(a.seconds for a in ours),
-            "regret_seconds": None,
-            "regret_interval": None,
-            "over_off": None,  # speed-up over wager's own plain decoding: what drafts bring
-            "over_off_interval": None,
-        }
-        if off is not None and method["kind"] in ("arm", "policy"):
-            row["over_off"] = ratio(ours, off)
-            row["over_off_interval"] = _rounded(ratio_interval(ours, off, seed=seed))
-        if best is not None and method["kind"] in (*FIXED, "policy"):
+        name, kind = method["name"], method["kind"]
+        ours = by[name]
+        row: dict[str, Any] = {"method": name, "kind": kind, **_figures(ours, plain, seed)}
+        row |= {"regret_seconds": None, "regret_interval": None, "over_off": None, "over_off_interval": None}
+        if off is not None and kind in ("arm", "policy"):  # over wager's own plain decoding: what drafts bring
+            row["over_off"] = ratio(ours, by[off])
+            row["over_off_interval"] = _rounded(ratio_interval(ours, by[off], seed=seed))
+        if best is not None and kind in (*FIXED, "policy"):
             row["regret_seconds"] = regret(ours, by[best])
             row["regret_interval"] = _rounded(regret_interval(ours, by[best], seed=seed, among=len(fixed)))
+        row["steady"] = times.over(name, ours, off, by[off]) if off is not None else None
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
-    return {"task": task, "prompts": len(ids), "best_arm": best, "methods": rows}
+    return {"task": task, "prompts": len(plain), "best_arm": best, "methods": rows}
+
+
+def _figures(ours: Sequence[Answer], plain: Sequence[Answer], seed: int) -> dict[str, Any]:
+    """What follows from a method's answers and the first method's."""
+    single = [ratio([a], [b]) for a, b in zip(ours, plain, strict=True)]
+    low, middle, high = statistics.quantiles(single, n=4, method="inclusive") if len(single) > 1 else single * 3
+    rounds = [r for a in ours for r in a.rounds]
+    return {
+        "prompts": len(ours),
+        "speedup": ratio(ours, plain),
+        "interval": _rounded(ratio_interval(ours, plain, seed=seed)) if ours is not plain else None,
+        "median_speedup": middle,
+        "quartiles": [round(low, 4), round(high, 4)],
+        "mat": mat(ours),
+        "tokens_per_second": tokens_per_second(ours),
+        "tokens": sum(len(a.tokens) for a in ours),
+        "seconds": sum(a.seconds for a in ours),
+        "different_texts": sum(a.tokens != b.tokens for a, b in zip(ours, plain, strict=True)),
+        "arms": _shares(rounds),
+        "arms_over_rounds": _over_rounds(rounds),
+    }
 
 
 def _rounded(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else [round(end, 4) for end in interval]
+
+
+def _shares(rounds: Sequence[Round]) -> dict[str, float]:
+    """The share of rounds each arm was played in, the most frequent first."""
+    counts = Counter(str(r.arm) for r in rounds)
+    return {arm: round(count / counts.total(), 4) for arm, count in counts.most_common()}
+
+
+def _over_rounds(rounds: Sequence[Round]) -> list[dict[str, float]]:
+    """The shares in each tenth of the rounds, first to last; empty where there are too few or one arm has them all."""
+    if len(rounds) < PARTS or len({r.arm for r in rounds}) == 1:
+        return []
+    edges = [len(rounds) * part // PARTS for part in range(PARTS + 1)]
+    return [_shares(rounds[first:last]) for first, last in pairwise(edges)]
 
 
 def _unsteady(plain: Sequence[Answer]) -> float:
@@ -99,3 +135,58 @@ def _unsteady(plain: Sequence[Answer]) -> float:
         if len(a.tokens) > 1 and a.seconds > a.prefill_seconds
     ]
     return round(max(paces) / min(paces), 2) if paces else 1.0
+
+
+class RoundTimes:
+    """Median seconds of a run's rounds: on a shared machine one stall outweighs every difference between two methods.
+
+    A round counts as the median of all rounds of the run that verified as many tokens, its drafting as the method's own
+    median for as many tokens, and so does the rest. Which rounds a method played stays as it was.
+    """
+
+    def __init__(self, by: Mapping[str, Sequence[Answer]]) -> None:
+        rounds = [(name, r) for name, answers in by.items() for a in answers for r in a.rounds]
+        self.verifying = _medians((r.drafted, r.verify_seconds) for _, r in rounds)
+        self.drafting = _medians(((n, r.arm.drafter, r.drafted), r.draft_seconds + r.lag_seconds) for n, r in rounds)
+        self.own = _medians((n, a.own / len(a.rounds)) for n, answers in by.items() for a in answers if a.rounds)
+
+    def speed(self, name: str, answers: Sequence[Answer]) -> float | None:
+        """Tokens a second of a method's rounds; None where it has none."""
+        rounds = [r for a in answers for r in a.rounds]
+        seconds = sum(
+            self.verifying[r.drafted] + self.drafting[name, r.arm.drafter, r.drafted] + self.own[name] for r in rounds
+        )
+        return sum(r.emitted for r in rounds) / seconds if seconds else None
+
+    def over(self, name: str, ours: Sequence[Answer], off: str, theirs: Sequence[Answer]) -> float | None:
+        """The speed-up over ``off``, stalls taken out."""
+        speed, plain = self.speed(name, ours), self.speed(off, theirs)
+        return speed / plain if speed is not None and plain is not None else None
+
+
+def _medians(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    found: dict[Hashable, list[float]] = {}
+    for key, seconds in pairs:
+        found.setdefault(key, []).append(seconds)
+    return {key: statistics.median(seconds) for key, seconds in found.items()}
+
+
+def differences(
+    answers: Answers, prompts: Sequence[TokenizedPrompt], base: str, others: Sequence[str], model: Any = None
+) -> dict[str, Any]:
+    """How many texts of other methods are not those of ``base``; only prompts that all have answered count.
+
+    With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
+    ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
+    """
+    whole = [prompt for prompt in prompts if all((prompt.id, name) in answers for name in (base, *others))]
+    pairs = [(p, answers[p.id, name].tokens, answers[p.id, base].tokens) for name in others for p in whole]
+    found = {"answers": len(pairs), "texts": sum(ours != theirs for _, ours, theirs in pairs)}
+    if model is None:
+        return found
+    from wager.decoding.identity import difference
+
+    told = [difference(model, p.ids[0].tolist(), ours, theirs) for p, ours, theirs in pairs if ours != theirs]
+    gaps = [each.gap for each in told if each is not None and each.gap is not None]
+    unexplained = sum(each is not None and not each.tie for each in told)
+    return {**found, "unexplained": unexplained, "largest_gap": round(max(gaps, default=0.0), 6)}

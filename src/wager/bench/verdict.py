@@ -8,18 +8,18 @@ from typing import Any
 
 from wager.core import Arm
 
-FASTER, SLOWER, EVEN, UNTOLD = "faster", "slower", "no clear difference", "too few prompts"
-ENOUGH = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
-UNSTEADY = 1.6  # decoding of two prompts without drafts may differ by this factor before the machine is said to be busy
-WILD = 3.0  # and by this one before nothing is concluded
-WORTH = 1.2  # a speed-up that is not ruled out as long as an interval reaches above it
+FASTER, SLOWER, EVEN, TOO_FEW = "faster", "slower", "no clear difference", "too few prompts"
+FEWEST_PROMPTS = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
+NOISY = 1.6  # decoding of two prompts without drafts may differ by this factor before the machine is said to be busy
+TOO_NOISY = 3.0  # and by this one before nothing is concluded
+POSSIBLE_GAIN = 1.2  # a speed-up that is not ruled out as long as an interval reaches above it
 Row = Mapping[str, Any]
 
 
 def standing(row: Row, interval: str = "interval") -> str:
     """Whether a method is faster than the first, slower, or neither beyond doubt; or than ``off`` by its interval."""
-    if row[interval] is None or row["prompts"] < ENOUGH:
-        return UNTOLD
+    if row[interval] is None or row["prompts"] < FEWEST_PROMPTS:
+        return TOO_FEW
     low, high = row[interval]
     return FASTER if low > 1 else SLOWER if high < 1 else EVEN
 
@@ -27,7 +27,7 @@ def standing(row: Row, interval: str = "interval") -> str:
 def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     """The verdict: sentence after sentence, the most important first.
 
-    ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name to be asked for.
+    ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name.
     """
     if not summary["prompts"]:
         return ["No prompt has been answered by every method yet, so there is nothing to compare."]
@@ -35,8 +35,8 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours = headline(every["methods"])
     texts = _texts(summary.get("differences"))
-    if summary["unsteady"] > WILD:
-        measured = f"What was measured, for what it is worth: `{ours['method']}` {ours['speedup']:.2f}x"
+    if summary["unsteady"] > TOO_NOISY:
+        measured = f"Measured nevertheless: `{ours['method']}` {ours['speedup']:.2f}x"
         return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", texts))]
     said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs), _drafts(rows, ours)]
     said += (_tasks(summary, ours), _peers(every["methods"]), texts, _busy(summary))
@@ -56,8 +56,8 @@ def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours, best = headline(every["methods"]), every["best_arm"]
     arms = [row for row in every["methods"] if row["kind"] in ("arm", "policy", "off")]
-    if every["prompts"] < ENOUGH:
-        return f"So few prompts tell too little; measure at least {ENOUGH}."
+    if every["prompts"] < FEWEST_PROMPTS:
+        return f"So few prompts tell too little; measure at least {FEWEST_PROMPTS}."
     lost = ours["regret_interval"][0] > 0 if ours["regret_interval"] else False
     if best is not None and best != ours["method"] and lost and standing(rows[best]) == FASTER:
         return (
@@ -70,7 +70,7 @@ def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
     faster = [row for row in arms if standing(row) == FASTER]
     if not faster:
         most = max((row["interval"][1] for row in arms if row["kind"] != "off"), default=0.0)
-        if most > WORTH:
+        if most > POSSIBLE_GAIN:
             return (
                 f"Speculating shows no gain here, but one of up to {most:.2f}x is not ruled out: measure more prompts "
                 "on a quiet machine, and until then decode plainly."
@@ -82,7 +82,7 @@ def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
 
 def _stands(row: Row) -> str:
     name, times = f"`{row['method']}`", f"{row['speedup']:.2f}x"
-    if standing(row) == UNTOLD:
+    if standing(row) == TOO_FEW:
         count = "one prompt" if row["prompts"] == 1 else f"{row['prompts']} prompts"
         return f"{name} ran at {times} the speed of plain decoding on the {count} measured"
     span = f"95 % interval {row['interval'][0]:.2f}x to {row['interval'][1]:.2f}x"
@@ -158,11 +158,11 @@ def _texts(differences: Mapping[str, Any] | None) -> str:
     """Whether the texts were plain decoding's."""
     if differences is None:
         return ""
-    many, parted = differences["answers"], differences["texts"]
-    if not parted:
+    many, differ = differences["answers"], differences["texts"]
+    if not differ:
         return f"All {many} texts are plain decoding's own, token for token."
     if not differences["unexplained"]:
-        return f"{parted} of {many} texts part from plain decoding's, each where two logits tie within float error."
+        return f"{differ} of {many} texts differ from plain decoding's, each where two logits tie within float error."
     return (
         f"{differences['unexplained']} of {many} texts differ from plain decoding's, and no tie of two logits explains "
         "it: this is a bug, please report it."
@@ -170,10 +170,10 @@ def _texts(differences: Mapping[str, Any] | None) -> str:
 
 
 def _busy(summary: Mapping[str, Any]) -> str:
-    if summary["unsteady"] <= UNSTEADY:
+    if summary["unsteady"] <= NOISY:
         return ""
     then = "trust the intervals more than the figures"
-    if summary["unsteady"] > WILD:
+    if summary["unsteady"] > TOO_NOISY:
         then = "nothing can be said; measure again when it is quiet"
     return (
         f"Decoding without drafts was {summary['unsteady']:.1f} times as fast on one prompt as on another: something "

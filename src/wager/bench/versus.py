@@ -1,17 +1,17 @@
-"""Policies against each other on real servers: the same requests for each, turn by turn, in one run."""
+"""Methods compared on real servers: the same requests for each, one server at work at a time."""
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 from wager.bench.arrivals import Closed, Conversation, Plan
-from wager.bench.load import Summary, run, summarise
+from wager.bench.load import Load, Spread, Summary, summarise
 from wager.bench.servers import Server
 
 PLAIN, TABLE = "no speculation", "vLLM's table"
@@ -29,7 +29,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Turn:
+class Measurement:
     """One method under one load, once."""
 
     method: str
@@ -44,115 +44,97 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Contest:
-    """Servers that take turns: all asleep but the one that is measured."""
+class Comparison:
+    """The servers of the methods; all are suspended but the one that is measured."""
 
     servers: dict[str, Server]  # method -> its server; several methods may share one
     control: dict[str, tuple[Path, str]]  # method -> file that names the policy, and the policy
 
-    def turn(self, method: str, point: Point, repeat: int) -> Turn:
-        """Play one load with one method."""
+    def measure(self, method: str, point: Point, repeat: int) -> Measurement:
+        """One method under one load."""
         server = self.servers[method]
         if method in self.control:
             path, policy = self.control[method]
             path.write_text(policy)
-        server.wake()
+        server.resume()
         try:
             sleep(SETTLE)
-            served = run(server.url, point.plan, point.prompts, max_tokens=point.max_tokens)
+            load = Load(server.url, point.plan, point.prompts, max_tokens=point.max_tokens)
+            served = load.run()
         finally:
-            server.sleep()
-        return Turn(method, point.name, repeat, summarise(served), [one.text for one in served])
+            server.suspend()
+        return Measurement(method, point.name, repeat, summarise(served, load.speculation), [r.text for r in served])
 
-    def play(
-        self,
-        methods: Sequence[str],
-        points: Sequence[Point],
-        repeats: Sequence[int],
-        *,
-        seed: int = 0,
-    ) -> Iterator[Turn]:
-        """Every method under every load, in an order drawn anew for each load and repetition."""
-        for repeat in repeats:
-            for point in points:
-                order = list(methods)
-                random.Random(f"{seed} {repeat} {point.name}").shuffle(order)
-                for method in order:
-                    yield self.turn(method, point, repeat)
+    def run(
+        self, methods: Sequence[str], points: Sequence[Point], repeat: int, *, seed: int = 0
+    ) -> Iterator[Measurement]:
+        """Every method under every load, in an order drawn anew for each load."""
+        for point in points:
+            order = list(methods)
+            random.Random(f"{seed} {repeat} {point.name}").shuffle(order)
+            for method in order:
+                yield self.measure(method, point, repeat)
 
 
-def table_from(turns: Sequence[Turn], fixed: Mapping[str, int], largest: int) -> list[list[int]]:
+def table_from(measured: Sequence[Measurement], fixed: Mapping[str, int], largest: int) -> list[list[int]]:
     """vLLM's schedule of lengths by batch size, the best fixed length measured at each concurrency.
 
     fixed: method -> length. Between two concurrencies that were measured the nearer one's length is taken.
     """
     best: dict[int, int] = {}
-    for point in dict.fromkeys(turn.point for turn in turns):
+    for point in dict.fromkeys(m.point for m in measured):
         if not point.isdecimal():
             continue
-        speeds = {m: _speed(turns, m, point) for m in fixed}
+        speeds = {m: _speed(measured, m, point) for m in fixed}
         best[int(point)] = fixed[max(speeds, key=lambda m: speeds[m])]
-    measured = sorted(best)
+    levels = sorted(best)
     schedule, start = [], 1
-    for this, following in zip(measured, [*measured[1:], None], strict=True):
+    for this, following in zip(levels, [*levels[1:], None], strict=True):
         end = largest if following is None else (this + following) // 2
         schedule.append([start, max(start, end), best[this]])
         start = schedule[-1][1] + 1
     return schedule
 
 
-def _speed(turns: Sequence[Turn], method: str, point: str) -> float:
+def _speed(measured: Sequence[Measurement], method: str, point: str) -> float:
     return statistics.median(
-        t.summary.output_tokens_per_second for t in turns if (t.method, t.point) == (method, point)
+        m.summary.output_tokens_per_second for m in measured if (m.method, m.point) == (method, point)
     )
 
 
-def compared(turns: Sequence[Turn], base: str = PLAIN) -> list[dict[str, Any]]:
+def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[str, Any]]:
     """Every method at every load: its throughput, and throughput and latency beside ``base`` in the same repetition."""
-    by = {(t.method, t.point, t.repeat): t for t in turns}
+    by = {(m.method, m.point, m.repeat): m for m in measured}
     rows = []
-    for point in dict.fromkeys(t.point for t in turns):
-        for method in dict.fromkeys(t.method for t in turns):
-            own = [t for t in turns if (t.method, t.point) == (method, point)]
-            if not own:
-                continue
-            pairs = [(t, by[(base, point, t.repeat)]) for t in own if (base, point, t.repeat) in by]
-            ratios = [
-                t.summary.output_tokens_per_second / b.summary.output_tokens_per_second
-                for t, b in pairs
-                if b.summary.output_tokens_per_second
-            ]
-            latency = [
-                t.summary.latency_seconds.mean / b.summary.latency_seconds.mean
-                for t, b in pairs
-                if t.summary.latency_seconds and b.summary.latency_seconds
-            ]
-            pace = [
-                t.summary.tpot_seconds.mean / b.summary.tpot_seconds.mean
-                for t, b in pairs
-                if t.summary.tpot_seconds and b.summary.tpot_seconds
-            ]
-            rows.append(
-                {
-                    "point": point,
-                    "method": method,
-                    "tokens_per_second": statistics.median(t.summary.output_tokens_per_second for t in own),
-                    "throughput_ratio": statistics.median(ratios) if ratios else None,
-                    "throughput_ratios": ratios,
-                    "latency_ratio": statistics.median(latency) if latency else None,
-                    "latency_ratios": latency,
-                    "tpot_ratio": statistics.median(pace) if pace else None,
-                    "tpot_ratios": pace,
-                    "errors": sum(t.summary.errors for t in own),
-                    "texts": sum(len(t.texts) for t, _ in pairs),
-                    "texts_that_differ": sum(_differing(t, b) for t, b in pairs),
-                }
-            )
+    for point, method in dict.fromkeys((m.point, m.method) for m in measured):
+        own = [m for m in measured if (m.method, m.point) == (method, point)]
+        pairs = [(m, by[(base, point, m.repeat)]) for m in own if (base, point, m.repeat) in by]
+        rows.append(
+            {
+                "point": point,
+                "method": method,
+                "tokens_per_second": statistics.median(m.summary.output_tokens_per_second for m in own),
+                **_ratios("throughput", pairs, lambda summary: summary.output_tokens_per_second),
+                **_ratios("latency", pairs, lambda summary: _mean(summary.latency_seconds)),
+                **_ratios("tpot", pairs, lambda summary: _mean(summary.tpot_seconds)),
+                "errors": sum(m.summary.errors for m in own),
+                "texts": sum(len(m.texts) for m, _ in pairs),
+                "texts_that_differ": sum(a != b for m, o in pairs for a, b in zip(m.texts, o.texts, strict=False)),
+            }
+        )
     return rows
 
 
-def _differing(turn: Turn, base: Turn) -> int:
-    return sum(a != b for a, b in zip(turn.texts, base.texts, strict=False))
+def _ratios(
+    name: str, pairs: Sequence[tuple[Measurement, Measurement]], of: Callable[[Summary], float]
+) -> dict[str, Any]:
+    """A figure beside that of the base: its median and every repetition's, where both are known."""
+    ratios = [of(own.summary) / of(base.summary) for own, base in pairs if of(own.summary) and of(base.summary)]
+    return {f"{name}_ratio": statistics.median(ratios) if ratios else None, f"{name}_ratios": ratios}
+
+
+def _mean(spread: Spread | None) -> float:
+    return spread.mean if spread else 0.0
 
 
 def closed(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:

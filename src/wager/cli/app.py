@@ -2,102 +2,114 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections import Counter
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 import wager
 
-WHERE: dict[str, tuple[str, dict[str, Any]]] = {}  # command -> MODULE:NAME, and how it is registered
+
+class Entry(NamedTuple):
+    """A command, or a group of them, before it is imported."""
+
+    where: str  # MODULE:NAME in wager.cli
+    summary: str  # how the first sentence of its own help begins; a test compares them
+    panel: str | None = None
+    more: tuple[str, ...] = ()  # what of an unknown command line it takes: extra_args, unknown_options
 
 
-class _Commands(TyperGroup):
-    """Knows the names and summaries of all commands, and makes the one that is called."""
+_POLICIES, _ENGINE, _SERVERS, _EXTRA = "Policies", "The transformers engine", "Servers", ("allow_extra_args",)
+COMMANDS = {
+    "generate": Entry("generate:command", "Generate a text, faster, and not a token changed."),
+    "chat": Entry("chat:command", "Talk to a model in the terminal."),
+    "serve": Entry(
+        "serve:command", "Serve a model with the OpenAI API.", None, ("allow_extra_args", "ignore_unknown_options")
+    ),
+    "top": Entry("top:command", "Watch a running server."),
+    "tune": Entry("tune:command", "Find out in two minutes whether your model should speculate."),
+    "bench": Entry("bench:app", "Measure what wager costs and what it brings."),
+    "report": Entry("report:command", "Make one self-contained page of charts."),
+    "train": Entry("train:app", "Make drafters for a target."),
+    "datastore": Entry("datastore:app", "Make and inspect datastores for the retrieval drafter."),
+    "policies": Entry("policies:command", "List every policy with the paper it comes from."),
+}
+LAB = {
+    "simulate": Entry("simulate:command", "Play policies in a simulated environment.", _POLICIES),
+    "record": Entry("record:command", "Record what each drafter would have had accepted.", _POLICIES),
+    "replay": Entry("replay:command", "Replay recorded texts under policies.", _POLICIES),
+    "trace": Entry("trace:command", "Say what a recorded trace holds.", _POLICIES),
+    "decisions": Entry("bench:decisions", "Time choose plus observe of every policy.", _POLICIES),
+    "engine": Entry("engines:engine", "Time one forward of every width.", _ENGINE),
+    "identity": Entry("soaks:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
+    "memory": Entry("soaks:memory", "Watch the process's memory over many requests.", _ENGINE),
+    "versus": Entry(
+        "versus:versus", "Compare no speculation, every fixed length, vLLM's own table and policies.", _SERVERS, _EXTRA
+    ),
+    "drafters": Entry(
+        "versus:drafters", "Compare each drafter alone with all of them in one engine.", _SERVERS, _EXTRA
+    ),
+    "steps": Entry("bench:steps", "Time what deciding and bookkeeping add to a server's step.", _SERVERS),
+    "endurance": Entry(
+        "endurance:endurance",
+        "Put many requests of random lengths, some of them aborted, on a server.",
+        _SERVERS,
+        _EXTRA,
+    ),
+}
+GROUPS = {"wager": COMMANDS, "lab": LAB}
+# What earlier versions called otherwise: group and command -> where it is now.
+_MEASURED = ("engine", "decisions", "identity", "memory", "endurance", "steps", "versus", "drafters")
+MOVED = {
+    **{f"wager {name}": f"wager lab {name}" for name in ("simulate", "record", "replay", "trace")},
+    **{f"bench {name}": f"wager lab {name}" for name in _MEASURED},
+    "wager reproduce": "python -m reproduction, in a checkout",
+}
+RENAMED = {"--memory": "--state", "--no-state": "--no-state"}  # options of generate and chat
+
+
+class Commands(TyperGroup):
+    """Knows the names and summaries of its commands, and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        called = f"{self.name} {args[0]}" if args else ""
+        if called in MOVED and not ctx.resilient_parsing:
+            raise ValueError(f"{'wager ' * (self.name != 'wager')}{called} is now {MOVED[called]}")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, _loaded(name) if name in WHERE else command, rest
+        if called in ("wager generate", "wager chat"):
+            for word in filter(RENAMED.__contains__, rest):
+                raise ValueError(f"{word} is now {RENAMED[word]}")
+        entry = GROUPS.get(self.name or "", {}).get(name or "")
+        return name, loaded(str(name), entry) if entry is not None else command, rest
 
 
-def _loaded(name: str) -> Any:
+def loaded(name: str, entry: Entry) -> Any:
     """The command, its module imported."""
-    where, settings = WHERE[name]
-    module, _, what = where.partition(":")
-    found = getattr(import_module(module), what)
+    module, _, what = entry.where.partition(":")
+    found = getattr(import_module(f"wager.cli.{module}"), what)
     alone = typer.Typer(rich_markup_mode="rich")
     if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
+        alone.add_typer(found, name=name, cls=Commands)
     else:
-        alone.command(name, **settings)(found)
+        alone.command(name, context_settings=dict.fromkeys(entry.more, True))(found)
     return typer.main.get_group(alone).commands[name]
-
-
-def _later(name: str, where: str, summary: str, **settings: Any) -> None:
-    """Register a command, or a group of them, by the first line of its help; tests compare it with the module's own."""
-    WHERE[name] = where, settings
-    app.command(name, help=summary)(_empty)
 
 
 def _empty() -> None:
     pass
 
 
-app = typer.Typer(
-    name="wager",
-    cls=_Commands,
-    help="Adaptive speculative decoding: faster generation, the same text, nothing to tune.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-_later("generate", "wager.cli.generate:command", "Generate a text, faster, and not a token changed.")
-_later("chat", "wager.cli.chat:command", "Talk to a model; what one answer taught makes the next faster.")
-_later(
-    "serve",
-    "wager.cli.serve:command",
-    "Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-_later(
-    "top",
-    "wager.cli.top:command",
-    "Watch a running server: load, draft length, acceptance, and every arm's rounds and goodput.",
-)
-_later(
-    "simulate",
-    "wager.cli.simulate:command",
-    "Play policies in a simulated environment and compare their regret; no model needed.",
-)
-_later(
-    "record",
-    "wager.cli.record:command",
-    "Write texts with a model and record what each drafter would have had accepted at every position.",
-)
-_later(
-    "replay",
-    "wager.cli.replay:command",
-    "Replay recorded texts under policies, every fixed arm and the clairvoyant; no model needed.",
-)
-_later("bench", "wager.cli.bench:app", "Measure what wager costs and what it brings.")
-_later("tune", "wager.cli.tune:command", "Find out in two minutes whether your model should speculate, and with what.")
-_later("report", "wager.cli.report:command", "Make one self-contained page of charts from runs, traces and results.")
-_later(
-    "reproduce",
-    "wager.cli.reproduce:command",
-    "Re-run the tables and figures of the four papers on the models that can be had here.",
-)
-_later("datastore", "wager.cli.datastore:app", "Make and inspect datastores for the retrieval drafter.")
-_later(
-    "train",
-    "wager.cli.train:app",
-    "Make drafters for a target: let it answer prompts, train heads and small models on the answers, judge them.",
-)
+def _group(name: str, help: str) -> typer.Typer:
+    how: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
+    made = typer.Typer(name=name, cls=Commands, help=help, **how)
+    for command, entry in GROUPS[name].items():
+        made.command(command, help=entry.summary, rich_help_panel=entry.panel)(_empty)
+    return made
+
+
+app = _group("wager", "Adaptive speculative decoding: faster generation, the same text, nothing to tune.")
+app.add_typer(_group("lab", "The laboratory: simulate and replay policies, measure the engine and servers."))
 
 
 def _version(wanted: bool) -> None:
@@ -113,90 +125,3 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command("policies")
-def policies(
-    name: Annotated[str | None, typer.Argument(help="Show this one with its parameters.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """List every policy with the paper it comes from, or one with its parameters."""
-    from wager.policies import POLICIES
-
-    if name is not None and name not in POLICIES:
-        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
-    entries = POLICIES if name is None else {name: POLICIES[name]}
-    if as_json:
-        rows = [
-            {
-                "policy": key,
-                "summary": entry.summary,
-                "source": entry.source,
-                "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in entry.parameters.items()},
-                "rewards": list(entry.rewards),
-            }
-            for key, entry in entries.items()
-        ]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-    elif name is not None:
-        entry = entries[name]
-        print(f"{name}: {entry.summary}\nfrom {entry.source}")
-        for key, default in entry.parameters.items():
-            said = (
-                "must be given" if default is inspect.Parameter.empty else f"default {default}" if default != "" else ""
-            )
-            among = f"one of {', '.join(entry.rewards)}" if key == "reward" else ""
-            print(f"  {key}: " + ("; ".join(filter(None, (said, among))) or "optional"))
-    else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False)
-        for column in ("policy", "from", "what it does"):
-            table.add_column(column, no_wrap=column == "policy", style="bold" if column == "policy" else None)
-        for key, entry in entries.items():
-            table.add_row(key, entry.source, entry.summary)
-        Console().print(table)
-
-
-@app.command("trace")
-def trace(
-    path: Annotated[Path, typer.Argument(help="A trace: rounds as JSON lines.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Say what a recorded trace holds: requests, rounds, tokens per round, time, and the share of each arm."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from wager.core import trace as traces
-    from wager.core.round import Round
-
-    meta = traces.read_meta(path)
-    pulls: Counter[str] = Counter()
-    accepted: Counter[str] = Counter()
-    drafted: Counter[str] = Counter()
-    requests = rounds = tokens = 0
-    seconds = 0.0
-    for entry in traces.read(path):
-        if not isinstance(entry, Round):
-            requests += 1
-            continue
-        rounds += 1
-        tokens += entry.emitted
-        seconds += entry.seconds
-        pulls[str(entry.arm)] += 1
-        accepted[str(entry.arm)] += entry.accepted
-        drafted[str(entry.arm)] += entry.drafted
-    if as_json:
-        counts = {arm: {"rounds": n, "drafted": drafted[arm], "accepted": accepted[arm]} for arm, n in pulls.items()}
-        whole = {"requests": requests, "rounds": rounds, "tokens": tokens, "seconds": seconds}
-        print(json.dumps({"meta": meta, **whole, "arms": counts}, indent=2))
-        return
-    table = Table(
-        title=f"{requests} requests, {rounds:,} rounds, {tokens:,} tokens, {seconds:,.1f} s", title_justify="left"
-    )
-    for column in ("arm", "rounds", "share", "drafted", "accepted"):
-        table.add_column(column, justify="left" if column == "arm" else "right")
-    for arm, n in pulls.most_common():
-        table.add_row(arm, f"{n:,}", f"{n / rounds:.1%}", f"{drafted[arm]:,}", f"{accepted[arm]:,}")
-    Console().print(table)

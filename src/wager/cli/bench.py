@@ -14,7 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from wager.bench.decisions import arms_for, decision_seconds, hinted_seconds, rows_seconds
-from wager.cli import endurance, engines, load, soaks, suite, versus
+from wager.cli import engines, load, suite
 from wager.cli.files import check_writable, write_json
 from wager.policies import POLICIES
 
@@ -25,21 +25,13 @@ STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookk
 
 
 app.callback(invoke_without_command=True)(suite.suite)
-app.command("engine")(engines.engine)
 app.command("generate")(engines.generation)
-app.command("identity")(soaks.identity)
-app.command("memory")(soaks.memory)
 app.command("serve")(load.serve)
-app.command("endurance", context_settings={"allow_extra_args": True})(endurance.endurance)
-app.command("versus", context_settings={"allow_extra_args": True})(versus.versus)
-app.command("drafters", context_settings={"allow_extra_args": True})(versus.drafters)
 
 
-@app.command("decisions")
 def decisions(
     policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", "-p", help="Policy to time; repeat it.", show_default="all"),
+        list[str] | None, typer.Option("--policy", "-p", help="Policy to time; repeat it.", show_default="all")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; their median is reported.")] = 7,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
@@ -90,7 +82,6 @@ def _time_auto(repeats: int) -> list[dict[str, Any]]:
     return told
 
 
-@app.command("steps")
 def steps(
     count: Annotated[int, typer.Option("--steps", min=50, help="Steps to time of each kind.")] = 2000,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,

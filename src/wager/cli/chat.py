@@ -8,15 +8,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 
-from wager.cli import options as given
-from wager.cli.options import Options
+from wager.cli import parameters
+from wager.cli.options import Options, System
+from wager.cli.parameters import option
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.shown import SourceWriter, closing, legend, plain_writer
+
+if TYPE_CHECKING:
+    from wager.decoding.generation import Piece
 
 COMMANDS = {
     "/show": "colour tokens by where they came from, or stop it",
@@ -26,55 +29,21 @@ COMMANDS = {
 }
 
 
+@parameters.options
 def command(
-    model: given.Model = given.MODEL,
-    policy: given.PolicySpec = given.POLICY,
-    drafters: given.Drafters = given.DRAFTERS,
-    lengths: given.Lengths = given.LENGTHS,
-    trees: given.Trees = "",
-    dtype: given.Dtype = "auto",
-    device: given.Device = "auto",
-    memory: given.Memory = None,
-    max_tokens: given.MaxTokens = given.MAX_TOKENS,
-    system: given.System = None,
-    stop: given.Stop = None,
-    repetition_penalty: given.RepetitionPenalty = None,
-    temperature: given.Temperature = 0.0,
-    top_p: given.TopP = None,
-    top_k: given.TopK = None,
-    min_p: given.MinP = None,
-    seed: given.Seed = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Colour every token by where it came from, as /show does.")
-    ] = False,
+    options: Options,
+    system: System = None,
+    show: Annotated[bool, option("Colour every token by where it came from, as /show does.", "--show")] = False,
 ) -> None:
-    """Talk to a model; what one answer taught makes the next faster.
+    """Talk to a model in the terminal; what one answer taught makes the next faster.
 
     Each line is a message. /show, /reset, /quit and /help are commands; Ctrl-C stops an answer, Ctrl-D ends.
     """
-    options = Options(
-        model=model,
-        policy=policy,
-        drafters=drafters,
-        lengths=lengths,
-        trees=trees,
-        dtype=dtype,
-        device=device,
-        memory=memory,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        stop=stop,
-        seed=seed,
-    )
     told = Console(stderr=True, highlight=False)
     with quietly():
         session = open_session(options, told)
         if not session.chats:
-            raise ValueError(f"{model} has no chat template; wager generate --raw goes on with a text")
+            raise ValueError(f"{options.model} has no chat template; wager generate --raw continues a text")
         Chat(session, Console(highlight=False), told, system, show=show).run()
         session.keep()
 
@@ -139,10 +108,15 @@ class Chat:
         if ids is None:
             return
         session, names = self.session, list(self.session.decoder.drafters)
-        watch = SourceWriter(self.out, session.tokenizer, names) if self.show else plain_writer(self.out)
+        write = SourceWriter(self.out, session.tokenizer, names) if self.show else plain_writer(self.out)
         seed = None if self.seed is None else self.seed + self.answers
-        with _interruptible() as asked:
-            made = session.play(ids, watch=watch, stopped=lambda: bool(asked), seed=seed)
+        with _interruptible() as interrupts:
+
+            def watch(piece: Piece) -> bool:
+                write(piece)
+                return not interrupts
+
+            made = session.generate(ids, watch=watch, seed=seed)
         print(flush=True)
         self.answers += 1
         self.turns.append({"role": "assistant", "content": made.text})
@@ -179,14 +153,14 @@ def _interruptible() -> Iterator[list[int]]:
 
     The answer then ends between two rounds, so that drafters and policy stay whole.
     """
-    asked: list[int] = []
+    interrupts: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        interrupts.append(number)
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, note)
     try:
-        yield asked
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from wager.cli.files import check_writable
+from wager.cli.options import MODEL
+from wager.cli.parameters import option
+from wager.cli.screen import bar
 from wager.drafters import corpus
 from wager.drafters.datastore import Datastore, fingerprint
 
@@ -30,13 +31,10 @@ def build(
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The datastore to write.", show_default=False)],
-    model: Annotated[str, typer.Option(help="Model whose tokenizer to use; drafts for it and its family.")] = (
-        "smollm2-135m"
-    ),
+    out: Annotated[Path, option("The datastore to write.", "--out", show_default=False)],
+    model: Annotated[str, option("Model whose tokenizer to use; drafts for it and its family.")] = MODEL,
     field: Annotated[
-        str | None,
-        typer.Option(help="Take only this field of each JSON-lines record.", show_default="all strings in it"),
+        str | None, option("Take only this field of each JSON-lines record.", shown="all strings in it")
     ] = None,
 ) -> None:
     """Write a datastore from text: what stands in it, the retrieval drafter can propose."""
@@ -46,24 +44,15 @@ def build(
     from wager.models import load_tokenizer  # imports transformers
 
     tokenizer = load_tokenizer(model)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        reading, sorting = bar.add_task("reading", total=1.0), bar.add_task("sorting", total=1.0)
+    with bar("reading", 100) as update:
         header = corpus.build(
-            corpus.documents(files, field, lambda share: bar.update(reading, completed=share)),
+            corpus.documents(files, field, lambda share: update(completed=int(100 * share))),
             lambda text: _tokens(tokenizer, text),
             out,
             vocabulary=len(tokenizer),
             model=model,
             fingerprint=fingerprint(tokenizer),
-            report=lambda share: bar.update(sorting, completed=share),
+            report=lambda share: update(description="sorting", completed=int(100 * share)),
         )
     print(f"{out}: {header.tokens:,} tokens of {header.documents:,} documents, {header.file_bytes / 1e6:,.1f} MB")
 
@@ -71,7 +60,7 @@ def build(
 @app.command("show")
 def show(
     path: Annotated[Path, typer.Argument(help="A datastore.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """Say what a datastore holds and which tokenizer it was made with."""
     store = Datastore.open(path)
@@ -81,17 +70,12 @@ def show(
         print(json.dumps({"path": str(path), **about}, indent=2))
         return
     table = Table(title=str(path), title_justify="left", show_header=False)
-    for name, said in _told(about):
-        table.add_row(name, said)
+    table.add_row("tokens", f"{about['tokens']:,}")
+    table.add_row("documents", f"{about['documents']:,}")
+    table.add_row("model", about["model"] or "not said")
+    table.add_row("vocabulary", f"{about['vocabulary']:,} (fingerprint {about['fingerprint'] or 'not said'})")
+    table.add_row("size", f"{about['bytes'] / 1e6:,.1f} MB")
     Console().print(table)
-
-
-def _told(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "tokens", f"{about['tokens']:,}"
-    yield "documents", f"{about['documents']:,}"
-    yield "model", about["model"] or "not said"
-    yield "vocabulary", f"{about['vocabulary']:,} (fingerprint {about['fingerprint'] or 'not said'})"
-    yield "size", f"{about['bytes'] / 1e6:,.1f} MB"
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:

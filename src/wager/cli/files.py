@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import shlex
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from wager.core import files
+from wager.core.provenance import provenance
 
-import wager
-from wager.core import kept
-
-
-def provenance() -> dict[str, Any]:
-    """The command, the date and the machine a result belongs to."""
-    return {
-        "command": shlex.join(["wager", *sys.argv[1:]]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"wager": wager.__version__, "python": platform.python_version(), "numpy": np.__version__},
-    }
+__all__ = ["check_writable", "data_file", "provenance", "write_json"]
 
 
 def data_file(path: Path, kind: str) -> Path:
@@ -42,7 +28,14 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"cannot write {path}: no folder {folder} to write in")
 
 
+def check_new(path: Path, what: str) -> None:
+    """Refuse a path for a file that is never overwritten if it is taken or cannot be written."""
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} exists; a {what} is never overwritten")
+    check_writable(path)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
     text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
-    kept.write_text(path, text)
+    files.write_text(path, text)

@@ -4,152 +4,90 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from wager.cli.simulate import parse_ints
+from wager.cli.parameters import opt, option, parse_ints
 from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
 from wager.policies import build
 from wager.policies.registry import parse
 
-# As in Decoder, which cannot be asked here: importing it imports torch, and help should not wait for that.
+# As in Decoder, which cannot be read here: importing it imports torch, and help should not wait for that.
 MODEL, POLICY, MAX_TOKENS = "smollm2-135m", "auto", 256
 DRAFTERS, LENGTHS = "suffix,prompt-lookup,eagle:ofa?", "1,2,3,4,5,6,7,8"
+OWN = "the model's own"
 
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
-Model = Annotated[
-    str,
-    typer.Option(
-        "--model", "-m", help="smollm2-135m (embedded), a folder, or a Hugging Face id.", rich_help_panel=_ENGINE
-    ),
-]
-PolicySpec = Annotated[
-    str,
-    typer.Option("--policy", "-p", help="NAME or NAME:parameter=value,… See wager policies.", rich_help_panel=_ENGINE),
-]
-Drafters = Annotated[
-    str,
-    typer.Option(
-        help="Who drafts, separated by commas: " + ", ".join(registry.written()) + ".",
-        rich_help_panel=_ENGINE,
-    ),
-]
-Lengths = Annotated[
-    str, typer.Option(help="Draft lengths the policy chooses from; off always is one.", rich_help_panel=_ENGINE)
-]
-Trees = Annotated[
-    str,
-    typer.Option(
-        help="Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
-        rich_help_panel=_ENGINE,
-        show_default="chains only",
-    ),
-]
+Model = Annotated[str, option("smollm2-135m (embedded), a folder, or a Hugging Face id.", "--model", "-m")]
+Drafters = Annotated[str, option(f"Who drafts, separated by commas: {', '.join(registry.written())}.")]
 Dtype = Annotated[
     str,
-    typer.Option(
-        help="auto, float32, bfloat16 or float16; auto is float32 on a CPU, else what the model was published in.",
-        rich_help_panel=_ENGINE,
+    option(
+        "auto, float32, bfloat16 or float16; auto is float32 on a CPU, else what the model was published in.",
+        panel=_ENGINE,
     ),
 ]
-Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda; auto takes a GPU where there is one.", rich_help_panel=_ENGINE)
-]
-Memory = Annotated[
-    bool | None,
-    typer.Option(
-        "--memory/--no-memory",
-        help="Start from what earlier runs with this model, drafters, policy and device taught, and keep what this "
-        "one does.",
-        rich_help_panel=_ENGINE,
-        show_default="memory, without --seed",
-    ),
-]
-MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.", rich_help_panel=_TEXT)]
+Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
 System = Annotated[
     str | None,
-    typer.Option(
-        help="System message before the conversation.",
-        rich_help_panel=_TEXT,
-        show_default="what the model's template has",
-    ),
+    option("System message before the conversation.", panel=_TEXT, shown="what the model's template has"),
 ]
-Stop = Annotated[
-    list[str] | None, typer.Option(help="End the text after these characters; repeat it.", rich_help_panel=_TEXT)
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    typer.Option(
-        help="Above 1 makes tokens that occurred before less likely.",
-        rich_help_panel=_TEXT,
-        show_default="the model's own",
-    ),
-]
-Temperature = Annotated[
-    float, typer.Option("--temperature", "-t", help="0 is greedy; above 0 samples.", rich_help_panel=_SAMPLING)
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        help="Sample from the likeliest tokens that together have this probability.",
-        rich_help_panel=_SAMPLING,
-        show_default="the model's own",
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option(
-        help="Sample from this many of the likeliest tokens; 0 is all of them.",
-        rich_help_panel=_SAMPLING,
-        show_default="the model's own",
-    ),
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(
-        help="Sample from tokens at least this probable, measured by the likeliest.",
-        rich_help_panel=_SAMPLING,
-        show_default="the model's own",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        help="Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.",
-        rich_help_panel=_SAMPLING,
-        show_default="drawn anew",
-    ),
-]
+JsonFile = Annotated[Path | None, option("Write the results to this file.", "--json")]
+PromptFolder = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
 
 
-@dataclass(slots=True)
-class Options:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model, and what it runs in and on."""
+
+    model: Model = MODEL
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Target):
     """One command's choices, refused with one sentence where they cannot be meant."""
 
-    model: str = MODEL
-    policy: str = POLICY
-    drafters: str = DRAFTERS
-    lengths: str = LENGTHS
-    trees: str = ""
-    dtype: str = "auto"
-    device: str = "auto"
-    memory: bool | None = None
-    max_tokens: int = MAX_TOKENS
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    stop: list[str] | None = None
-    seed: int | None = None
-    specs: list[str] = field(init=False)  # of the drafters, without off
-    lengths_tried: tuple[int, ...] = field(init=False)
+    policy: str = opt(POLICY, "NAME or NAME:parameter=value,… See wager policies.", "--policy", "-p")
+    drafters: Drafters = DRAFTERS
+    max_tokens: int = opt(MAX_TOKENS, "Most tokens to generate.")
+    temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
+    seed: int | None = opt(
+        None, "Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.", shown="drawn anew"
+    )
+    lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
+    trees: str = opt(
+        "",
+        "Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
+        panel=_ENGINE,
+        shown="chains only",
+    )
+    state: bool | None = opt(
+        None,
+        "Start from the policy state that earlier runs with this model, drafters, policy and device saved, and "
+        "save this run's.",
+        "--state/--no-state",
+        panel=_ENGINE,
+        shown="state, without --seed",
+    )
+    stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
+    repetition_penalty: float | None = opt(
+        None, "Above 1 makes tokens that occurred before less likely.", panel=_TEXT, shown=OWN
+    )
+    top_p: float | None = opt(
+        None, "Sample from the likeliest tokens that together have this probability.", panel=_SAMPLING, shown=OWN
+    )
+    top_k: int | None = opt(
+        None, "Sample from this many of the likeliest tokens; 0 is all of them.", panel=_SAMPLING, shown=OWN
+    )
+    min_p: float | None = opt(
+        None, "Sample from tokens at least this probable, relative to the likeliest.", panel=_SAMPLING, shown=OWN
+    )
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -159,7 +97,6 @@ class Options:
         self._check_sampling()
         if self.stop is not None and not all(self.stop):
             raise ValueError("--stop needs at least one character")
-        self.lengths_tried = parse_ints(self.lengths, "--lengths")
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
         names = self._check_drafters()
@@ -169,31 +106,27 @@ class Options:
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise ValueError(f"--temperature is 0 (greedy) or above, not {self.temperature:g}")
-        for name, low, high in (("top_p", 0, 1), ("min_p", 0, 1), ("top_k", 0, math.inf)):
-            value, option = getattr(self, name), "--" + name.replace("_", "-")
-            if value is None:
-                continue
-            if not low <= value <= high or (name == "top_p" and value == 0):
-                wanted = {"top_p": "above 0 and at most 1", "min_p": "from 0 to 1", "top_k": "0 or more"}[name]
-                raise ValueError(f"{option} is {wanted}, not {value:g}")
-            if not self.temperature:
+        for called, value, least, most, wanted in (
+            ("--top-p", self.top_p, math.ulp(0.0), 1, "above 0 and at most 1"),
+            ("--min-p", self.min_p, 0, 1, "from 0 to 1"),
+            ("--top-k", self.top_k, 0, math.inf, "0 or more"),
+        ):
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{called} is {wanted}, not {value:g}")
+            if value is not None and not self.sample:
                 raise ValueError(
-                    f"{option} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
+                    f"{called} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
                 )
         if self.repetition_penalty is not None and not 0 < self.repetition_penalty < math.inf:
             raise ValueError(f"--repetition-penalty is above 0, not {self.repetition_penalty:g}")
 
     def _check_drafters(self) -> list[str]:
         """The drafters' names; what can be found out without a model is found out."""
-        specs = [spec.strip() for spec in self.drafters.split(",")]
-        if shipped.available(self.model):  # else the model's weights tell what there is for it
-            specs = shipped.expand(specs, self.model)
-        parsed = [registry.parse(spec) for spec in specs]
-        self.specs = [spec for spec, (name, _) in zip(specs, parsed, strict=True) if name != "off"]
-        names = [name for name, _ in parsed if name != "off"]
+        names = [registry.parse(spec)[0] for spec in self.specs]
         if len(set(names)) != len(names):
             raise ValueError(f"--drafters names one twice: {self.drafters!r}")
-        for spec, (name, value) in zip(specs, parsed, strict=True):
+        for spec in self.specs:
+            name, value = registry.parse(spec)
             if name == "retrieval":
                 Datastore.open(value).close()
             shipped.known(spec, self.model)
@@ -214,7 +147,7 @@ class Options:
             if shape is not None and arm.length <= shape.nodes
         ]
         if shapes and not found:
-            raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} ask for")
+            raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} name")
         return found
 
     def _check_policy(self, arms: tuple[Arm, ...]) -> None:
@@ -227,9 +160,21 @@ class Options:
         build(self.policy, arms, tokens=self.max_tokens)
 
     @property
-    def remembers(self) -> bool:
-        """Whether to go on from earlier runs; not where a seed asks for a run that can be repeated."""
-        return self.seed is None if self.memory is None else self.memory
+    def specs(self) -> list[str]:
+        """The drafters as they are written, without off."""
+        specs = [spec.strip() for spec in self.drafters.split(",")]
+        if shipped.available(self.model):  # else the model's weights tell what there is for it
+            specs = shipped.expand(specs, self.model)
+        return [spec for spec in specs if registry.parse(spec)[0] != "off"]
+
+    @property
+    def lengths_tried(self) -> tuple[int, ...]:
+        return parse_ints(self.lengths, "--lengths")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether to go on from earlier runs; not where a seed is to make a run repeatable."""
+        return self.seed is None if self.state is None else self.state
 
     @property
     def sample(self) -> bool:
@@ -261,15 +206,6 @@ class Options:
             "drafters": self.specs,
             "lengths": list(self.lengths_tried),
             "trees": self.trees,
-            "memory": self.remembers,
+            "state": self.keeps_state,
             "settings": self.settings(),
         }
-
-
-def check_new(path: Path) -> None:
-    """Refuse a path for a trace that is taken or cannot be written."""
-    if path.exists() or path.is_symlink():
-        raise ValueError(f"{path} exists; a trace is never overwritten")
-    folder = path.resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"cannot write {path}: no folder {folder} to write in")

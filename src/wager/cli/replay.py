@@ -1,27 +1,28 @@
-"""`wager replay`: policies against each other on recorded texts, without a model."""
+"""`wager lab replay`: policies against each other on recorded texts, without a model."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from wager.cli.bars import compared
+from wager.cli.experiment import Experiment
 from wager.cli.explained import check_explains, explained
 from wager.cli.files import check_writable, write_json
+from wager.cli.options import JsonFile
+from wager.cli.parameters import opt, option, options, parse_ints
 from wager.cli.replayed import Report, adapted, changes_table
-from wager.cli.simulate import VERIFY, parse_ints
+from wager.cli.screen import wide
 from wager.core import recording as recordings
 from wager.core.recording import Text
 from wager.policies import build
-from wager.policies.base import Explains
-from wager.simulation import Replay, RoundCost, VerifyCost, joined
+from wager.simulation import Replay, joined
+from wager.simulation.costs import VERIFY, parse_cost
 from wager.simulation.experiment import even_marks
 from wager.simulation.replay import NOISE
 
@@ -29,123 +30,95 @@ DEFAULT_POLICIES = ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "ana
 LONGEST = 8  # tokens of the longest arm, unless told otherwise
 
 _SHAPE = "What is replayed"
-_RUN = "Experiment"
-_OUT = "Results"
 
 
-def command(
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Recorded texts, and what a round of them costs."""
+
     files: Annotated[
-        list[Path], typer.Argument(metavar="RECORDINGS", help="Made by wager record.", show_default=False)
-    ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="NAME or NAME:parameter=value,…; repeat it. See wager policies.",
-            show_default=", ".join(DEFAULT_POLICIES),
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    cost: Annotated[
-        str,
-        typer.Option(
-            help=f"Seconds of a verification by width: measured (with the first recording), {', '.join(VERIFY)}, or a "
-            "JSON file with costs or from wager bench engine.",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = "measured",
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            help="Draft lengths that are arms; off always is one.", show_default="1 to 8", rich_help_panel=_SHAPE
-        ),
-    ] = None,
-    drafters: Annotated[
-        str | None,
-        typer.Option(
-            help="Only these, separated by commas.", show_default="all that were recorded", rich_help_panel=_SHAPE
-        ),
-    ] = None,
-    noise: Annotated[
-        float,
-        typer.Option(help="Standard deviation of a round's seconds, as a share of them.", rich_help_panel=_SHAPE),
-    ] = NOISE,
-    phases: Annotated[
-        str | None,
-        typer.Option(
-            help="Labels in the order their texts come, separated by commas.",
-            show_default="all texts, shuffled",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = None,
-    each: Annotated[
-        int | None, typer.Option(min=1, help="Texts a phase.", show_default="4", rich_help_panel=_SHAPE)
-    ] = None,
-    runs: Annotated[
-        int, typer.Option(min=1, help="Runs per policy, each with a seed of its own.", rich_help_panel=_RUN)
-    ] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.", rich_help_panel=_RUN)] = 0,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes.", rich_help_panel=_RUN, show_default="one per core")
-    ] = None,
+        list[Path], typer.Argument(metavar="RECORDINGS", help="Made by wager lab record.", show_default=False)
+    ]
+    cost: str = opt(
+        "measured",
+        f"Seconds of a verification by width: measured (with the first recording), {', '.join(VERIFY)}, or a "
+        "JSON file with costs or from wager lab engine.",
+    )
+    drafters: str | None = opt(None, "Only these, separated by commas.", panel=_SHAPE, shown="all that were recorded")
+    lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", panel=_SHAPE, shown="1 to 8")
+    noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.", panel=_SHAPE)
+    phases: str | None = opt(
+        None, "Labels in the order their texts come, separated by commas.", panel=_SHAPE, shown="all texts, shuffled"
+    )
+    each: int | None = opt(None, "Texts a phase.", min=1, panel=_SHAPE, shown="4")
+
+    def __post_init__(self) -> None:
+        if self.each is not None and self.phases is None:
+            raise ValueError("--each is the number of texts of a phase; say with --phases which there are")
+
+    def scenario(self) -> tuple[list[dict[str, Any]], Replay]:
+        """The recordings' headers, and their texts as an environment."""
+        heads, texts = _read(self.files, self.drafters)
+        if self.phases is not None:
+            texts = joined(texts, [label.strip() for label in self.phases.split(",")], self.each or 4)
+        longest = min(_longest(head, path) for head, path in zip(heads, self.files, strict=True))
+        tried = tuple(range(1, min(LONGEST, longest) + 1))
+        if self.lengths is not None:
+            tried = parse_ints(self.lengths, "--lengths")
+        if max(tried) > longest:
+            raise ValueError(f"drafts of at most {longest} tokens were recorded; --lengths names {max(tried)}")
+        return heads, Replay(texts, parse_cost(self.cost, heads[0]), tried, self.noise, self.phases is not None)
+
+    def json(self, heads: Sequence[Mapping[str, Any]], scenario: Replay) -> dict[str, Any]:
+        """What was replayed."""
+        return {
+            "recordings": [str(path) for path in self.files],
+            "models": list(dict.fromkeys(head.get("model") for head in heads)),
+            "texts": len(scenario.texts),
+            "tokens": scenario.goal,
+            "drafters": list(scenario.drafters),
+            "lengths": list(scenario.lengths),
+            "cost": self.cost,
+            "costs": dataclasses.asdict(scenario.costs),
+            **{"noise": self.noise, "phases": self.phases, "each": self.each},
+        }
+
+
+@options
+def command(
+    replayed: Replayed,
+    experiment: Experiment,
     explain: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Instead of tables: why the first policy chose as it did in so many rounds of the first run.",
-            rich_help_panel=_OUT,
-        ),
+        option("Instead of tables: why the first policy chose as it did in so many rounds of the first run.", min=1),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.", rich_help_panel=_OUT)
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Replay recorded texts under policies, every fixed arm and the clairvoyant; no model needed."""
     if json_file is not None:
         check_writable(json_file)
-    if each is not None and phases is None:
-        raise ValueError("--each is the number of texts of a phase; say with --phases which there are")
-    heads, texts = _read(files, drafters)
-    if phases is not None:
-        texts = joined(texts, [label.strip() for label in phases.split(",")], each or 4)
-    longest = min(_longest(head, path) for head, path in zip(heads, files, strict=True))
-    tried = tuple(range(1, min(LONGEST, longest) + 1)) if lengths is None else parse_ints(lengths, "--lengths")
-    if max(tried) > longest:
-        raise ValueError(f"drafts of at most {longest} tokens were recorded; --lengths asks for {max(tried)}")
-    scenario = Replay(texts, parse_cost(cost, heads[0]), tried, noise, phases is not None)
-    chosen = policy or DEFAULT_POLICIES
+    heads, scenario = replayed.scenario()
+    chosen = experiment.policy or DEFAULT_POLICIES
     for spec in chosen:
         build(spec, scenario.arms, tokens=scenario.goal)  # refused now, before a bar is drawn
     if explain is not None:
-        for line in _explained(scenario, chosen[0], seed, explain):
+        for line in _explained(scenario, chosen[0], experiment.seed, explain):
             print(line)
         return
-    marks = even_marks(scenario.goal) if phases is not None else None
-    comparison = compared("replaying", scenario, chosen, jobs, runs=runs, seed=seed, marks=marks)
-    report = Report(comparison, sorted({text.label for text in texts}))
-    console = Console()
-    if not console.is_terminal:  # a pipe has no width of its own
-        console.width = 160
-    title = f"{len(texts):,} texts, {scenario.goal:,} tokens, {runs} runs, cost {cost}"
-    console.print(report.policies(title))
+    in_phases = replayed.phases is not None
+    marks = even_marks(scenario.goal) if in_phases else None
+    comparison = experiment.compare("replaying", scenario, chosen, marks=marks)
+    report = Report(comparison, sorted({text.label for text in scenario.texts}))
+    console = wide(160)
+    count = f"{len(scenario.texts):,} texts, {scenario.goal:,} tokens"
+    console.print(report.policies(f"{count}, {experiment.runs} runs, cost {replayed.cost}"))
     console.print(report.tasks())
-    changes = adapted(comparison, _starts(texts, each or 4)) if phases is not None else []
+    changes = adapted(comparison, _starts(scenario.texts, replayed.each or 4)) if in_phases else []
     if changes:
         console.print(changes_table(changes))
     if json_file is not None:
-        said: dict[str, Any] = {
-            "recordings": [str(path) for path in files],
-            "models": list(dict.fromkeys(head.get("model") for head in heads)),
-            "texts": len(texts),
-            "tokens": scenario.goal,
-            "drafters": list(scenario.drafters),
-            "lengths": list(tried),
-            "cost": cost,
-            "costs": dataclasses.asdict(scenario.costs),
-            **{"noise": noise, "runs": runs, "seed": seed, "phases": phases, "each": each},
-        }
-        write_json(json_file, {**said, **report.json(), "changes": changes})
+        how = {"runs": experiment.runs, "seed": experiment.seed}
+        write_json(json_file, {**replayed.json(heads, scenario), **how, **report.json(), "changes": changes})
 
 
 def _starts(texts: Sequence[Text], each: int) -> list[int]:
@@ -174,8 +147,8 @@ def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, A
 
 def _narrowed(text: Text, names: Sequence[str]) -> Text:
     """The text with these drafters only."""
-    shared = {a: {b: n for b, n in others.items() if b in names} for a, others in text.shared.items() if a in names}
-    return dataclasses.replace(text, tracks={name: text.tracks[name] for name in names}, shared=shared)
+    kept = {a: {b: n for b, n in others.items() if b in names} for a, others in text.agreement.items() if a in names}
+    return dataclasses.replace(text, tracks={name: text.tracks[name] for name in names}, agreement=kept)
 
 
 def _longest(head: Mapping[str, Any], path: Path) -> int:
@@ -185,44 +158,6 @@ def _longest(head: Mapping[str, Any], path: Path) -> int:
     return longest
 
 
-# -- costs
-
-
-def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
-    """Costs by name, or from a file; what a file leaves out is as it was when the texts were recorded."""
-    costs = head.get("costs")
-    recorded: dict[str, Any] = costs if isinstance(costs, dict) else {}
-    if text == "measured":
-        if "verify" not in recorded:
-            raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
-        return _cost(recorded, "the recording's header")
-    if text in VERIFY:
-        return _cost({**recorded, "verify": VERIFY[text]}, "the recording's header")
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError(f"--cost is measured, {', '.join(VERIFY)} or a file, and there is no file {text!r}")
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        if "widths" in body:
-            body = {"verify": [[row["width"], row["seconds"]["wager"]["median"]] for row in body["widths"]]}
-        return _cost({**recorded, "verify": body["verify"], **body}, text)
-    except (ValueError, KeyError, TypeError) as error:
-        if str(error).startswith("the costs in"):
-            raise
-        raise ValueError(
-            f'{path} holds no costs: neither {{"verify": [[WIDTH, SECONDS], …], …}} nor results of wager bench engine'
-        ) from None
-
-
-def _cost(body: Mapping[str, Any], where: str) -> RoundCost:
-    try:
-        verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
-        drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))
-        return RoundCost(verify, *drafting)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None
-
-
 # -- why
 
 
@@ -230,10 +165,7 @@ def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[s
     """One line for each of the first rounds: what the policy expected of its two best arms, and what came."""
     check_explains(spec)
     policy = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
-    assert isinstance(policy, Explains)
-    environment = scenario.start(seed)
-    environment.asks = bool(policy.uses & {"hints", "others"})
-    environment.asking = getattr(policy, "asking", None)
+    environment = scenario.start(seed, policy)
     wide = max(len(text.label) for text in scenario.texts)
     for _ in range(count):
         if environment.done:

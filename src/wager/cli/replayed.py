@@ -1,4 +1,4 @@
-"""What `wager replay` shows of a comparison: every policy beside off, the best fixed arm and the clairvoyant."""
+"""What `wager lab replay` shows of a comparison: every policy beside off, the best fixed arm and the clairvoyant."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text as Words
 
+from wager.cli.screen import titled
 from wager.simulation import Comparison, Run
 from wager.simulation.experiment import Estimate, Result, adaptation
 
@@ -85,9 +85,7 @@ class Report:
             "± 95 % interval over runs; regret is against the best fixed arm on the same seeds; gap closed: of that "
             "between the best fixed arm and the clairvoyant, who knows every text to its end"
         )
-        table = Table(
-            title=Words(title), title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD
-        )
+        table = titled(title, note)
         table.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
         for name in shows:
             table.add_column(name, justify="right", no_wrap=True)
@@ -101,7 +99,7 @@ class Report:
     def tasks(self) -> Table:
         """A line for every label."""
         note = f"in times off's tokens a second; bold: at least {NEAR:.0%} of the task's best fixed arm in hindsight"
-        table = _table("by task", note)
+        table = titled("by task", note)
         table.add_column("task", style="bold", no_wrap=True)
         table.add_column("off,\ntokens/s", justify="right", no_wrap=True)
         for column in ("best fixed", "clairvoyant", *(result.policy for result in self.comparison.results)):
@@ -157,7 +155,7 @@ def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
         "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
         "speed over the whole phase beside that arm; >: not reached in every run"
     )
-    table = _table("after every change", note)
+    table = titled("after every change", note)
     table.add_column("policy", style="bold", no_wrap=True)
     for change in changes:
         table.add_column(f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}", justify="right", no_wrap=True)
@@ -169,10 +167,6 @@ def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
             cells.append(f"{sign}{told['rounds']['mean']:,.0f} ({told['to_best_fixed']['mean']:.2f})")
         table.add_row(policy, *cells)
     return table
-
-
-def _table(title: str, note: str) -> Table:
-    return Table(title=Words(title), title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD)
 
 
 def _goodput(run: Run, label: str | None = None) -> float:

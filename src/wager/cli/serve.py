@@ -6,15 +6,16 @@ import json
 import logging
 import os
 import shlex
+import socket
 import sys
 import tempfile
 from argparse import Namespace
 from copy import copy
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from wager.vllm import versions
+from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _WAGER, _KEEP = "Speculation", "Keeping and watching"
@@ -22,9 +23,13 @@ _WAGER, _KEEP = "Speculation", "Keeping and watching"
 # Arguments of vLLM's that wager looks at or adds to.
 KNOWN = (
     "additional_config",
+    "compilation_config",
+    "cudagraph_capture_sizes",
     "data_parallel_size",
     "dtype",
+    "enforce_eager",
     "kv_cache_memory_bytes",
+    "max_cudagraph_capture_size",
     "max_num_seqs",
     "pipeline_parallel_size",
     "scheduler_cls",
@@ -32,71 +37,64 @@ KNOWN = (
 )
 
 
+def _wager(help: str, *names: str, panel: str = _WAGER, default: Any = True) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=default)
+
+
+ModelName = Annotated[str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.")]
+PolicySpec = Annotated[str, _wager("NAME or NAME:parameter=value,… See wager policies.")]
+Drafters = Annotated[
+    list[str] | None,
+    _wager(
+        "Who drafts; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by "
+        "vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or draft:NAME for a "
+        "trained one that comes with the model.",
+        "--drafter",
+        "--drafters",
+        default=",".join(DRAFTERS),
+    ),
+]
+MaxLength = Annotated[int, _wager("Most tokens drafted for a request in a step.")]
+Budget = Annotated[int, _wager("Most tokens drafted in a step over all requests; 0: no limit.")]
+Uniform = Annotated[
+    str,
+    _wager(
+        "The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto (by "
+        "measured latencies), always, never."
+    ),
+]
+PolicySeed = Annotated[int, _wager("The policy's; --seed is vLLM's own.")]
+StatePath = Annotated[
+    str, _wager("File that keeps what the policy learned from one start to the next.", panel=_KEEP, default="none")
+]
+ControlPath = Annotated[
+    str,
+    _wager("File that names the policy; write another into it while the server runs.", panel=_KEEP, default="none"),
+]
+LogSeconds = Annotated[float, _wager("Seconds between wager's log lines; 0: none.", panel=_KEEP)]
+DryRun = Annotated[
+    bool,
+    _wager(
+        "Check everything, show what vLLM would be started with and what speculation costs while idle; stop.",
+        "--dry-run",
+        panel=_KEEP,
+    ),
+]
+
+
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.")],
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="NAME or NAME:parameter=value,… See wager policies.",
-            rich_help_panel=_WAGER,
-        ),
-    ] = POLICY,
-    drafter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--drafter",
-            "--drafters",
-            help="Who drafts; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. "
-            "Run by vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or "
-            "draft:NAME for one that lies ready for the model.",
-            rich_help_panel=_WAGER,
-            show_default=",".join(DRAFTERS),
-        ),
-    ] = None,
-    max_length: Annotated[
-        int, typer.Option(help="Most tokens drafted for a request in a step.", rich_help_panel=_WAGER)
-    ] = MAX_LENGTH,
-    budget: Annotated[
-        int,
-        typer.Option(help="Most tokens drafted in a step over all requests; 0: no limit.", rich_help_panel=_WAGER),
-    ] = 0,
-    uniform: Annotated[
-        str,
-        typer.Option(
-            help="The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto "
-            "(by measured costs), always, never.",
-            rich_help_panel=_WAGER,
-        ),
-    ] = "auto",
-    policy_seed: Annotated[int, typer.Option(help="The policy's; --seed is vLLM's own.", rich_help_panel=_WAGER)] = 0,
-    state: Annotated[
-        str,
-        typer.Option(
-            help="File that keeps what the policy learned from one start to the next.",
-            rich_help_panel=_KEEP,
-            show_default="none",
-        ),
-    ] = "",
-    control: Annotated[
-        str,
-        typer.Option(
-            help="File that names the policy to play now; write another into it while the server runs.",
-            rich_help_panel=_KEEP,
-            show_default="none",
-        ),
-    ] = "",
-    log_seconds: Annotated[
-        float, typer.Option(help="Seconds between wager's log lines; 0: none.", rich_help_panel=_KEEP)
-    ] = 10.0,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check everything, show what vLLM would be started with and what speculation costs while idle; stop.",
-            rich_help_panel=_KEEP,
-        ),
-    ] = False,
+    model: ModelName,
+    policy: PolicySpec = POLICY,
+    drafter: Drafters = None,
+    max_length: MaxLength = MAX_LENGTH,
+    budget: Budget = 0,
+    uniform: Uniform = "auto",
+    policy_seed: PolicySeed = 0,
+    state: StatePath = "",
+    control: ControlPath = "",
+    log_seconds: LogSeconds = 10.0,
+    dry_run: DryRun = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
@@ -109,19 +107,24 @@ def command(
     if model.startswith("-"):
         raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
     names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds)
-    versions.check()
+    compat.check_version()
+    from wager.vllm.launch import on_cpu
+    from wager.vllm.placement import in_speculator
+
+    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds, matching)
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
         parsed, arguments = _configure(model, settings, context.args)
-        price = _check(parsed)
+        overhead = _check(parsed)
         if dry_run:
             print(shlex.join(["vllm", "serve", *arguments]))
-            print("\n".join(price) or "speculation changes nothing else in an idle engine here")
+            print("\n".join(overhead) or "speculation changes nothing else in an idle engine here")
             return
-        for sentence in price:
+        _check_port(parsed)
+        for sentence in overhead:
             print(f"wager: {sentence}", file=sys.stderr)
         from wager.vllm.server import run
 
@@ -142,32 +145,52 @@ def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namesp
     for key, value in made.items():
         setattr(parsed, "model_tag" if key == "model" else key, value)
         if key != "model" and value != known.get(key):
-            ours += ["--" + key.replace("_", "-"), json.dumps(value) if isinstance(value, dict) else str(value)]
+            ours += ["--" + key.replace("_", "-"), *_written(value)]
     if made["model"] != model and not parsed.served_model_name:
         parsed.served_model_name = [model]
         ours += ["--served-model-name", model]
     return parsed, [made["model"], *given, *ours]
 
 
+def _written(value: Any) -> list[str]:
+    """A value as words of a command line."""
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
 def _check(parsed: Namespace) -> list[str]:
     """Let vLLM build its configuration before any process starts or weight is read: it refuses here what it refuses."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    from wager.vllm.launch import price_of_speculation
+    from wager.vllm.launch import idle_overhead
 
-    level = logging.getLogger("vllm").level
-    logging.getLogger("vllm").setLevel(logging.ERROR)  # it says all of it again when it starts
+    logging.disable(logging.WARNING)  # vLLM logs all of it again when it starts
     try:
         given = copy(parsed)
         given.model = given.model_tag
         engine = AsyncEngineArgs.from_cli_args(given)
         speculating = engine.create_engine_config()
         engine.speculative_config, engine.scheduler_cls = None, None
-        return price_of_speculation(engine.create_engine_config(), speculating)
+        return idle_overhead(engine.create_engine_config(), speculating)
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
     finally:
-        logging.getLogger("vllm").setLevel(level)
+        logging.disable(logging.NOTSET)
+
+
+def _check_port(parsed: Namespace) -> None:
+    """Refuse an address that cannot be listened on, before a model is loaded."""
+    if parsed.uds or parsed.headless or not parsed.port:
+        return
+    family = socket.AF_INET6 if ":" in (parsed.host or "") else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM does
+        try:
+            listener.bind((parsed.host or "", parsed.port))
+        except OSError as error:
+            where = f"port {parsed.port}" + (f" of {parsed.host}" if parsed.host else "")
+            raise ValueError(f"cannot serve on {where}: {error.strerror}; choose another with --port") from None
 
 
 def _sentence(error: Exception) -> str:

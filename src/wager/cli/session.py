@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from wager.cli.files import provenance
 from wager.cli.options import Options
-from wager.core import Round, TraceWriter
-from wager.core.kept import MemoryWarning
+from wager.core import TraceWriter
+from wager.core.state_file import StateWarning
 from wager.drafters import registry
 
 if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
-    from wager.decoding.generation import Generation, Piece
+    from wager.decoding.generation import Generation
 
-INTERRUPTED = "interrupted"  # how a text ends that its reader stopped
 Message = Mapping[str, str]  # role and content
 
 
@@ -46,22 +44,15 @@ class Session:
         """Whether the model has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def afresh(self) -> None:
-        """Forget what the policy and the drafters learned in this session; what was remembered before it stays.
-
-        Otherwise the second run of a prompt would draft from its own first answer.
-        """
-        self.decoder.reset()
-
     @property
     def remembered(self) -> bool:
-        """Whether the policy began with what earlier runs taught."""
-        return self.decoder.memory is not None and self.decoder.memory.loaded is not None
+        """Whether the policy started from the state of earlier runs."""
+        return self.decoder.state is not None and self.decoder.state.loaded is not None
 
     def keep(self) -> None:
-        """Save what was learned, where it is to be remembered: now, while problems are told in one line."""
-        if self.decoder.memory is not None:
-            self.decoder.memory.save()
+        """Save the policy's state where it is kept: now, while problems are told in one line."""
+        if self.decoder.state is not None:
+            self.decoder.state.save()
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation's tokens, up to where the answer begins."""
@@ -74,54 +65,9 @@ class Session:
         ids: list[int] = encoded["input_ids"]
         return ids
 
-    def text_ids(self, text: str) -> list[int]:
-        """The text's tokens."""
-        ids: list[int] = self.tokenizer(text).input_ids
-        return ids
-
-    def play(
-        self,
-        ids: Sequence[int],
-        *,
-        watch: Callable[[Piece], None] | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-        seed: int | None = None,
-        **more: Any,
-    ) -> Generation:
-        """Generate; ``watch`` gets every piece as it comes, and ``stopped`` may end the text between two rounds.
-
-        Seconds are the decoder's own: what ``watch`` takes is not counted.
-        """
-        from wager.decoding.generation import Generation
-
-        tokens: list[int] = []
-        sources: list[str] = []
-        rounds: list[Round] = []
-        rejected: list[tuple[int, ...]] = []
-        prefill = decode = 0.0
-        pieces = self.decoder.stream(list(ids), seed=seed, **{**self.options.settings(), **more})
-        interrupted = False
-        try:
-            while not interrupted:
-                began = perf_counter()
-                piece = next(pieces, None)
-                taken = perf_counter() - began
-                if piece is None:  # the text was over before: nothing was decoded, and a memory may have been saved
-                    break
-                prefill, decode = (prefill, decode + taken) if tokens else (taken, 0.0)
-                tokens += piece.tokens
-                sources += piece.sources
-                if piece.round is not None:
-                    rounds.append(piece.round)
-                    rejected.append(piece.rejected)
-                if watch is not None:
-                    watch(piece)
-                interrupted = stopped()
-        finally:
-            pieces.close()  # type: ignore[attr-defined]  # a generator
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        finish = self.decoder.finish or INTERRUPTED
-        return Generation(text, tokens, sources, len(ids), finish, prefill, decode, rounds, rejected)
+    def generate(self, ids: Sequence[int], **more: Any) -> Generation:
+        """Generate with the options' settings; ``more`` of them, a seed, and a ``watch`` go to the decoder."""
+        return self.decoder.generate(list(ids), **{**self.options.settings(), **more})
 
 
 def open_session(options: Options, console: Console) -> Session:
@@ -138,17 +84,16 @@ def open_session(options: Options, console: Console) -> Session:
         status.update(f"preparing {options.model} …")
         from wager.decoding.decoder import Decoder
 
-        drafters = options.specs or ["off"]
         decoder = Decoder(
             model,
             tokenizer,
-            drafters=drafters,
+            drafters=options.specs or ["off"],
             lengths=options.lengths_tried,
             trees=options.trees,
             policy=options.policy,
             seed=options.seed or 0,
             tokens=options.max_tokens,
-            memory=options.remembers,
+            state=options.keeps_state,
         )
     return Session(options, decoder, tokenizer)
 
@@ -163,7 +108,7 @@ def quietly() -> Iterator[None]:
 
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", MemoryWarning)
+        warnings.simplefilter("always", StateWarning)
         warnings.showwarning = _tell
         yield
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from wager.bench.compare import Comparison
     from wager.decoding.generation import Generation, Piece
 
 COLOURS = ("bold green", "bold cyan", "bold magenta", "bold yellow", "bold blue", "bold red")
@@ -86,3 +88,17 @@ def closing(generation: Generation, speed: float | None = None, against: str = "
     if generation.finish in why:
         parts.append(why[generation.finish])
     return ", ".join(parts)
+
+
+def speeds(comparison: Comparison) -> Table:
+    """All speeds: transformers', that of wager's forward alone, and that with drafts."""
+    from wager.bench.compare import OFF, PLAIN, WAGER, WHAT
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "tokens/s", "MAT", "speed-up", ""):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for name in (PLAIN, OFF, WAGER):
+        speedup, mat = comparison.speedup(name), comparison.runs[name][0].mat
+        cells = f"{comparison.speed(name):.1f}", f"{mat:.2f}", f"{speedup:.2f}x" if speedup else "-"
+        table.add_row(name, *cells, f"[dim]{WHAT[name]}", style="bold" if name == WAGER else None)
+    return table

@@ -1,20 +1,21 @@
-"""`wager simulate`: policies against each other, without a model."""
+"""`wager lab simulate`: policies against each other, without a model."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from wager.cli.bars import compared
-from wager.cli.files import check_writable, data_file, write_json
+from wager.cli.experiment import Experiment
+from wager.cli.files import check_new, check_writable, data_file, write_json
+from wager.cli.options import JsonFile
+from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.replayed import adapted, changes_table
+from wager.cli.screen import titled, wide
 from wager.core import Request, TraceWriter
 from wager.report.regret import draw, require_matplotlib
 from wager.simulation import (
@@ -31,6 +32,7 @@ from wager.simulation import (
     theory,
 )
 from wager.simulation.adversarial import PATTERNS
+from wager.simulation.costs import VERIFY, parse_verify
 from wager.simulation.experiment import Result, even_marks
 
 ENVIRONMENTS = {
@@ -54,182 +56,146 @@ DEFAULT_ARMS = {
     "costs": "suffix=0.45@0.1,eagle=0.65@4",
     "serving": "0.7",
 }
-# Example shapes of verification time by width: (tokens, seconds). Measured once with a 135M model; yours will differ.
-VERIFY = {
-    "flat": ((1, 0.070), (2, 0.072), (4, 0.072), (5, 0.076)),
-    "cpu": ((1, 0.047), (2, 0.098), (4, 0.107), (5, 0.118), (8, 0.119), (16, 0.200), (32, 0.270)),
-    "gpu": ((1, 0.0030), (2, 0.0036), (8, 0.0037), (16, 0.0038), (64, 0.0040)),
-}
 
-_SHAPE = "Environment"
-_RUN = "Experiment"
-_OUT = "Results"
+_SHAPE, _SERVING, _RUN = "Environment", "Environment: serving", "Experiment"
 
 
-def command(
-    env: Annotated[
-        str, typer.Option(help="; ".join(f"{k}: {v}" for k, v in ENVIRONMENTS.items()) + ".", rich_help_panel=_SHAPE)
-    ] = "tgd",
-    arms: Annotated[
-        str | None,
-        typer.Option(
-            help="Drafters as \\[NAME=]ACCEPTANCE\\[@DRAFT_MS], separated by commas; phases by slashes. "
-            "Serving: the acceptance, one per stretch.",
-            rich_help_panel=_SHAPE,
-            show_default="depends on --env",
-        ),
-    ] = None,
-    length: Annotated[
-        int, typer.Option(help="Draft length (tgd, piecewise, adversarial).", rich_help_panel=_SHAPE)
-    ] = 4,
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            help="Draft lengths that are arms (costs, serving).",
-            rich_help_panel=_SHAPE,
-            show_default="1,2,4,8 or 1 to 5",
-        ),
-    ] = None,
-    off: Annotated[
-        bool, typer.Option("--off", help="Make plain decoding an arm in tgd and piecewise too.", rich_help_panel=_SHAPE)
-    ] = False,
-    verify: Annotated[
-        str,
-        typer.Option(help=f"Verify cost (costs): {', '.join(VERIFY)}, or WIDTH:MS,WIDTH:MS,…", rich_help_panel=_SHAPE),
-    ] = "cpu",
-    lag_ms: Annotated[
-        float, typer.Option(help="Milliseconds an idle drafter pays per missed token.", rich_help_panel=_SHAPE)
-    ] = 0.0,
-    every: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Tokens per phase (piecewise).", rich_help_panel=_SHAPE, show_default="tokens over phases"
-        ),
-    ] = None,
-    pattern: Annotated[str, typer.Option(help=f"Adversary: {', '.join(PATTERNS)}.", rich_help_panel=_SHAPE)] = "rotate",
-    period: Annotated[int, typer.Option(help="Rounds per period of the adversary.", rich_help_panel=_SHAPE)] = 200,
-    wake_ms: Annotated[
-        float, typer.Option(help="Milliseconds to wake an idle drafter (serving).", rich_help_panel=_SHAPE)
-    ] = 10.0,
-    load: Annotated[
-        str, typer.Option(help="Concurrent requests (serving), one number per stretch.", rich_help_panel=_SHAPE)
-    ] = "8",
-    rate: Annotated[
-        float, typer.Option(help="Requests per second instead of a load (serving).", rich_help_panel=_SHAPE)
-    ] = 0.0,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Arrivals from a CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = None,
-    speed: Annotated[
-        float, typer.Option(help="How much faster than recorded the trace is played.", rich_help_panel=_SHAPE)
-    ] = 1.0,
-    tokens: Annotated[int, typer.Option(help="Tokens to generate in a run.", rich_help_panel=_RUN)] = 20000,
-    runs: Annotated[int, typer.Option(help="Runs per policy, each with a seed of its own.", rich_help_panel=_RUN)] = 20,
-    warmup: Annotated[
-        int, typer.Option(min=0, help="Leave out the first so many tokens of every run.", rich_help_panel=_RUN)
-    ] = 0,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="NAME or NAME:parameter=value,…; repeat it. See wager policies.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.", rich_help_panel=_RUN)] = 0,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes.", rich_help_panel=_RUN, show_default="one per core"),
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.", rich_help_panel=_OUT)
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw regret over tokens into this PNG.", rich_help_panel=_OUT)
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(help="Also write the first policy's first run as a trace.", rich_help_panel=_OUT),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the policies play."""
+
+    env: str = opt("tgd", "; ".join(f"{k}: {v}" for k, v in ENVIRONMENTS.items()) + ".")
+    arms: str | None = opt(
+        None,
+        "Drafters as \\[NAME=]ACCEPTANCE\\[@DRAFT_MS], separated by commas; phases by slashes. "
+        "Serving: the acceptance, one per stretch.",
+        shown="depends on --env",
+    )
+    length: int = opt(4, "Draft length (tgd, piecewise, adversarial).")
+    lengths: str | None = opt(
+        None, "Draft lengths that are arms (costs, serving).", panel=_SHAPE, shown="1,2,4,8 or 1 to 5"
+    )
+    off: bool = opt(False, "Make plain decoding an arm in tgd and piecewise too.", "--off", panel=_SHAPE)
+    verify: str = opt("cpu", f"Verify cost (costs): {', '.join(VERIFY)}, or WIDTH:MS,WIDTH:MS,…", panel=_SHAPE)
+    lag_ms: float = opt(0.0, "Milliseconds an idle drafter pays per missed token.", panel=_SHAPE)
+    every: int | None = opt(None, "Tokens per phase (piecewise).", min=1, panel=_SHAPE, shown="tokens over phases")
+    pattern: str = opt("rotate", f"Adversary: {', '.join(PATTERNS)}.", panel=_SHAPE)
+    period: int = opt(200, "Rounds per period of the adversary.", panel=_SHAPE)
+    load: str = opt("8", "Concurrent requests, one number per stretch.", panel=_SERVING)
+    rate: float = opt(0.0, "Requests per second instead of a load.", panel=_SERVING)
+    trace: Path | None = opt(
+        None,
+        "Arrivals from a CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.",
+        panel=_SERVING,
+    )
+    speed: float = opt(1.0, "How much faster than recorded the trace is played.", panel=_SERVING)
+    wake_ms: float = opt(10.0, "Milliseconds to wake an idle drafter.", panel=_SERVING)
+
+    def __post_init__(self) -> None:
+        if self.env not in ENVIRONMENTS:
+            raise ValueError(f"unknown environment {self.env!r}; choose from {', '.join(ENVIRONMENTS)}")
+        if "/" in self.acceptances and self.env != "piecewise":
+            raise ValueError(f"phases in --arms need --env piecewise, not {self.env}")
+
+    @property
+    def acceptances(self) -> str:
+        return DEFAULT_ARMS[self.env] if self.arms is None else self.arms
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        """Concurrent requests of each stretch; none where requests arrive by themselves."""
+        return () if self.env != "serving" or self.rate or self.trace else parse_ints(self.load, "--load")
+
+    @property
+    def in_seconds(self) -> bool:
+        """Whether rounds take different times, so that seconds tell more than rounds."""
+        return self.env in ("costs", "serving") or "@" in self.acceptances or self.lag_ms > 0
+
+    def scenario(self, tokens: int) -> Scenario:
+        """What the options describe, for so many tokens."""
+        drafters = parse_drafters(self.acceptances)
+        if self.env == "serving":
+            return Serving(
+                goal=tokens,
+                lengths=parse_ints("1,2,3,4,5" if self.lengths is None else self.lengths, "--lengths"),
+                acceptance=tuple(p for d in drafters for p in d.acceptance),
+                load=self.loads,
+                rate=self.rate,
+                trace=load_trace(data_file(self.trace, "traces"), speed=self.speed) if self.trace else (),
+                costs=Costs(wake=self.wake_ms / 1000),
+            )
+        if self.env == "adversarial":
+            levels = tuple(d.acceptance[0] for d in drafters)
+            return Adversarial(levels, self.length, tokens, self.pattern, self.period)
+        costly, phases = self.env == "costs", 1 + self.acceptances.count("/")
+        several = parse_ints("1,2,4,8" if self.lengths is None else self.lengths, "--lengths") if costly else ()
+        return Stream(
+            drafters=drafters,
+            lengths=several or (self.length,),
+            goal=tokens,
+            off=costly or self.off,
+            verify=parse_verify(self.verify) if costly else VerifyCost(),
+            phase_tokens=(self.every or max(1, tokens // phases)) if self.env == "piecewise" else 0,
+            lag_seconds=self.lag_ms / 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation(Experiment):
+    """Policies to compare, how often, and for how many tokens."""
+
+    runs: int = opt(20, "Runs per policy, each with a seed of its own.")
+    tokens: int = opt(20000, "Tokens to generate in a run.")
+    warmup: int = opt(0, "Leave out the first so many tokens of every run.", min=0, panel=_RUN)
+
+    def __post_init__(self) -> None:
+        if self.warmup >= self.tokens > 0:
+            raise ValueError(f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the results go."""
+
+    json_file: JsonFile = None
+    plot: Path | None = opt(None, "Draw regret over tokens into this PNG.")
+    record: Path | None = opt(None, "Also write the first policy's first run as a trace.")
+
+    def __post_init__(self) -> None:
+        for path in filter(None, (self.json_file, self.plot)):
+            check_writable(path)
+        if self.record is not None:
+            check_new(self.record, "trace")
+        if self.plot is not None:
+            require_matplotlib()
+
+
+@options
+def command(environment: Environment, simulation: Simulation, files: Files) -> None:
     """Play policies in a simulated environment and compare their regret; no model needed."""
-    if env not in ENVIRONMENTS:
-        raise ValueError(f"unknown environment {env!r}; choose from {', '.join(ENVIRONMENTS)}")
-    acceptances = DEFAULT_ARMS[env] if arms is None else arms
-    if "/" in acceptances and env != "piecewise":
-        raise ValueError(f"phases in --arms need --env piecewise, not {env}")
-    scenario: Scenario
-    if env == "serving":
-        scenario = Serving(
-            goal=tokens,
-            lengths=parse_ints("1,2,3,4,5" if lengths is None else lengths, "--lengths"),
-            acceptance=tuple(p for d in parse_drafters(acceptances) for p in d.acceptance),
-            load=() if rate or trace else parse_ints(load, "--load"),
-            rate=rate,
-            trace=load_trace(data_file(trace, "traces"), speed=speed) if trace else (),
-            costs=Costs(wake=wake_ms / 1000),
-        )
-    elif env == "adversarial":
-        levels = tuple(d.acceptance[0] for d in parse_drafters(acceptances))
-        scenario = Adversarial(levels, length, tokens, pattern, period)
-    else:
-        costly = env == "costs"
-        scenario = Stream(
-            drafters=parse_drafters(acceptances),
-            lengths=parse_ints("1,2,4,8" if lengths is None else lengths, "--lengths") if costly else (length,),
-            goal=tokens,
-            off=costly or off,
-            verify=parse_verify(verify) if costly else VerifyCost(),
-            phase_tokens=(every or max(1, tokens // (1 + acceptances.count("/")))) if env == "piecewise" else 0,
-            lag_seconds=lag_ms / 1000,
-        )
-    loads = parse_ints(load, "--load") if env == "serving" and not (rate or trace) and "," in load else ()
-    for path in filter(None, (json_file, plot, record)):
-        check_writable(path)
-    if warmup >= tokens:
-        raise ValueError(f"a warm-up of {warmup} tokens leaves nothing of {tokens}")
-    if plot is not None:
-        require_matplotlib()
-    if record is not None and record.exists():
-        raise ValueError(f"{record} exists; a trace is never overwritten")
-    chosen = policy or DEFAULT_POLICIES[env]
-
-    marks = even_marks(tokens) if loads else None
-    comparison = compared("simulating", scenario, chosen, jobs, runs=runs, seed=seed, warmup=warmup, marks=marks)
-    title = f"{env} {acceptances}: {tokens:,} tokens, {runs} runs"
-    out = Console()
-    if not out.is_terminal:  # a pipe has no width of its own
-        out.width = 120
-    out.print(_table(comparison, title, seconds=env in ("costs", "serving") or "@" in acceptances or lag_ms > 0))
-    changes = adapted(comparison, [tokens * i // len(loads) for i in range(len(loads) + 1)]) if loads else []
+    env, tokens, loads = environment.env, simulation.tokens, environment.loads
+    scenario = environment.scenario(tokens)
+    chosen = simulation.policy or DEFAULT_POLICIES[env]
+    marks = even_marks(tokens) if len(loads) > 1 else None
+    comparison = simulation.compare("simulating", scenario, chosen, warmup=simulation.warmup, marks=marks)
+    title = f"{env} {environment.acceptances}: {tokens:,} tokens, {simulation.runs} runs"
+    out = wide(120)
+    out.print(_table(comparison, title, seconds=environment.in_seconds))
+    starts = [tokens * i // len(loads) for i in range(len(loads) + 1)] if len(loads) > 1 else []
+    changes = adapted(comparison, starts)
     if changes:
         out.print(changes_table(changes))
-    bounds = _bounds(scenario, comparison)
-    if json_file is not None:
+    bounds = theory.bounds(scenario, comparison.marks)
+    if files.json_file is not None:
         described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
-        write_json(
-            json_file,
-            {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes},
-        )
-    if plot is not None:
-        draw(comparison, plot, title=title, bounds=bounds)
-    if record is not None:
-        with TraceWriter(record, {"environment": env, "policy": chosen[0], "seed": seed}) as writer:
+        content = {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes}
+        write_json(files.json_file, content)
+    if files.plot is not None:
+        draw(comparison, files.plot, title=title, bounds=bounds)
+    if files.record is not None:
+        with TraceWriter(files.record, {"environment": env, "policy": chosen[0], "seed": simulation.seed}) as writer:
             writer.write(Request(env))
-            play(scenario, chosen[0], seed, watch=lambda context, outcome: writer.write(outcome))
-
-
-def parse_ints(text: str, option: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
-    try:
-        return tuple(int(item) for item in text.split(","))
-    except ValueError:
-        raise ValueError(f"{option} takes whole numbers separated by commas, not {text!r}") from None
+            play(scenario, chosen[0], simulation.seed, watch=lambda context, outcome: writer.write(outcome))
 
 
 def parse_drafters(text: str) -> tuple[Drafter, ...]:
@@ -257,31 +223,6 @@ def parse_drafters(text: str) -> tuple[Drafter, ...]:
     return tuple(drafters)
 
 
-def parse_verify(text: str) -> VerifyCost:
-    """A verify cost by name or as ``WIDTH:MS`` pairs."""
-    if text in VERIFY:
-        return VerifyCost(VERIFY[text])
-    try:
-        pairs = [item.split(":") for item in text.split(",")]
-        return VerifyCost(tuple((int(width), float(ms) / 1000) for width, ms in pairs))
-    except ValueError as error:
-        raise ValueError(f"--verify takes {', '.join(VERIFY)} or WIDTH:MS pairs, not {text!r} ({error})") from None
-
-
-def _bounds(scenario: Scenario, comparison: Comparison) -> dict[str, list[float]]:
-    """What BanditSpec proves for this environment, at every token mark."""
-    if not isinstance(scenario, Stream) or scenario.phase_tokens or len(scenario.lengths) > 1 or scenario.off:
-        return {}
-    acceptance: Sequence[float] = [d.acceptance[0] for d in scenario.drafters]
-    length = scenario.lengths[0]
-    if min(acceptance) <= 0 or max(acceptance) >= 1 or len(set(acceptance)) < 2:
-        return {}
-    return {
-        "Theorem 4.3: UCBSpec's upper bound": [theory.ucbspec_bound(acceptance, length, n) for n in comparison.marks],
-        "Theorem 4.4: asymptotic lower bound": [theory.lower_bound(acceptance, length, n) for n in comparison.marks],
-    }
-
-
 def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
     served = all("latency_mean" in row.facts for row in comparison.rows)
     columns: dict[str, Callable[[Result], str]] = {
@@ -303,7 +244,7 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
         "± 95 % interval over runs; regret is against the best fixed arm on the same seeds; "
         "the clairvoyant knows the environment's parameters but does not reckon with switching"
     )
-    table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD)
+    table = titled(title, note)
     table.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

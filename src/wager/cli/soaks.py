@@ -19,26 +19,9 @@ if TYPE_CHECKING:
     from wager.drafters import Drafter
 
 # One of every family, and arms changed at random in every round.
-FAMILIES = (
-    "random",
-    "round-robin",
-    "ucbspec",
-    "exp3spec",
-    "meta-ucb",
-    "discounted-ucb",
-    "petc:tokens=2000",
-    "analytical",
-    "fsm:drafter=suffix",
-    "cached-fsm:drafter=suffix",
-    "qlearning",
-    "prompt-router",
-    "nightjar",
-    "dsd",
-    "tetris:drafter=suffix",
-    "linucb",
-    "thompson:reward=goodput",
-    "off",
-)
+FAMILIES = ("random", "round-robin", "ucbspec", "exp3spec", "meta-ucb", "discounted-ucb", "petc:tokens=2000",
+            "analytical", "fsm:drafter=suffix", "cached-fsm:drafter=suffix", "qlearning", "prompt-router", "nightjar",
+            "dsd", "tetris:drafter=suffix", "linucb", "thompson:reward=goodput", "off")  # fmt: skip
 
 
 def identity(
@@ -60,8 +43,8 @@ def identity(
     if json_file is not None:
         check_writable(json_file)
     chosen = prompts(data, tasks=TASKS, count=count)
+    from wager.bench.draft_models import truncated
     from wager.bench.engine import described
-    from wager.bench.peers import truncated
     from wager.bench.soak import check_texts
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup
@@ -82,7 +65,7 @@ def identity(
     used = Counter(name for r in records for name in r["drafters"])
     largest = max((r["gap"] for r in differing if r["gap"] is not None), default=0.0)
     print(f"{len(asked)} prompts, {len(records)} texts, {sum(r['tokens'] for r in records):,} tokens: "
-          f"{len(records) - len(differing)} identical, {len(differing) - len(broken)} part at a tie "
+          f"{len(records) - len(differing)} identical, {len(differing) - len(broken)} ties "
           f"(largest gap {largest:.2g} standard deviations), {len(broken)} differ")  # fmt: skip
     print("drafted by: " + ", ".join(f"{name} in {times} texts" for name, times in used.most_common()))
     if json_file is not None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,124 +14,83 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wager.bench import suite as suites
+from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.summary import summarize
-from wager.cli.files import provenance
+from wager.bench.runs import Run, tokenize
 from wager.cli.options import MODEL, Device, Dtype, Model
+from wager.core.provenance import provenance
 
 if TYPE_CHECKING:
-    from wager.bench.answers import Answer
-    from wager.bench.peers import Method
-    from wager.bench.runs import Run
+    from wager.bench.methods import Method, TextGenerator
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
-WHOLE_PATH = re.compile(r"(^|^-[^=]*=)([/~].*)$", re.DOTALL)  # as a word, or as an option's value
 SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
+Suite = Annotated[
+    str,
+    typer.Option(
+        "--suite",
+        help=f"{QUICK}, spec-bench, humaneval, all, or any task; all but quick read --data where there is one.",
+    ),
+]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as "
+        "suffix:4, policies such as auto, which choose among those arms.",
+        show_default="a choice of each kind",
+    ),
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Prompts a task.", show_default=f"{QUICK_PROMPTS} in quick, else all")
+]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=2, help="Tokens an answer.", show_default=f"{QUICK_TOKENS} in quick, else {TOKENS}")
+]
+LongestPrompt = Annotated[int, typer.Option("--longest-prompt", min=16, help="Longer prompts lose their middle.")]
+Out = Annotated[Path, typer.Option(help="Folder for the results; a run that was stopped is resumed there.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA, else prompts that come with wager"),
+]
 
 
 def suite(
     context: typer.Context,
-    name: Annotated[
-        str,
-        typer.Option(
-            "--suite",
-            help=f"{QUICK}, spec-bench, humaneval, all, or any task; all but quick read --data where there is one.",
-        ),
-    ] = QUICK,
+    name: Suite = QUICK,
     model: Model = MODEL,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as "
-            "suffix:4, policies such as auto, which choose among those arms.",
-            show_default="a choice of each kind",
-        ),
-    ] = "",
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Prompts a task.", show_default=f"{QUICK_PROMPTS} in quick, else all")
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=2, help="Tokens an answer.", show_default=f"{QUICK_TOKENS} in quick, else {TOKENS}"),
-    ] = None,
-    longest: Annotated[int, typer.Option("--longest-prompt", min=16, help="Longer prompts lose their middle.")] = 1024,
-    out: Annotated[Path, typer.Option(help="Folder for the results; a run that was stopped goes on there.")] = Path(
-        "wager-bench"
-    ),
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA, else prompts that come with wager"),
-    ] = None,
+    methods: Methods = "",
+    limit: Limit = None,
+    max_tokens: MaxTokens = None,
+    longest: LongestPrompt = 1024,
+    out: Out = Path("wager-bench"),
+    data: Data = None,
     seed: Annotated[int, typer.Option(min=0, help="For the choice and order of prompts and methods.")] = 0,
     afresh: Annotated[bool, typer.Option("--afresh", help="Overwrite a run that is there.")] = False,
 ) -> None:
-    """Play transformers' own ways, fixed arms and policies on the same prompts, in turn, and say what is fastest.
+    """Run transformers' own ways, fixed arms and policies on the same prompts, in turn, and say what is fastest.
 
-    Stop it whenever you like: the same command goes on where it was. See docs/bench.md.
+    Stop it whenever you like: the same command resumes it. See docs/bench.md.
     """
     if context.invoked_subcommand is not None:
         _refuse_misplaced(context)
         return
-    if name == QUICK and data is not None:
-        raise ValueError("the quick suite has prompts of its own; leave out --data, or choose another --suite")
-    chosen = workloads.in_turn(_prompts(name, data, limit, seed), seed)
-    default = suites.default_methods(suites.QUICK if name == QUICK else suites.FULL, model)
-    named = suites.parse_methods(methods) if methods else default
+    chosen = _prompts(name, data, limit, seed)
+    named = made.parse_methods(methods) if methods else made.default_methods(_defaults(name), model)
     tokens = max_tokens or (QUICK_TOKENS if name == QUICK else TOKENS)
-    told = Console(stderr=True, highlight=False)
+    settings = {"suite": name, "seed": seed, "max_tokens": tokens, "longest_prompt": longest}
+    settings["data"] = "folder" if name != QUICK and workloads.has_data(data) else "wager's own prompts"
 
-    from wager.bench.engine import described
-    from wager.bench.runs import Run
     from wager.cli.session import quietly
-    from wager.models import load
-    from wager.models.runner import context_limit
 
     with quietly():
-        with told.status(f"loading {model} …", spinner="dots"):
-            target, tokenizer = load(model, dtype=dtype, device=device, progress=told.print)
-        if not methods:
-            named = suites.without_impossible(named, target)
-        held = context_limit(target)
-        if held < 16 + tokens:
-            raise ValueError(f"{model} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
-        asked = suites.questions(chosen, tokenizer, min(longest, held - tokens), target.device)
-        ran = described(target)
-        about = provenance()
-        about["command"] = without_paths(about["command"])
-        about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
-        head = suites.head(
-            named,
-            asked,
-            target,
-            {**about, **ran},
-            suite=name,
-            model=model_name(model),
-            seed=seed,
-            max_tokens=tokens,
-            longest_prompt=longest,
-            data="folder" if name != QUICK and workloads.has_data(data) else "wager's own prompts",
+        summary, said, path = _measure(
+            model, {"device": device, "dtype": dtype}, named, chosen, settings, out, optional=not methods, afresh=afresh
         )
-        with Run(out, head, afresh=afresh) as run:
-            total = len(asked) * len(named)
-            if run.complete and len(run.answers) == total:
-                told.print(f"{out} holds this run already, complete; --afresh measures it anew")
-            elif run.answers:
-                told.print(f"going on: {len(run.answers)} of {total} answers are there")
-            with told.status("preparing the methods …", spinner="dots"):
-                made = suites.build(named, target, tokenizer, tokens=len(asked) * tokens, seed=seed)
-            if len(run.answers) < total:
-                _play(run, made, asked, tokenizer, tokens, seed, told)
-            summary = summarize(head["methods"], head["prompts"], run.answers, seed=seed)
-            summary |= checked(run.answers, made, target, asked)
-            said = verdict.words(summary)
-            path = run.save(summary, said, complete=True)
     show(summary)
-    for sentence in said:
-        print(sentence)
+    print("\n".join(said))
     print(f"\nEverything is in {path}; for a page with pictures:\n  wager report {path} -o report.html")
 
 
@@ -150,35 +107,78 @@ def _refuse_misplaced(context: typer.Context) -> None:
 
 
 def _prompts(name: str, data: Path | None, limit: int | None, seed: int) -> list[workloads.Prompt]:
+    if name == QUICK and data is not None:
+        raise ValueError("the quick suite has prompts of its own; leave out --data, or choose another --suite")
     if name == QUICK:
-        return workloads.own_prompts(count=limit or QUICK_PROMPTS)
-    return workloads.suite_prompts(name, data, limit, seed)
+        return workloads.in_turn(workloads.own_prompts(count=limit or QUICK_PROMPTS), seed)
+    return workloads.in_turn(workloads.suite_prompts(name, data, limit, seed), seed)
 
 
-def _play(
-    run: Run,
-    methods: list[Method],
-    asked: list[suites.Question],
-    tokenizer: Any,
-    tokens: int,
-    seed: int,
-    told: Console,
-) -> None:
-    """Play what is left; where Ctrl-C stops it, what is there is saved and said."""
-    total = len(methods) * len(asked)
+def _defaults(name: str) -> Sequence[str]:
+    return made.QUICK if name == QUICK else made.FULL
+
+
+def _measure(
+    model: str,
+    how: Mapping[str, str],
+    methods: Sequence[Method],
+    chosen: Sequence[workloads.Prompt],
+    settings: dict[str, Any],
+    out: Path,
+    *,
+    optional: bool,
+    afresh: bool,
+) -> tuple[dict[str, Any], list[str], Path]:
+    """Run what is not in the folder yet; the summary, the verdict and the run's file."""
+    from wager.bench.engine import described
+    from wager.models import load
+    from wager.models.fingerprint import fingerprint
+    from wager.models.runner import context_limit
+
+    told = Console(stderr=True, highlight=False)
+    tokens, seed = settings["max_tokens"], settings["seed"]
+    with told.status(f"loading {model} …", spinner="dots"):
+        target, tokenizer = load(model, **how, progress=told.print)
+    if optional:
+        methods = made.without_impossible(methods, target)
+    held = context_limit(target)
+    if held < 16 + tokens:
+        raise ValueError(f"{model} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
+    prompts = tokenize(chosen, tokenizer, min(settings["longest_prompt"], held - tokens), target.device)
+    about, ran = provenance(), described(target)
+    about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
+    marks = {"model": model_name(model), "weights": fingerprint(target)}
+    arms = made.arms_of(methods, target)
+    with Run(methods, prompts, arms, out, afresh=afresh, **settings, **about, **ran, **marks) as run:
+        total = len(prompts) * len(methods)
+        if run.complete and len(run.answers) == total:
+            told.print(f"{out} holds this run already, complete; --afresh measures it anew")
+        elif run.answers:
+            told.print(f"resuming: {len(run.answers)} of {total} answers are there")
+        if len(run.answers) < total:
+            with told.status("preparing the methods …", spinner="dots"):
+                shared = made.Target(target, tokenizer, tokens=len(prompts) * tokens, seed=seed)
+                generators = [method.make(shared, arms) for method in methods]
+            _play(run, generators, tokenizer, told)
+        summary = run.summary(target)
+        said = verdict.words(summary)
+        return summary, said, run.save(summary, said, complete=True)
+
+
+def _play(run: Run, generators: list[TextGenerator], tokenizer: Any, told: Console) -> None:
+    """Run what is left; where Ctrl-C stops it, what is there is saved and said."""
+    total = len(generators) * len(run.prompts)
     try:
         with progress(told, total, len(run.answers)) as (tell, warming):
             saved = monotonic()
-            for question, method in suites.play(
-                run, methods, asked, tokenizer, tokens=tokens, seed=seed, warming=warming
-            ):
-                tell(f"{question.id}: {method}")
+            for prompt, name in run.play(generators, tokenizer=tokenizer, warming=warming):
+                tell(f"{prompt.id}: {name}")
                 if monotonic() - saved > SAVED:
-                    run.save(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=seed))
+                    run.save(run.summary())
                     saved = monotonic()
     except KeyboardInterrupt:
-        run.save(summarize(run.head["methods"], run.head["prompts"], run.answers, seed=seed))
-        told.print(f"\nstopped; {len(run.answers)} of {total} answers are kept, and the same command goes on with them")
+        run.save(run.summary())
+        told.print(f"\nstopped; {len(run.answers)} of {total} answers are kept, and the same command resumes the run")
         raise typer.Exit(130) from None
 
 
@@ -221,30 +221,9 @@ def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def checked(
-    answers: Mapping[tuple[str, str], Answer], methods: Sequence[Method], target: Any, asked: Sequence[suites.Question]
-) -> dict[str, Any]:
-    """Whether texts differ from the first method's, and speeds with stalls taken out."""
-    from wager.bench import peers
-
-    whole = [q for q in asked if all((q.id, method.name) in answers for method in methods)]
-    for method in methods:
-        method.answers = [answers[question.id, method.name] for question in whole]
-    ties = peers.ties(target, methods, [question.ids for question in whole])
-    return {
-        "differences": {**ties, "answers": ties["answers"] - len(whole)},  # the first method's own are no comparison
-        "steady": peers.steady(methods, "off") if whole else {},
-    }
-
-
 def model_name(model: str) -> str:
     """The model's name; of a folder its last part, since the rest says nothing elsewhere."""
     return Path(model).resolve().name if os.path.isdir(os.path.expanduser(model)) else model
-
-
-def without_paths(command: str) -> str:
-    """The command with the last part of every whole path only, also where it follows an equals sign."""
-    return shlex.join([WHOLE_PATH.sub(lambda found: found[1] + Path(found[2]).name, w) for w in shlex.split(command)])
 
 
 def show(summary: Mapping[str, Any]) -> None:

@@ -113,13 +113,13 @@ def _accept_certain(
     path: list[int] = []
     if tokens:
         rows, drafted = torch.tensor((parents, tokens), device=p.device)
-        luck = torch.rand(len(tokens), device=p.device, generator=generator)
-        chances, luck_of = torch.stack((p[rows + 1, drafted], luck.to(p.dtype))).tolist()
+        uniforms = torch.rand(len(tokens), device=p.device, generator=generator)
+        chances, uniform_of = torch.stack((p[rows + 1, drafted], uniforms.to(p.dtype))).tolist()
     row = 0
     while True:
         left = 1.0  # of p, not refused
         for at in below[row]:
-            if luck_of[at] * left < chances[at]:
+            if uniform_of[at] * left < chances[at]:
                 path.append(at)
                 break
             left -= chances[at]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,13 +14,14 @@ import torch
 
 from wager.core import Arm, TraceWriter, Tree
 from wager.core import Request as RequestRecord
+from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
-from wager.decoding.choosing import RESIDUAL, RULES, SHARED, Choosing, Greedy, Residual, SharedNoise
 from wager.decoding.features import Prompts
-from wager.decoding.generation import BONUS, PLAIN, Generation, Piece
+from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
-from wager.decoding.memory import Memory, opened
 from wager.decoding.prepare import Prepared, prepared
+from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
+from wager.decoding.state import open_state
 from wager.decoding.stopping import Stopping
 from wager.decoding.text import TextStream
 from wager.drafters import Drafter
@@ -41,11 +43,11 @@ class Decoder:
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
     from. ``trees`` adds drafts in trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all). ``arms``
-    names the arms one by one instead. What the policy learns is kept from request to request; ``forget``
-    makes it start afresh with each, and ``memory`` keeps it from run to run: True in the user's cache, per model,
-    drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come;
-    ``trace`` records every round. ``sampling`` says how sampled texts are drawn: with ``shared-noise`` a seed has one
-    text, whatever is drafted; ``residual`` is the rule of the first papers. One decoder answers one request at a time.
+    names the arms one by one instead. The policy keeps what it learned from request to request; ``reset_per_request``
+    starts it anew with each, and ``state`` keeps it from run to run: True in the user's cache, per model, drafters and
+    device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come; ``trace`` records
+    every round. ``sampling`` is the rule of sampled texts: with ``shared-noise`` a seed has one text, whatever is
+    drafted; ``residual`` is the rule of the first papers. One decoder answers one request at a time.
     """
 
     def __init__(
@@ -58,34 +60,36 @@ class Decoder:
         lengths: Sequence[int] = LENGTHS,
         trees: str | Sequence[Tree | str] = (),
         arms: Sequence[Arm | str] | None = None,
-        forget: bool = False,
-        memory: bool | str | Path = False,
+        reset_per_request: bool = False,
+        state: bool | str | Path = False,
         seed: int = 0,
         tokens: int | None = None,
         trace: TraceWriter | None = None,
         sampling: str = SHARED,
     ) -> None:
-        self.model, self.tokenizer, self.trace, self.forget = model, tokenizer, trace, forget
+        self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
         if sampling not in RULES:
             raise ValueError(f"sampling is {' or '.join(RULES)}, not {sampling!r}")
         self.sampling = sampling
-        if forget and memory is not False:
-            raise ValueError("forget starts every text from nothing, and memory from what was learned; leave out one")
+        if reset_per_request and state is not False:
+            raise ValueError("reset_per_request forgets what state keeps from run to run; leave out one of them")
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer)
         self.arms = build_arms(arms, self.drafters, lengths, trees)
         known = {} if tokens is None else {"tokens": tokens}
-        self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
+        self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"a policy is a name or a wager.policies.Policy, not a {type(policy).__name__}")
         self.prompts = Prompts()
         self._busy = False
         self._take(self.target)
-        self.memory: Memory | None = None
-        if memory is not False:
-            self.memory = opened(memory, self.policy, model, self.drafters.values(), self.arms)
-        if self.memory is not None:
-            weakref.finalize(self, self.memory.save)  # when nobody holds the decoder any more, or the process ends
+        self.state: StateFile | None = None
+        if state is not False:
+            self.state = open_state(state, self.policy, model, self.drafters.values(), self.arms)
+        if self.state is not None:
+            weakref.finalize(self, self.state.save)  # when nobody holds the decoder any more, or the process ends
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Copies and pickles of a model leave its decoder behind: caches and graphs cannot go along."""
@@ -93,56 +97,70 @@ class Decoder:
 
     # -- what users call
 
-    def generate(self, prompt: Prompt, *, label: str = "", **settings: Any) -> Generation:
+    def generate(
+        self, prompt: Prompt, *, label: str = "", watch: Callable[[Piece], object] | None = None, **settings: Any
+    ) -> Generation:
         """The finished text and how it came about.
 
         ``prompt`` is text, token ids, or chat messages. ``settings`` are those of ``model.generate``: max_new_tokens,
         do_sample, temperature, top_k, top_p, stop_strings, generation_config, streamer and so on; a ``seed`` has one
-        text, whatever is drafted.
+        text, whatever is drafted. ``watch`` gets every piece as it comes, which is not counted as decoding; the text
+        ends where it returns False.
         """
-        tokens: list[int] = []
-        sources: list[str] = []
-        rounds = []
-        rejected = []
+        pieces: list[Piece] = []
         streamer = settings.pop("streamer", None)
         seed = settings.pop("seed", None)
+        text = None if watch is None else self._text_stream()
+        seconds = [0.0, 0.0]  # of the prompt, of decoding
         began = perf_counter()
         prepared = self.prepare(prompt, settings)
-        prefilled = ended = began
-        for step in self.run(prepared, self.target, label, seed, streamer):
-            ended = perf_counter()  # here: saving a memory after the text is no decoding
-            if step.round is None:
-                prefilled = ended
-            else:
-                rounds.append(step.round)
-                rejected.append(step.rejected)
-            tokens += step.tokens
-            sources += _sources(step)
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
-        seconds = prefilled - began, ended - prefilled
+        with closing(self.run(prepared, self.target, label, seed, streamer)) as steps:
+            for step in steps:
+                now = perf_counter()  # here: saving the state after the text is no decoding
+                seconds[bool(pieces)] += now - began
+                began = now
+                pieces.append(_piece(step, text))
+                if watch is not None:
+                    if watch(pieces[-1]) is False:
+                        break
+                    began = perf_counter()
+        if watch is not None and text is not None and (rest := text.end()):
+            watch(Piece(rest, (), (), None))
+        tokens = [token for piece in pieces for token in piece.tokens]
+        sources = [source for piece in pieces for source in piece.sources]
         return Generation(
-            text, tokens, sources, prepared.ids.shape[1], self.finish, *seconds, rounds=rounds, rejected=rejected
+            self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else "",
+            tokens,
+            sources,
+            prepared.ids.shape[1],
+            self.finish or INTERRUPTED,
+            prefill_seconds=seconds[0],
+            decode_seconds=seconds[1],
+            rounds=[piece.round for piece in pieces if piece.round is not None],
+            rejected=[piece.rejected for piece in pieces if piece.round is not None],
         )
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""
-        if self.tokenizer is None:
-            raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
+        text = self._text_stream()
         prepared = self.prepare(prompt, settings)
-        text = TextStream(self.tokenizer)
         for step in self.run(prepared, self.target, label, seed):
-            yield Piece(text.push(step.tokens), tuple(step.tokens), tuple(_sources(step)), step.round, step.rejected)
+            yield _piece(step, text)
         if rest := text.end():
             yield Piece(rest, (), (), None)
 
+    def _text_stream(self) -> TextStream:
+        if self.tokenizer is None:
+            raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
+        return TextStream(self.tokenizer)
+
     def reset(self) -> None:
-        """Forget what policy and drafters learned from texts; a policy with a memory goes back to what was loaded."""
+        """Forget what policy and drafters learned; a policy with a state file goes back to what was loaded."""
         self._refuse_if_busy()
         self.prompts = Prompts()
-        if hasattr(self.policy, "reset"):
-            self.policy.reset()
-        if self.memory is not None:
-            self.memory.restore()
+        self.policy.reset()
+        if self.state is not None:
+            self.state.restore()
         for drafter in self.drafters.values():
             drafter.forget()
 
@@ -220,7 +238,7 @@ class Decoder:
 
     def run(
         self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None, streamer: Any = None
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
         prompt: list[int] = prepared.ids[0].tolist()
         if len(prompt) >= target.limit:
@@ -228,16 +246,16 @@ class Decoder:
                 f"the prompt has {len(prompt):,} tokens, and the model holds {target.limit:,} with at least one new one"
             )
         self._refuse_if_busy()
-        choosing = self._choosing(target, seed) if prepared.sample else Greedy()
-        request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), choosing)
+        sampler = self._sampler(target, seed) if prepared.sample else Greedy()
+        request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), sampler)
         for drafter in self.drafters.values():
             drafter.follow(target)
         if target is self.target:
             target.begin()
-        if self.forget and hasattr(self.policy, "reset"):
+        if self.reset_per_request:
             self.policy.reset()
-        wanted = EVERYTHING if self.trace is not None else getattr(self.policy, "uses", EVERYTHING)
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, wanted, self.prompts.features)
+        needs = EVERYTHING if self.trace is not None else self.policy.needs
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features)
         self.finish = ""
         self._busy = True
         played = False
@@ -257,13 +275,18 @@ class Decoder:
             self.finish = self.loop.finish
         finally:
             self._busy = False
-            if played and self.memory is not None and self.memory.policy is self.policy:
-                self.memory.text_over()
+            if played and self.state is not None and self.state.policy is self.policy:
+                self.state.tick()
 
-    def _choosing(self, target: Runner, seed: int | None) -> Choosing:
+    def _sampler(self, target: Runner, seed: int | None) -> Sampler:
         if self.sampling == RESIDUAL:
             return Residual(self.model.device, seed)
-        return SharedNoise(target.vocabulary, self.model.device, seed)
+        return GumbelSampler(target.vocabulary, self.model.device, seed)
+
+
+def _piece(step: Step, text: TextStream | None) -> Piece:
+    shown = text.push(step.tokens) if text is not None else ""
+    return Piece(shown, tuple(step.tokens), tuple(_sources(step)), step.round, step.rejected)
 
 
 def _sources(step: Step) -> list[str]:

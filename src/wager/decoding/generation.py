@@ -11,6 +11,7 @@ from wager.core import OFF, Round
 from wager.decoding.text import TextStream
 
 PLAIN, BONUS = "plain", "bonus"  # sources of a token that no drafter proposed: a round without a draft, or with one
+INTERRUPTED = "interrupted"  # how a text ends that its reader stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Generation:
     tokens: list[int]
     sources: list[str]
     prompt_tokens: int
-    finish: str  # 'eos', 'stop', 'length' or 'context'
+    finish: str  # 'eos', 'stop', 'length', 'context' or 'interrupted'
     prefill_seconds: float
     decode_seconds: float
     rounds: list[Round] = field(default_factory=list)

@@ -9,19 +9,18 @@ from typing import NamedTuple
 
 import torch
 
-from wager.core import Arm, Context, PromptFeatures, Round
+from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
-from wager.decoding.choosing import Choosing, Greedy
 from wager.decoding.processors import Processors
+from wager.decoding.sampler import NO_IDS, Greedy, RoundSampler, Sampler
 from wager.decoding.stopping import Stopping
-from wager.drafters import Draft, Drafter, in_common
+from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
 
-EVERYTHING = frozenset({"hints", "others", "overlap", "prompt", "seen"})
+EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
-NO_IDS = torch.empty((1, 0), dtype=torch.long)
 
 
 class Step(NamedTuple):
@@ -40,14 +39,14 @@ class Request:
     prompt: list[int]
     processors: Processors
     stopping: Stopping
-    choosing: Choosing = field(default_factory=Greedy)
+    sampler: Sampler = field(default_factory=Greedy)
 
 
 class Loop:
     """Plays rounds on one target until the text is finished.
 
-    ``wanted`` says which of EVERYTHING is to be measured: what the policy uses, or all of it for a trace. The target
-    holds as much of the prompt as it has read already, nothing as a rule.
+    ``needs`` are the signals to measure: those the policy needs, or all of them for a trace. The target holds as much
+    of the prompt as it has read already, nothing as a rule.
     """
 
     def __init__(
@@ -56,14 +55,14 @@ class Loop:
         drafters: Mapping[str, Drafter],
         policy: Policy,
         arms: tuple[Arm, ...],
-        wanted: frozenset[str],
+        needs: frozenset[Signal],
         features: Callable[[Sequence[int], float], PromptFeatures],
     ) -> None:
         self.target, self.drafters, self.policy = target, drafters, policy
-        self.wanted, self.features = wanted, features
-        self.cheap = [d for d in drafters.values() if d.cheap] if wanted & {"hints", "others"} else []
-        # A trace holds what every drafter would have got; otherwise the policy may leave some unasked.
-        self.asking = getattr(policy, "asking", None) if wanted < EVERYTHING else None
+        self.needs, self.features = needs, features
+        hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
+        self.cheap = [d for d in drafters.values() if d.cheap and hinting]
+        self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
         self.dear = [d for d in drafters.values() if not d.cheap]
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
@@ -79,7 +78,7 @@ class Loop:
         """Steps of the request until it is finished; ``finish`` then says why."""
         self.request, self.finish = request, ""
         self.text = list(request.prompt)
-        self.seen = set(self.text) if "seen" in self.wanted else None
+        self.seen = set(self.text) if Signal.REPEATS in self.needs else None
         self.ids = _Ids(self.text, self.target.device) if self._needs_ids() else None
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
@@ -92,7 +91,7 @@ class Loop:
         """Read the prompt and take the first token, which its own forward gives."""
         unread = self.text[self.target.length :]
         self.prompt: PromptFeatures | None = None
-        if "prompt" in self.wanted:
+        if Signal.PROMPT in self.needs:
             logits, perplexity = self.target.prefill_scored(unread)
             self.prompt = self.features(self.text, perplexity)
         else:
@@ -104,17 +103,8 @@ class Loop:
         # Choose.
         began = perf_counter()
         room = min(self.longest, self.request.stopping.limit - len(self.text) - 1)  # the target adds one itself
-        proposals, asked = self._ask(room)
-        context = Context(
-            arms=self.arms,
-            tokens=self.position,
-            previous=self.previous,
-            lag={d.name: d.lag for d in self.dear},
-            hints={name: draft.hint for name, draft in proposals.items()},
-            shared=in_common({name: draft.tokens for name, draft in proposals.items()}),
-            asked=asked,
-            prompt=self.prompt,
-        )
+        context, proposals = self._propose(room)
+        proposing = sum(context.proposal_seconds.values())
         arm = self.policy.choose(context)
         # Draft.
         chose = perf_counter()
@@ -132,7 +122,7 @@ class Loop:
             rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
         verified = perf_counter()
         shared = self._overlap(scores, draft)  # while the text is what the draft goes on from
-        tokens, seen = self._commit([*kept, following])
+        tokens, repeated = self._commit([*kept, following])
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
@@ -141,41 +131,48 @@ class Loop:
             drafted=len(draft.tokens),
             accepted=accepted,
             emitted=len(tokens),
-            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + sum(asked.values()),
+            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + proposing,
             verify_seconds=verified - drafted,
             lag=draft.lag,
             lag_seconds=draft.lag_seconds,
             overlap=shared,
             others=self._others(proposals, arm, tokens),
-            seen=seen,
+            repeated=repeated,
         )
         self.policy.observe(played)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
-        self.overhead = perf_counter() - verified + chose - began - sum(asked.values())
+        self.overhead = perf_counter() - verified + chose - began - proposing
         return Step(tokens, min(accepted, len(tokens)), played, rejected)
 
-    def _ask(self, room: int) -> tuple[dict[str, Draft], dict[str, float]]:
-        """What the cheap drafters propose that are worth asking, and the seconds it took each."""
-        proposals: dict[str, Draft] = {}
-        asked: dict[str, float] = {}
+    def _propose(self, room: int) -> tuple[Context, dict[str, Draft]]:
+        """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
+        lag = {d.name: d.lag for d in self.dear}
+        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt)
         if not room or not self.cheap:
-            return proposals, asked
-        names = self.asking() if self.asking is not None else None
+            return context, {}
+        names = self.policy.select_drafters(context) if self.selective else self.drafters
+        proposals: dict[str, Draft] = {}
+        seconds: dict[str, float] = {}
         before = perf_counter()
         for drafter in self.cheap:
-            if names is None or drafter.name in names:
+            if drafter.name in names:
                 proposals[drafter.name] = drafter.propose(room)
                 after = perf_counter()
-                asked[drafter.name] = after - before
+                seconds[drafter.name] = after - before
                 before = after
-        return proposals, asked
+        hints = {name: draft.hint for name, draft in proposals.items()}
+        agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
+        known = (self.arms, 1, self.position, self.previous, lag, hints, agreement, seconds, self.prompt)
+        return Context(*known), proposals
 
     def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
-        sample = _Draws(self) if self.request.choosing.samples else None
+        sampler, processors = self.request.sampler, self.request.processors
+        prompt = len(self.request.prompt)
+        sample = RoundSampler(sampler, processors, prompt, self.position) if sampler.samples else None
         if arm.tree is not None:
             draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
             if draft.parents is not None:
@@ -193,14 +190,14 @@ class Loop:
         """Tokens kept, the token after them, and the scores both were decided by."""
         ids = self.ids.with_draft(draft.tokens) if self.ids else NO_IDS
         scores = self.request.processors(ids, logits)
-        return *self.request.choosing.chain(scores, draft, self.position), scores
+        return *self.request.sampler.chain(scores, draft, self.position), scores
 
     def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
         """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
         tokens = draft.tokens
         logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
         scores = self._tree_scores(logits, tokens, parents)
-        path, following = self.request.choosing.tree(scores, draft, parents, self.position)
+        path, following = self.request.sampler.tree(scores, draft, parents, self.position)
         self.target.keep([0, *(at + 1 for at in path)])
         return path, following, scores
 
@@ -216,7 +213,7 @@ class Loop:
 
     def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
         """1 - TV at each drafted position, if someone wants it; a tree has no one position of each kind."""
-        if "overlap" not in self.wanted or not draft.tokens or draft.parents is not None:
+        if Signal.OVERLAP not in self.needs or not draft.tokens or draft.parents is not None:
             return ()
         q = draft.probs
         if q is None and (logits := draft.logits) is not None:
@@ -224,14 +221,6 @@ class Loop:
             ids = self.ids.with_draft(draft.tokens[:-1]) if self.ids else NO_IDS
             q = torch.softmax(self.request.processors(ids, logits), -1, dtype=torch.float32)
         return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, q)
-
-    def _draw(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """A drafter's next token, drawn under the request's own processors, and the distribution it comes from."""
-        processors, at = self.request.processors, len(text) - len(self.request.prompt)
-        if at < self.position:
-            raise ValueError("a drafter draws with the whole text before the token, the prompt included")
-        ids = torch.tensor([text], device=logits.device) if processors.needs_text else NO_IDS
-        return self.request.choosing.draw(processors(ids, logits[None])[0], at)
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
@@ -253,7 +242,7 @@ class Loop:
 
     def _others(self, proposals: Mapping[str, Draft], arm: Arm, tokens: Sequence[int]) -> dict[str, int]:
         """What every other cheap drafter would have had accepted, as far as the text now tells."""
-        if "others" not in self.wanted:
+        if Signal.OTHERS not in self.needs:
             return {}
         return {
             name: accept_greedy([*tokens, -1], draft.tokens[: len(tokens)])
@@ -282,19 +271,6 @@ def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
     kept = [draft.tokens[at] for at in now]
     above = [now.get(parents[at], -1) for at in now]
     return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above)
-
-
-class _Draws:
-    """What the drafters of a loop's text draw with."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop, self.temperature = loop, loop.request.processors.temperature
-
-    def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
-        return self.loop._draw(text, logits)
-
-    def noise(self, count: int) -> torch.Tensor | None:
-        return self.loop.request.choosing.noise(self.loop.position, count)
 
 
 class _Ids:

@@ -5,27 +5,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wager.core import Arm, Hint, Tree
 
 if TYPE_CHECKING:
     import torch
 
+    from wager.drafters.datastore import Datastore
     from wager.models.runner import Runner
 
 NO_HINT = Hint()
 
 
-class Sampler(Protocol):
+class DraftSampler(Protocol):
     """What a drafter draws with where the target is sampled."""
 
-    temperature: float
+    @property
+    def temperature(self) -> float: ...
 
     def __call__(self, text: Sequence[int], logits: torch.Tensor) -> tuple[int, torch.Tensor]:
         """From the text so far and the drafter's logits (vocabulary,): a token, and what it is drawn from."""
 
-    def noise(self, count: int) -> torch.Tensor | None:
+    def gumbel(self, count: int) -> torch.Tensor | None:
         """What the target will add to its scores at the text's next ``count`` positions, (count, vocabulary).
 
         A drafter that adds it to its own logits, divided by the temperature, and takes the largest sum is right more
@@ -73,8 +75,11 @@ class Drafter(ABC):
     """Proposes tokens for one stream of text; what it keeps from one request to the next is its own affair."""
 
     name: str  # as in an arm
-    cheap: ClassVar[bool] = True  # microseconds: asked in every round, for its hint and for what it would have got
+    cheap: ClassVar[bool] = True  # microseconds: proposes in every round, for its hint and for what would be accepted
     trees: ClassVar[bool] = False  # whether it can propose trees
+    servable: ClassVar[bool] = False  # whether a server can run it, one for every request: ``share`` gives those
+    datastore: Datastore | None = None  # the corpus it reads, if any
+    runner: Any = None  # runs the model it drafts with, if that is a whole one
 
     @abstractmethod
     def begin(self, prompt: Sequence[int]) -> None:
@@ -85,10 +90,10 @@ class Drafter(ABC):
         """The text went on with these tokens, all of them verified."""
 
     @abstractmethod
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         """At most ``length`` tokens expected next, none where it has no idea; ``sample`` is for drafters that draw."""
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """A tree of what may come next: at most ``length`` deep, with at most the shape's nodes and children a node."""
         raise ValueError(f"drafter {self.name!r} drafts chains only; leave out its trees")
 
@@ -106,7 +111,7 @@ class Drafter(ABC):
         """Refuse a target of so many tokens with a ValueError if it cannot draft for it."""
 
     def follow(self, target: Runner) -> None:  # noqa: B027 - most drafters read tokens alone
-        """The texts to come are this target's: a drafter that reads its features asks it to keep them."""
+        """The texts to come are this target's: a drafter that reads its features has it keep them."""
 
     def warm(self, arms: Iterable[Arm]) -> None:  # noqa: B027 - most drafters are ready at once
         """Prepare for these arms, all of them its own, so that no round is slow because it is the first of its kind."""
@@ -116,8 +121,13 @@ class Drafter(ABC):
         """Tokens it must catch up on before it can draft."""
         return 0
 
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache."""
+        return 0
 
-def in_common(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
+
+def drafter_agreement(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
     """For every drafter and every other: how many tokens, from the first, both propose."""
     found: dict[str, dict[str, int]] = {name: {} for name in proposals}
     names = list(proposals)

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wager.core import Hint
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no 
 class DraftModel(Drafter):
     """Drafts with a smaller causal language model, its cache kept from round to round.
 
-    It reads the text only when it is asked to draft: what it has to read first is its lag. With a ``window`` it sees
+    It reads the text only when ``propose`` is called: what it has to read first is its lag. With a ``window`` it sees
     the first few and at least the last so many tokens, so that neither its cache nor its lag grows with the text.
     """
 
@@ -92,7 +92,7 @@ class DraftModel(Drafter):
             del self.fed[kept:]
             self.runner.crop(kept)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         self._let_go()
         length = min(length, self.runner.limit - len(self.view))
         feed = self.view[len(self.fed) :]

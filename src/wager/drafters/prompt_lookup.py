@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from typing import ClassVar
 
 from wager.core import Hint
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 
 class PromptLookup(Drafter):
@@ -14,6 +15,8 @@ class PromptLookup(Drafter):
 
     # Saxena (2023). One table per size of n-gram, from the n-gram to the position after its latest occurrence. The
     # n-gram that ends the text enters it only with the token that follows: so a lookup never finds the text's own end.
+
+    servable: ClassVar[bool] = True
 
     def __init__(
         self, *, longest: int = 4, shortest: int = 2, match_cap: int = 32, name: str = "prompt-lookup"
@@ -51,7 +54,7 @@ class PromptLookup(Drafter):
                     after[tuple(text[-size:])] = end
             text.append(token)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         text = self._text
         if length < 1:
             return Draft()

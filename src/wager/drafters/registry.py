@@ -21,33 +21,80 @@ NAME = re.compile(r"[A-Za-z0-9_.-]+")  # of a head or a model, as an arm can hol
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """What a drafter may be made of."""
+
+    spec: str
+    name: str  # as in an arm
+    value: str  # what stands after the equals sign; of a shipped drafter its folder
+    load: Callable[[str], Any] | None = None  # turns a name into a loaded model
+    tokenizer: Any = None
+    target: str = ""  # name of the model that is drafted for
+    mark: Callable[[], str] | None = None  # gives its fingerprint
+
+    def model(self) -> Any:
+        """The model the value names, loaded."""
+        if self.load is None:
+            raise ValueError(f"drafter {self.spec!r} needs a way to load models; pass load=")
+        return self.load(self.value)
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A drafter as it is listed."""
 
     summary: str
-    needs: str = ""  # what stands after the equals sign; empty: nothing
+    make: Callable[[Options], Drafter | None]
+    value: str = ""  # what stands after the equals sign; empty: nothing
+    servable: bool = False  # in vLLM, beside others, one for every request
 
     def written(self, name: str) -> str:
         """How a specification of it is written."""
-        return f"{name}={self.needs}" if self.needs else name
+        return f"{name}={self.value}" if self.value else name
 
 
-def _summary(drafter: type[Drafter]) -> str:
-    return (inspect.getdoc(drafter) or "").splitlines()[0]
+def _entry(drafter: type[Drafter], make: Callable[[Options], Drafter], value: str = "") -> Entry:
+    return Entry((inspect.getdoc(drafter) or "").splitlines()[0], make, value, drafter.servable)
+
+
+def _retrieval(options: Options) -> Drafter:
+    store = Datastore.open(options.value)
+    if options.tokenizer is not None:
+        store.check(fingerprint(options.tokenizer))
+    return Retrieval(store)
+
+
+def _draft_model(options: Options) -> Drafter:
+    model = options.model()
+    from wager.drafters.draft_model import DraftModel  # imports torch
+
+    return DraftModel(model, options.name)
+
+
+def _eagle(options: Options) -> Drafter:
+    # By name: wager.eagle imports torch, and stands above this package.
+    head: Drafter = import_module("wager.eagle.drafter").Eagle(options.value, options.name)
+    return head
+
+
+def _together(options: Options) -> Drafter:
+    known: dict[str, Any] = {key: getattr(options, key) for key in ("load", "tokenizer", "target", "mark")}
+    specs = shipped.expand(options.value.split("+"), options.target, options.mark)
+    return Together([one for each in specs if (one := build(each, **known)) is not None])
 
 
 DRAFTERS: dict[str, Entry] = {
-    "off": Entry("No drafter: plain decoding, which is always an arm."),
-    "prompt-lookup": Entry(_summary(PromptLookup)),
-    "suffix": Entry(_summary(Suffix)),
-    "retrieval": Entry(_summary(Retrieval), needs="PATH"),
-    "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", needs="MODEL"),
-    "eagle": Entry("Goes on from the target's own features with an EAGLE head.", needs="PATH"),
-    "together": Entry(_summary(Together), needs="SPEC+SPEC"),
+    "off": Entry("No drafter: plain decoding, which is always an arm.", lambda options: None),
+    "prompt-lookup": _entry(PromptLookup, lambda options: PromptLookup()),
+    "suffix": _entry(Suffix, lambda options: Suffix()),
+    "retrieval": _entry(Retrieval, _retrieval, "PATH"),
+    "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", _draft_model, "MODEL"),
+    "eagle": Entry("Goes on from the target's own features with an EAGLE head.", _eagle, "PATH"),
+    "together": _entry(Together, _together, "SPEC+SPEC"),
 }
 SHIPPED: dict[str, str] = {
-    "eagle:NAME": "An EAGLE head that lies ready for the target; eagle:* is all of them.",
-    "draft:NAME": "A small model that lies ready for the target; draft:* is all of them.",
+    "eagle:NAME": "An EAGLE head shipped for the target; eagle:* is all of them.",
+    "draft:NAME": "A small model shipped for the target; draft:* is all of them.",
     "eagle:NAME?": "The same where there is one, and nothing where there is none.",
 }
 
@@ -67,34 +114,11 @@ def build(
     by one of them ``eagle:NAME`` and ``draft:NAME`` are found. A drafter is called what stands before the equals sign.
     """
     name, value = parse(spec)
-    kind = name.partition(":")[0]
-    if name == "off":
-        return None
-    if name == "prompt-lookup":
-        return PromptLookup()
-    if name == "suffix":
-        return Suffix()
-    if name == "retrieval":
-        store = Datastore.open(value)
-        if tokenizer is not None:
-            store.check(fingerprint(tokenizer))
-        return Retrieval(store)
-    if name == "together":
-        known: dict[str, Any] = {"load": load, "tokenizer": tokenizer, "target": target, "mark": mark}
-        specs = shipped.expand(value.split("+"), target, mark)
-        return Together([one for each in specs if (one := build(each, **known)) is not None])
-    if not value:
+    kind, named, _ = name.partition(":")
+    if named and not value:
         value = str(shipped.find(spec, target, mark).folder)
-    if kind == "eagle":
-        # By name: wager.eagle imports torch, and stands above this package.
-        head: Drafter = import_module("wager.eagle.drafter").Eagle(value, name)
-        return head
-    if load is None:
-        raise ValueError(f"drafter {spec!r} needs a way to load models; pass load=")
-    from wager.drafters.draft_model import DraftModel  # imports torch
-
-    drafter: Drafter = DraftModel(load(value)) if name == "draft-model" else DraftModel(load(value), name)
-    return drafter
+    entry = DRAFTERS["draft-model" if kind == "draft" else kind]
+    return entry.make(Options(spec, name, value, load, tokenizer, target, mark))
 
 
 def parse(spec: str) -> tuple[str, str]:
@@ -117,9 +141,14 @@ def parse(spec: str) -> tuple[str, str]:
         known = ", ".join(written())
         raise ValueError(f"unknown drafter {spec!r}; choose from {known}")
     entry = DRAFTERS[name]
-    if bool(entry.needs) != bool(value) or (equals and not value):
+    if bool(entry.value) != bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {entry.written(name)}")
     return name, value
+
+
+def servable() -> tuple[str, ...]:
+    """The drafters that wager itself runs in vLLM, any number of them side by side."""
+    return tuple(name for name, entry in DRAFTERS.items() if entry.servable)
 
 
 def written() -> list[str]:

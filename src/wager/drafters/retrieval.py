@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from wager.core import Hint, Tree
-from wager.drafters.base import Draft, Drafter, Sampler
-from wager.drafters.branches import grow
+from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.datastore import DEPTH, Datastore
+from wager.drafters.token_tree import grow
 
 # Continuations with how often each occurs, the nearest token last, and where in them the next token stands.
 _Place = tuple[dict[bytes, int], int]
@@ -24,6 +24,8 @@ class Retrieval(Drafter):
     # the continuations merged: as many of their most frequent tokens as it has nodes.
 
     trees: ClassVar[bool] = True
+    servable: ClassVar[bool] = True
+    datastore: Datastore
 
     def __init__(
         self, datastore: Datastore | Path | str, *, shortest: int = 2, look: int = 32, name: str = "retrieval"
@@ -61,14 +63,14 @@ class Retrieval(Drafter):
             tail = tail[last + 1 :]
         self._tail = tail
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         for match, places in self._matches(length):
             tokens, confidence = self._count(places, length)
             if tokens:
                 return Draft(tokens, Hint(match, confidence))
         return Draft()
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         width = self.datastore.header.width
         for match, places in self._matches(length):
             going: dict[bytes, int] = Counter(self.datastore.after(places, length))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from wager.core import Arm, Tree
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 if TYPE_CHECKING:
     from wager.models.runner import Runner
@@ -60,14 +60,14 @@ class Together(Drafter):
     @property
     def memory(self) -> int:
         """Bytes of all of them."""
-        return sum(getattr(drafter, "memory", 0) for drafter in self.drafters)
+        return sum(drafter.memory for drafter in self.drafters)
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         """The longest of their chains; the others would be lost."""
         longest = max(self._drafts(length, sample), key=lambda draft: len(draft.tokens))
         return replace(longest, probs=None, raw=None)  # whose it is changes from round to round: it counts as certain
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         drafts = self._drafts(length, sample)
         tokens: list[int] = []
         parents: list[int] = []
@@ -85,10 +85,10 @@ class Together(Drafter):
         lag = max(draft.lag for draft in drafts)
         return Draft(tokens, parents=parents, lag=lag, lag_seconds=sum(draft.lag_seconds for draft in drafts))
 
-    def _drafts(self, length: int, sample: Sampler | None) -> list[Draft]:
+    def _drafts(self, length: int, sample: DraftSampler | None) -> list[Draft]:
         """Every drafter's chain: drawn where the noise is known, else its likeliest, chosen for certain.
 
         Chains that were drawn apart could not be told from one another by the residual rule.
         """
-        drawn = sample if sample is not None and sample.noise(1) is not None else None
+        drawn = sample if sample is not None and sample.gumbel(1) is not None else None
         return [drafter.propose(length, drawn) for drafter in self.drafters]

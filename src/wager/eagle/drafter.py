@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
 from wager.core import Arm, Hint, Tree
-from wager.drafters.base import Draft, Drafter, Sampler
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +100,7 @@ class Eagle(Drafter):
 
     # -- drafts
 
-    def propose(self, length: int, sample: Sampler | None = None) -> Draft:
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         """A chain: its likeliest tokens; where the target is sampled drawn ones, as far as that is no waiting.
 
         Whatever it is, the text stays exact. Where chains are captured, they are drawn only with noise that is known
@@ -127,7 +127,7 @@ class Eagle(Drafter):
         paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
         return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid, raw=raw)
 
-    def propose_tree(self, length: int, shape: Tree, sample: Sampler | None = None) -> Draft:
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
         if not self._readable or length < 1:
             return Draft()
@@ -155,8 +155,8 @@ class Eagle(Drafter):
         assert self._out is not None
         return self._out
 
-    def _gumbel(self, sample: Sampler | None, levels: int) -> GumbelNoise | None:
-        noise = None if sample is None else sample.noise(levels)
+    def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:
+        noise = None if sample is None else sample.gumbel(levels)
         return None if sample is None or noise is None else self.head.gumbel(noise, SHARPER * sample.temperature)
 
     def _clock(self, lag: int) -> float:
@@ -172,14 +172,14 @@ class Eagle(Drafter):
 
         return self.head.spread(torch.cat(tuple(rows)))
 
-    def _draw(self, out: torch.Tensor, length: int, sample: Sampler) -> tuple[list[int], torch.Tensor]:
+    def _draw(self, out: torch.Tensor, length: int, sample: DraftSampler) -> tuple[list[int], torch.Tensor]:
         """A chain of drawn tokens, and the distributions they were drawn from."""
         import torch
 
         head = self.head
         tokens: list[int] = []
         rows: list[torch.Tensor] = []
-        temperature = 1.0 if sample.noise(1) is None else SHARPER
+        temperature = 1.0 if sample.gumbel(1) is None else SHARPER
         for at in range(length):
             token, q = sample(self._text + tokens, head.spread(head.logits(out)[0] / temperature))
             tokens.append(token)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from wager.core import kept
+from wager.core import files
 from wager.models.embedded import cache
 from wager.models.packed import FUSED, PACKED, PLAIN, Weight, product
 
@@ -160,7 +160,7 @@ def processor() -> str:
 def _load(key: str, operations: Operations) -> Plan | None:
     """A plan that was kept, if it is one for these operations."""
     try:
-        plan = kept.read(cache() / FILE).get(key)
+        plan = files.read_json(cache() / FILE).get(key)
     except (OSError, ValueError):
         return None
     if not isinstance(plan, dict) or plan.keys() != operations.keys():
@@ -179,9 +179,9 @@ def _save(key: str, plan: Plan) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            known = kept.read(path)
+            known = files.read_json(path)
         except (FileNotFoundError, ValueError):
             known = {}
-        kept.write(path, {**known, key: plan})
+        files.write_json(path, {**known, key: plan})
     except OSError as error:
         log.info("the calibration of packed weights is not kept: %s", error)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, ClassVar
 
-from wager.core import OFF, Arm, Context, Hint, Round
-from wager.policies.base import ArmPolicy, Option, require
+from wager.core import OFF, Arm, Context, Hint, Round, Signal
+from wager.core.batch import Batch, BatchRound, Choices
+from wager.policies.base import Option, Policy, require
 from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, Costs, Drafting, Pace, Widths, kind_of
 from wager.policies.crowd import Crowd
 from wager.policies.curves import Curves
-from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import BESIDE, Proposal, Survival
 
 IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking", "staying")
@@ -34,13 +34,15 @@ EXPLORE = 0.005  # of a batch's steps are trials of what steps cost
 LOSS = 0.1  # goodput a trial may cost; a dearer one is as much rarer
 
 
-class Auto(ArmPolicy):
+class Auto(Policy):
     """Whatever brings most tokens beyond what its seconds are worth; learns from all drafters that are cheap to ask."""
 
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
     # rounds have to maximise together, not one by one.
-    uses = frozenset({"hints", "others"})
+    needs = frozenset({Signal.HINTS, Signal.OTHERS})
+    per_request = True
+    explains = True
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
         *("stay", "stayed", "awake"),
@@ -61,7 +63,6 @@ class Auto(ArmPolicy):
         self._unscored, self._sleepless = "others" in self.without, "asking" in self.without
         self._restless = "staying" in self.without
         self.budget = budget
-        self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.place = {name: i for i, name in enumerate(self.drafters)}
         self._driven = "off" in self.without and bool(self.drafters)  # to draft, whether it pays or not
         self._menu_of: tuple[Arm, ...] | None = None
@@ -92,18 +93,16 @@ class Auto(ArmPolicy):
 
     # --- which drafters to ask ---------------------------------------------------------------------------------------
 
-    def asking(self) -> list[str]:
+    def select_drafters(self, context: Context) -> tuple[str, ...]:
         """The cheap drafters whose proposals are worth their time; the others are asked now and then."""
         asleep = self.asleep
         if not any(asleep):
-            return list(self.drafters)
-        names = []
-        for i, name in enumerate(self.drafters):
-            if asleep[i]:
-                asleep[i] -= 1
-            else:
-                names.append(name)
-        return names
+            return self.drafters
+        return tuple(name for name, rounds in zip(self.drafters, asleep, strict=True) if not rounds)
+
+    def count_down(self) -> None:
+        """A round in which only the selected drafters proposed: the others sleep one round less."""
+        self.asleep = [max(0, rounds - 1) for rounds in self.asleep]
 
     def appraise(self, gains: Sequence[float], asked: Mapping[str, float], rate: float, plain: float) -> None:
         """Learn what asking has brought beyond the rest, and let the one sleep that costs most beyond that.
@@ -138,6 +137,9 @@ class Auto(ArmPolicy):
             self._read(context.arms)
         if context.batch > 1:
             return self._choose_for_all(context)
+        # A text's last round has no room for a draft, so nobody proposes and it does not count.
+        if any(self.asleep) and (context.proposal_seconds or all(self.asleep[i] for i in self.hinted)):
+            self.count_down()
         if context.previous is None:
             self._begin()
         if self._off and self.widths.overdue(OVERDUE, TRIES):
@@ -169,11 +171,11 @@ class Auto(ArmPolicy):
                 best, leader = arm, i
             elif value > second:
                 second = value
-        if context.asked:
+        if context.proposal_seconds:
             gains = [0.0] * len(self.drafters)
             if leader >= 0:
                 gains[leader] = top - second if second > -inf else 1.0
-            self.appraise(gains, context.asked, rate, seconds[1])
+            self.appraise(gains, context.proposal_seconds, rate, seconds[1])
         known = top
         if len(self.hinted) < len(self.drafters):
             for found in self._unhinted(context, seconds):
@@ -214,7 +216,7 @@ class Auto(ArmPolicy):
 
     def _proposals(self, context: Context) -> list[Seat]:
         """What the drafters that were asked propose; those with nothing to propose are left out."""
-        hints, shared, longest = context.hints, context.shared, self.longest
+        hints, shared, longest = context.hints, context.agreement, self.longest
         names = tuple(hints)
         seats = self._seats.get(names)
         if seats is None:
@@ -430,13 +432,15 @@ class Auto(ArmPolicy):
 
     # --- a batch, request by request ---------------------------------------------------------------------------------
 
-    def choose_rows(self, rows: Rows) -> tuple[Ints, Ints]:
+    def choose_batch(self, batch: Batch) -> Choices:
         """Drafter and length per request: the tokens worth more than their seconds."""
-        return self.crowd.choose(rows)
+        if len(batch.proposal_seconds) and any(self.asleep):
+            self.count_down()
+        return Choices(*self.crowd.choose(batch))
 
-    def observe_rows(self, outcome: Outcome) -> None:
+    def observe_batch(self, result: BatchRound) -> None:
         """Learn from a finished step: every proposal's tokens as far as the true ones are known, and the seconds."""
-        self.crowd.observe(outcome)
+        self.crowd.observe(result)
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wager.core.batch import Batch, BatchRound, Ints
 from wager.policies.base import require
 from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM
-from wager.policies.rows import Ints, Outcome, Rows
 from wager.policies.survival import (
     AGAINST,
     BESIDE,
@@ -62,7 +62,7 @@ class Crowd:
         self._parts: dict[int, Floats] = {}
         self._known: dict[int, Ints] = {}
 
-    def choose(self, rows: Rows) -> tuple[Ints, Ints]:
+    def choose(self, rows: Batch) -> tuple[Ints, Ints]:
         """Drafter and length per request: the tokens whose chance exceeds what their seconds are worth."""
         drafters, count, longest = rows.confidence.shape
         if drafters != self.drafters:
@@ -82,8 +82,8 @@ class Crowd:
         gain = np.add.reduce(np.maximum(chains, price), axis=0)
         gain = gain.reshape(drafters, count)
         best = gain.argmax(axis=0)
-        if len(rows.asked):
-            self._appraise(rows.asked, gain, best, price * longest, rate, base)
+        if len(rows.proposal_seconds):
+            self._appraise(rows.proposal_seconds, gain, best, price * longest, rate, base)
         kept = chains.take(best * count + self._upto(count), axis=1)  # (K, B)
 
         # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
@@ -124,9 +124,9 @@ class Crowd:
         named = zip(self.auto.drafters, asked, strict=True)
         self.auto.appraise(brought, {name: seconds for name, seconds in named if seconds}, rate, base)
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: BatchRound) -> None:
         """Learn from a finished step."""
-        rows, agreed = outcome.rows, outcome.agreed
+        rows, agreed = outcome.batch, outcome.agreed
         drafters, count, longest = rows.confidence.shape
         if not drafters or not count or not longest:
             return
@@ -159,7 +159,7 @@ class Crowd:
 
     # --- the estimator, in columns -----------------------------------------------------------------------------------
 
-    def _survival(self, rows: Rows, size: Ints) -> Floats:
+    def _survival(self, rows: Batch, size: Ints) -> Floats:
         """Probability that each proposed token is reached and accepted, (K, N); 0 past ``size``, (D, B)."""
         drafters, count, longest = rows.confidence.shape
         w = np.array(self.auto.survival.weights)
@@ -195,12 +195,12 @@ class Crowd:
             before = row
         return chains
 
-    def _company(self, rows: Rows) -> Ints | None:
+    def _company(self, rows: Batch) -> Ints | None:
         """What every other drafter says to a drafter's proposal, as a column of the states: (D, D, B)."""
-        if rows.shared is None:
+        if rows.agreement is None:
             return None
         said: Ints = rows.size[None]
-        return np.where(said > 0, 1 + 2 * rows.shared + (rows.shared == said), 0)
+        return np.where(said > 0, 1 + 2 * rows.agreement + (rows.agreement == said), 0)
 
     def _states(self, longest: int) -> Ints:
         """By position and what two proposals have in common: whether the other is with or against it there."""
@@ -253,7 +253,7 @@ class Crowd:
 
     # --- what each request has shown ---------------------------------------------------------------------------------
 
-    def _lucks(self, rows: Rows) -> Floats:
+    def _lucks(self, rows: Batch) -> Floats:
         """Luck of these requests, (B, D); that of new ones is everybody's."""
         top = int(rows.slots.max())
         if top >= len(self.luck):

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from wager.core import Arm
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
-from wager.policies.base import ArmPolicy, RewardPolicy
+from wager.policies.base import Policy, RewardPolicy
 from wager.policies.goodput import DSD, Tetris
 from wager.policies.halving import PETC, Halving
 from wager.policies.linear import LinTS, LinUCB
@@ -27,7 +27,7 @@ from wager.policies.router import PromptRouter
 class Entry:
     """A policy as it is listed."""
 
-    make: type[ArmPolicy]
+    make: type[Policy]
     source: str  # the paper it comes from and where it stands there
 
     @property
@@ -77,7 +77,7 @@ POLICIES: dict[str, Entry] = {
 }
 
 
-def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> ArmPolicy:
+def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Policy:
     """The policy a specification such as ``meta-ucb:beta=0.01,reward=be`` describes.
 
     ``known`` holds values for parameters the caller knows (``tokens``, the length of the text to come); they fill in

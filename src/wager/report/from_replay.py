@@ -1,11 +1,11 @@
-"""The JSON of `wager replay`: policies on recorded texts, beside every fixed arm and the clairvoyant."""
+"""The JSON of `wager lab replay`: policies on recorded texts, beside every fixed arm and the clairvoyant."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from wager.report.charts import TIMES
+from wager.report.scales import TIMES
 from wager.report.views import Big, Material, Measure, Method, Shares, Source, Speedups
 
 CLAIRVOYANT, FIXED = "clairvoyant", "best fixed"

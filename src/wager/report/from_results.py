@@ -1,4 +1,4 @@
-"""The JSON of `wager generate`, `wager simulate` and of the parts of `wager bench`."""
+"""The JSON of `wager generate`, `wager bench generate`, and `wager lab simulate`, `engine`, `versus` and `drafters`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wager.report.charts import TIMES
 from wager.report.from_run import text_of
+from wager.report.scales import TIMES
 from wager.report.views import (
     Big,
     Choice,
@@ -28,7 +28,6 @@ from wager.report.views import (
 
 Json = Mapping[str, Any]
 OWN = {"off": "wager without drafts", "transformers": "transformers' plain decoding"}
-PEERS = ("transformers prompt lookup", "transformers assisted")
 
 
 def generated(held: Json, source: Source) -> Material:
@@ -93,11 +92,13 @@ def compared(held: Json, source: Source) -> Material:
     methods = []
     for row in rows:
         low, high = row["quartiles"]
-        per = {task: Measure(float(value["ratio"])) for task, value in row["tasks"].items()}
+        per = {task: Measure(float(value["speedup"])) for task, value in row["tasks"].items()}
         spread = (
-            Measure(float(row["ratio"])) if row is rows[0] else Measure(float(row["ratio"]), float(low), float(high))
+            Measure(float(row["speedup"]))
+            if row is rows[0]
+            else Measure(float(row["speedup"]), float(low), float(high))
         )
-        methods.append(Method(_short(row["method"]), _kind(row), spread, per))
+        methods.append(Method(row["method"], row["kind"], spread, per))
     base = methods[0].name
     how = (
         "Tokens over seconds of whole calls, all answers together. The whiskers are quartiles of single prompts' "
@@ -118,20 +119,6 @@ def compared(held: Json, source: Source) -> Material:
         made.shares.append(Shares(source, by_task, "task (auto)"))
     made.verdict, made.figures = _judged(methods, rows, held, base)
     return made
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("wager ")
-
-
-def _kind(row: Json) -> str:
-    name, arms = row["method"], row.get("arms") or {}
-    if name == "transformers":
-        return "plain"
-    if name in PEERS or not name.startswith("wager "):
-        return "peer"
-    own = _short(name)
-    return "off" if own == "off" else "arm" if list(arms) == [own] else "policy"
 
 
 def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: str) -> tuple[list[str], list[Big]]:
@@ -162,7 +149,7 @@ def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: s
 
 
 def engine(held: Json, source: Source) -> Material:
-    """`wager bench engine`: what one forward costs by its width."""
+    """`wager lab engine`: what one forward costs by its width."""
     made = Material(source)
     lines: dict[str, dict[int, Measure]] = {}
     for row in held["widths"]:
@@ -187,7 +174,7 @@ def engine(held: Json, source: Source) -> Material:
 
 
 def simulated(held: Json, source: Source) -> Material:
-    """`wager simulate`: regret over tokens, and who played what."""
+    """`wager lab simulate`: regret over tokens, and who played what."""
     made = Material(source)
     marks = [float(mark) for mark in held["marks"]]
     curves = [
@@ -232,7 +219,7 @@ def _normal(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def served(held: Json, source: Source) -> Material:
-    """`wager bench versus` and `drafters`: methods under loads."""
+    """`wager lab versus` and `drafters`: methods under loads."""
     made = Material(source)
     rows = held["compared"]
     points = sorted(

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wager.report.charts import TIMES
 from wager.report.colours import drafter_of, length_of
+from wager.report.scales import TIMES
 from wager.report.views import (
     Big,
     Choice,

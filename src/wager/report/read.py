@@ -15,7 +15,7 @@ from wager.report.views import SIMULATION, Material, Source
 
 READS = (
     "a run (wager bench), a trace (wager generate --trace), a text (wager generate --json), or the JSON of "
-    "wager bench generate, engine, versus or drafters, of wager simulate or wager replay"
+    "wager bench generate, or of wager lab engine, versus, drafters, simulate or replay"
 )
 
 # What a file is, by keys that it must hold; the first that fits.

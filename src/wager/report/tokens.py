@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
+from typing import Any
 
-from wager.report.charts import tip
 from wager.report.colours import Palette
 from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
+from wager.report.templating import macro
 from wager.report.views import Text, TextRound
 
 OWN = {"bonus": "bonus: the target's own, after a draft", "plain": "plain: a round without a draft"}
@@ -27,8 +27,6 @@ def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
         if worded
         else "This file does not hold the tokens' own texts; write it again with wager generate --json to see words."
     )
-    parts = [_one(text, palette, is_open=i == 0) for i, text in enumerate(texts)]
-    switch = '<label class="switch"><input type="checkbox" class="rejections"> show rejected drafts in the text</label>'
     any_rejected = any(r.rejected for text in texts for r in text.rounds)
     rows: list[list[Cell]] = [
         [OWN.get(who, who), Value(count, f"{count:,}"), Value(count / total, f"{count / total:.1%}")]
@@ -46,48 +44,36 @@ def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
         says,
         texts[0].source,
         Table(["source", "tokens", "share"], rows),
-        html=(switch if any_rejected else "") + "".join(parts),
+        html=macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected),
         legend=legend,
     )
 
 
-def _one(text: Text, palette: Palette, *, is_open: bool) -> str:
-    tokens = sum(len(r.tokens) for r in text.rounds)
+def _one(text: Text, palette: Palette) -> dict[str, Any]:
+    """A text as its template shows it."""
+    count = sum(len(r.tokens) for r in text.rounds)
     lost = sum(len(r.rejected) for r in text.rounds)
     rounds = len(text.rounds) - _prompts_own(text.rounds[0]) if text.rounds else 0
-    said = f"{plural(tokens, 'token')} in {plural(rounds, 'round')}"
+    said = f"{plural(count, 'token')} in {plural(rounds, 'round')}"
     said += f", {plural(lost, 'drafted token')} rejected" if lost else ""
-    body, first = [], True
+    tokens: list[dict[str, Any]] = []
     for i, played in enumerate(text.rounds):
-        told, rejected = _told(i, played), _rejected(played)
+        told = _told(i, played)
+        rejected = [{"rejected": "".join(played.rejected).replace("\n", "↵")}] if played.rejected else []
         for piece, who in played.tokens:
-            index = "0" if first else "-1"
-            first = False
-            head = f"{_quoted(piece)}: {OWN.get(who, who)}" if text.worded else OWN.get(who, who)
-            kind = "t" if text.worded else "t block"
-            kind += f" {who}" if who in OWN else ""
             if who in OWN:  # where the draft went on otherwise
-                body.append(rejected)
-                rejected = ""
-            body.append(
-                f'<span class="{kind}" style="--t:{palette.drafter(who)}" tabindex="{index}" data-round="{i}"'
-                f"{tip(f'{head}{chr(10)}{told}')}>{_shown(piece)}</span>"
-            )
-        body.append(rejected)
-    whole = f'<p class="whole">{escape(text.whole)}</p>' if not text.worded else ""
-    return (
-        f'<details class="text"{" open" if is_open else ""}><summary><b>{escape(text.title)}</b> '
-        f"<span>{said}</span></summary>"
-        f'<div class="tokens" role="group" aria-label="{escape(text.title)}">{"".join(body)}</div>{whole}</details>'
-    )
-
-
-def _rejected(played: TextRound) -> str:
-    """The drafts that were not taken, on one line, to be shown on demand."""
-    if not played.rejected:
-        return ""
-    said = escape("".join(played.rejected)).replace("\n", "↵")
-    return f'<span class="rejected" aria-hidden="true">{said}</span>'
+                tokens += rejected
+                rejected = []
+            head = f"{_quoted(piece)}: {OWN.get(who, who)}" if text.worded else OWN.get(who, who)
+            kind = " ".join(["t", *(() if text.worded else ("block",)), *((who,) if who in OWN else ())])
+            tokens.append(
+                {
+                    "rejected": "", "piece": piece, "kind": kind, "colour": palette.drafter(who), "round": i,
+                    "told": f"{head}\n{told}",
+                }
+            )  # fmt: skip
+        tokens += rejected
+    return {"title": text.title, "said": said, "tokens": tokens, "whole": None if text.worded else text.whole}
 
 
 def _prompts_own(first: TextRound) -> bool:
@@ -110,10 +96,3 @@ def _told(i: int, played: TextRound) -> str:
 
 def _quoted(piece: str) -> str:
     return "“" + piece.replace("\n", "↵") + "”" if piece else "no text of its own"
-
-
-def _shown(piece: str) -> str:
-    """A token in the text; a line's end can be seen, and so can a token that is part of a character only."""
-    if not piece:
-        return '<i class="sign">·</i>'
-    return escape(piece).replace("\n", '<i class="sign">↵</i>\n')

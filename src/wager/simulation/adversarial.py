@@ -1,4 +1,4 @@
-"""Accepted lengths fixed beforehand by nobody's friend (BanditSpec assumption 5.1)."""
+"""Accepted lengths fixed beforehand by an adversary (BanditSpec assumption 5.1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.core import Arm, Context, Round
-from wager.policies.base import expected_tokens
+from wager.policies.base import Policy, expected_tokens
 
 BLOCK = 2048  # rounds of the table that are drawn at a time
 
@@ -40,7 +40,7 @@ class Adversarial:
     def arms(self) -> tuple[Arm, ...]:
         return tuple(Arm(f"d{i + 1}", self.length) for i in range(len(self.acceptance)))
 
-    def start(self, seed: int) -> AdversarialText:
+    def start(self, seed: int, policy: Policy | None = None) -> AdversarialText:
         return AdversarialText(self, seed)
 
     def rows(self, seed: int, block: int) -> list[list[int]]:
@@ -58,8 +58,8 @@ class Adversarial:
         else:
             chance = levels[None, :].repeat(BLOCK, axis=0)
             chance[at[:, 0] % self.period == 0, -1] = 1.0
-        luck = rng.random((BLOCK, k, self.length)) < chance[:, :, None]
-        accepted: list[list[int]] = np.cumprod(luck, axis=2).sum(axis=2).tolist()
+        hits = rng.random((BLOCK, k, self.length)) < chance[:, :, None]
+        accepted: list[list[int]] = np.cumprod(hits, axis=2).sum(axis=2).tolist()
         return accepted
 
 

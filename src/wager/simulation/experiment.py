@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wager.core import Arm
-from wager.policies import build
+from wager.policies import build, fixed
 from wager.simulation.base import CLAIRVOYANT, Run, Scenario, play
 
 # 97.5 % points of Student's t for 1, 2, … degrees of freedom; the last serves for all that are more.
@@ -192,8 +192,8 @@ def compare(
     for spec in policies:
         build(spec, scenario.arms, tokens=scenario.goal)  # a bad specification is refused before anything runs
     marks = tuple(marks or token_marks(scenario.goal))
-    fixed = {_fixed(arm): arm for arm in scenario.arms}
-    specs = [CLAIRVOYANT, *fixed, *dict.fromkeys(policies)]
+    arms = {fixed(arm): arm for arm in scenario.arms}
+    specs = [CLAIRVOYANT, *arms, *dict.fromkeys(policies)]
     tasks = [(scenario, spec, seed + run, marks, warmup) for spec in specs for run in range(runs)]
     done: list[Run] = []
     for outcome in _map(tasks, jobs):
@@ -201,8 +201,8 @@ def compare(
         if progress is not None:
             progress(len(done), len(tasks))
     by_spec = {spec: tuple(done[i * runs : (i + 1) * runs]) for i, spec in enumerate(specs)}
-    best_spec = min(fixed, key=lambda spec: float(np.mean([run.seconds for run in by_spec[spec]])))
-    best = fixed[best_spec]
+    best_spec = min(arms, key=lambda spec: float(np.mean([run.seconds for run in by_spec[spec]])))
+    best = arms[best_spec]
 
     def result(name: str, spec: str) -> Result:
         return _summarise(name, by_spec[spec], by_spec[best_spec], best)
@@ -213,12 +213,8 @@ def compare(
         result(f"best fixed ({best})", best_spec),
         result(CLAIRVOYANT, CLAIRVOYANT),
         tuple(result(spec, spec) for spec in dict.fromkeys(policies)),
-        tuple(result(str(arm), spec) for spec, arm in fixed.items()),
+        tuple(result(str(arm), spec) for spec, arm in arms.items()),
     )
-
-
-def _fixed(arm: Arm) -> str:
-    return f"fixed:drafter={arm.drafter},length={arm.length}" + (f",tree={arm.tree}" if arm.tree else "")
 
 
 Task = tuple[Scenario, str, int, tuple[int, ...], int]  # scenario, policy, seed, marks, warm-up

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from wager.policies.base import expected_tokens
+from wager.simulation.stream import Stream
 
 
 def truncated_geometric_kl(p: float, q: float, length: int) -> float:
@@ -40,3 +42,16 @@ def exp3spec_bound(arms: int, length: int, tokens: int, best_rounds: float) -> f
     worst_case = math.sqrt(tokens * k_log_k)
     by_instance = 2 * length * k_log_k + math.sqrt(best_rounds * k_log_k)
     return 2 * length * min(worst_case, by_instance)
+
+
+def bounds(scenario: Any, marks: Sequence[int]) -> dict[str, list[float]]:
+    """What BanditSpec proves for this scenario, at every mark of tokens; nothing where its assumptions do not hold."""
+    if not isinstance(scenario, Stream) or scenario.phase_tokens or len(scenario.lengths) > 1 or scenario.off:
+        return {}
+    acceptance, length = [d.acceptance[0] for d in scenario.drafters], scenario.lengths[0]
+    if min(acceptance) <= 0 or max(acceptance) >= 1 or len(set(acceptance)) < 2:
+        return {}
+    return {
+        "Theorem 4.3: UCBSpec's upper bound": [ucbspec_bound(acceptance, length, n) for n in marks],
+        "Theorem 4.4: asymptotic lower bound": [lower_bound(acceptance, length, n) for n in marks],
+    }

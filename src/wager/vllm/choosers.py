@@ -1,30 +1,24 @@
-"""Two ways to decide for a batch: one arm for the step, or a drafter and a length for every request."""
+"""Drafts for the requests of a step under a policy: the interface, and one arm for all requests of the step."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round
-from wager.drafters import Draft, Drafter
-from wager.policies import BatchPolicy
-from wager.policies.rows import Outcome, Rows
+from wager.core import Arm, Context, Round
+from wager.drafters import Drafter
+from wager.policies import Policy
 from wager.vllm.metrics import Meter
+from wager.vllm.missed import Stream
 from wager.vllm.settings import Settings
-from wager.vllm.streams import Stream
-
-NO_DRAFT = Draft()
-NO_TOKEN = -(2**31)  # where a proposal is over
-METERED = 16  # steps that are handed to the meter together
 
 Texts = Sequence[Sequence[Drafter]]  # each request's own drafters, up to date with its text
 
 
-class Step(NamedTuple):
+class Decoding(NamedTuple):
     """The requests that decode in a step, one entry each, in the order of their rows."""
 
     live: list[Stream]  # the very same list while they are the same requests in the same rows
@@ -38,9 +32,9 @@ class Step(NamedTuple):
     token_ids: np.ndarray  # (rows of the engine, context)
     seconds: float  # what verifying took; 0 where the step did other work too
 
-    def of(self, some: list[int]) -> Step:
-        """Some of the requests alone."""
-        return Step(
+    def of(self, some: list[int]) -> Decoding:
+        """Some of the requests only."""
+        return Decoding(
             [self.live[i] for i in some],
             [self.sampled[i] for i in some],
             self.slots[some],
@@ -55,15 +49,15 @@ class Step(NamedTuple):
 
 
 class Chooser(ABC):
-    """Decides what each request drafts, and turns what came of it into what a policy learns from.
+    """Lets a policy choose what each request drafts, and has it observe what came of it.
 
-    In every step: `learn` from the drafts of the step before, `choose` new ones, be `told` what drafting took, `meter`.
+    In every step: `observe` the drafts of the step before, `choose` new ones, set `draft_seconds`, `count`.
     """
 
-    draft_seconds = 0.0  # what drafting took in the last `choose`
+    draft_seconds = 0.0  # of the last `choose`, and of keeping drafters up to date with their texts
 
-    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
-        self.policy, self.settings, self.names = policy, settings, drafters
+    def __init__(self, policy: Policy, settings: Settings, drafters: Sequence[str], meter: Meter) -> None:
+        self.policy, self.settings, self.names, self.meter = policy, settings, drafters, meter
         self.longest = settings.max_length
         self.arms = settings.arms  # one tuple throughout: policies keep what they worked out for it
         self.tokens = 0  # emitted since the engine started
@@ -74,22 +68,18 @@ class Chooser(ABC):
         self._live: list[Stream] = []  # whom they were made for
 
     @abstractmethod
-    def learn(self, step: Step) -> None:
-        """The requests have gone on as the step says."""
+    def observe(self, step: Decoding) -> None:
+        """These tokens came of the last drafts."""
 
     @abstractmethod
-    def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
+    def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         """A draft for every request, in order."""
 
-    def told(self, seconds: float) -> None:
-        """Drafting took so long in this step."""
-        self.draft_seconds = seconds
-
     @abstractmethod
-    def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
-        """Count the step."""
+    def count(self, *, mixed: bool, decision: float) -> None:
+        """Count the step in the metrics."""
 
-    def _again(self, step: Step) -> tuple[Step, list[int] | None]:
+    def _again(self, step: Decoding) -> tuple[Decoding, list[int] | None]:
         """The requests that were drafted for in the last step, and where they were then; None: all, where they are."""
         if step.live is self._live:
             return step, None
@@ -97,7 +87,7 @@ class Chooser(ABC):
         now = [i for i, s in enumerate(step.live) if s in where and not (s.fresh or s.resumed)]
         return step.of(now), [where[step.live[i]] for i in now]
 
-    def _uniform(self, drafts: list[list[int]], length: int, limits: np.ndarray) -> None:
+    def _make_uniform(self, drafts: list[list[int]], length: int, limits: np.ndarray) -> None:
         """Make every draft this long: cut, or padded with a token that will be refused or happens to be right."""
         if limits.min() < length:
             return
@@ -106,45 +96,41 @@ class Chooser(ABC):
             draft += [draft[-1] if draft else 0] * (length - len(draft))
 
 
-class ByStep(Chooser):
+class StepChooser(Chooser):
     """One arm for all requests of a step, from any policy; each request's drafter proposes for its own text."""
-
-    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
-        super().__init__(policy, settings, drafters)
-        self._together = isinstance(policy, BatchPolicy)  # slow to ask
 
     def forget(self) -> None:
         super().forget()
         self._arm: Arm | None = None
-        self._made: list[list[int]] = []  # a draft for each of live
+        self._drafts: list[list[int]] = []  # one for each of live
         self._played: tuple[Arm, int, int, int, int, float] | None = None
         self._took = 0.0
         self._switched = False
 
-    def learn(self, step: Step) -> None:
+    def observe(self, step: Decoding) -> None:
         self._played = None
         emitted = int(np.add.reduce(step.counts))
         self.tokens += emitted
         if self._arm is None:
             return
-        made = self._made
+        drafts = self._drafts
         step, then = self._again(step)
         if then is not None:
-            made = [made[i] for i in then]
+            drafts = [drafts[i] for i in then]
             emitted = int(np.add.reduce(step.counts))
-        if not made:
+        if not drafts:
             return
         drafted = accepted = 0
-        for draft, new in zip(made, step.sampled, strict=True):
-            size, right = len(draft), len(new) - 1
-            if right >= size:  # all of it was
-                accepted += size
-                drafted += size
+        for draft, new in zip(drafts, step.sampled, strict=True):
+            length, right = len(draft), len(new) - 1
+            if right >= length:  # all of it was
+                accepted += length
+                drafted += length
             else:
                 accepted += right
                 # The target's own token is as drafted, too: the draft was cut before that token was verified.
-                drafted += right if draft[right] == new[right] else size
-        arm, requests, seconds = self._arm, len(made), step.seconds
+                drafted += right if draft[right] == new[right] else length
+        arm, requests, seconds = self._arm, len(drafts), step.seconds
         self._played = (arm, requests, drafted, accepted, emitted, seconds)
         if seconds > 0:
             self.policy.observe(
@@ -159,20 +145,17 @@ class ByStep(Chooser):
                 )
             )
 
-    def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
+    def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         before = self._arm
-        if self._together:
-            drafts = self._choose_batch(texts, step.limits, clock)
-        else:
-            arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, before))
-            began = clock()
-            drafts = self._draft(arm, texts, step.limits)
-            self.draft_seconds = clock() - began
-            self._arm = arm
-            if self.settings.uniform == "always":
-                self._uniform(drafts, arm.length, step.limits)
+        arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, before))
+        began = clock()
+        drafts = self._draft(arm, texts, step.limits)
+        self.draft_seconds = clock() - began
+        self._arm = arm
+        if self.settings.uniform == "always":
+            self._make_uniform(drafts, arm.length, step.limits)
         self._switched = self._arm is not before
-        self._live, self._made = step.live, drafts
+        self._live, self._drafts = step.live, drafts
         return drafts
 
     def _draft(self, arm: Arm, texts: Texts, limits: np.ndarray) -> list[list[int]]:
@@ -184,200 +167,11 @@ class ByStep(Chooser):
             for drafters, limit in zip(texts, limits.tolist(), strict=True)
         ]
 
-    def _choose_batch(self, texts: Texts, limits: np.ndarray, clock: Callable[[], float]) -> list[list[int]]:
-        """A policy that decides for all requests together, from their drafters' hints."""
-        began = clock()
-        proposals = [
-            {d.name: d.propose(limit) for d in drafters} for drafters, limit in zip(texts, limits.tolist(), strict=True)
-        ]
-        self.draft_seconds = clock() - began
-        contexts = [
-            Context(self.arms, len(texts), self.tokens, hints={n: d.hint for n, d in own.items()}) for own in proposals
-        ]
-        arms = self.policy.choose_batch(contexts)
-        # one arm stands for the step in what is learned and counted: the longest played
-        self._arm = max(arms, key=lambda arm: arm.length)
-        return [own.get(arm.drafter, NO_DRAFT).cut(arm.length).tokens for own, arm in zip(proposals, arms, strict=True)]
-
-    def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
-        batch = max(1, len(self._made))
+    def count(self, *, mixed: bool, decision: float) -> None:
+        batch = max(1, len(self._drafts))
         if self._played is not None:
             arm, requests, drafted, accepted, emitted, seconds = self._played
-            meter.played(arm, requests, drafted, accepted, emitted, seconds and seconds + self._took, requests)
+            self.meter.played(arm, requests, drafted, accepted, emitted, seconds and seconds + self._took, requests)
         self._took = self.draft_seconds
-        length = sum(map(len, self._made)) / batch
-        meter.step(batch, length, decision, mixed=mixed, switched=self._switched)
-
-
-class _Played(NamedTuple):
-    """What the requests of a step played and what came of it; arrays are (requests,)."""
-
-    drafter: np.ndarray
-    made: np.ndarray
-    verified: np.ndarray
-    emitted: np.ndarray
-    seconds: float
-
-
-class ByRow(Chooser):
-    """A drafter and a length for every request; every drafter is asked, and scored on how the text went on."""
-
-    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
-        super().__init__(policy, settings, drafters)
-        kinds = [OFF, *(Arm(name, n) for name in drafters for n in range(1, self.longest + 1))]
-        self._kinds = kinds  # by 0 for off, else 1 + drafter * longest + length - 1
-        self._counted: dict[tuple[int, bool], list[_Played]] = {}  # by batch and whether timed: not metered yet
-        self._steps = 0
-        self._asking: Callable[[], Sequence[str]] | None = getattr(policy, "asking", None)
-        self._depth = np.arange(self.longest + 1)
-        self._upto = np.tri(self.longest + 1, k=-1, dtype=np.bool_)  # in row n, the first n columns
-        self._unsure = [[math.nan] * n for n in range(self.longest + 1)]
-
-    def forget(self) -> None:
-        super().forget()
-        self._rows: Rows | None = None
-        self._mean = 0.0
-
-    def learn(self, step: Step) -> None:
-        if self._rows is None:
-            return
-        old, tokens, drafter, made = self._rows, self._tokens, self._drafter, self._made
-        step, then = self._again(step)
-        if then is not None:
-            if not then:
-                return
-            old = Rows(
-                old.slots[then],
-                old.fresh[then],
-                old.match[:, then],
-                old.size[:, then],
-                old.confidence[:, then],
-                old.limit[then],
-                None if old.shared is None else old.shared[:, :, then],
-            )
-            tokens, drafter, made = tokens[:, then], drafter[then], made[then]
-        # How many leading tokens of each proposal are the true ones; what lies past a text's end does not count.
-        counts, count = step.counts, len(drafter)
-        begins = step.rows * step.token_ids.shape[1] + step.ends - counts
-        true = step.token_ids.reshape(-1).take(begins[:, None] + self._depth, mode="clip")
-        agreed = np.minimum((tokens == true).argmin(axis=2), counts)
-        # A draft whose tokens all came true without a bonus token after them was cut short before it was verified.
-        right = agreed[drafter, np.arange(count)]  # of drafter -1 anything: it made no tokens
-        verified = np.minimum(made, np.where(right >= counts, counts - 1, made))
-        self.policy.observe_rows(Outcome(old, drafter, verified, counts, agreed, step.seconds, self.draft_seconds))
-        seconds = step.seconds and step.seconds + self.draft_seconds
-        self._counted.setdefault((count, seconds > 0), []).append(_Played(drafter, made, verified, counts, seconds))
-
-    def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
-        proposals, asked = self._ask(texts, clock)
-        self.draft_seconds = sum(asked)
-        rows, self._tokens = self._columns(step, proposals)
-        rows.asked = asked
-        drafter, length = self.policy.choose_rows(rows)
-        count, longest, limits = len(texts), self.longest, step.limits
-        drafter = np.maximum(drafter, 0)
-        place = drafter * count + np.arange(count)  # of each request's proposal among all
-        drafts = [proposals[at].tokens[:n] for at, n in zip(place.tolist(), length.tolist(), strict=True)]
-        made = np.minimum(length, rows.size.reshape(-1).take(place))
-        uniform = self.settings.uniform
-        if uniform != "never" and int(np.minimum.reduce(length)) == longest:
-            self._uniform(drafts, longest, limits)
-            made = _sizes(drafts)
-        elif uniform == "always":
-            fits = not self.settings.budget or longest * count <= self.settings.budget
-            most = 2 * int(made.sum()) >= longest * count
-            self._uniform(drafts, longest if fits and most else 0, limits)
-            made = _sizes(drafts)
-        self._live, self._rows, self._made = step.live, rows, made
-        self._drafter = np.where(made > 0, drafter, -1)
-        self._mean = int(np.add.reduce(made)) / count
-        return drafts
-
-    def _ask(self, texts: Texts, clock: Callable[[], float]) -> tuple[list[Draft], list[float]]:
-        """What every drafter proposes for every request, drafter by drafter, and the seconds each took.
-
-        A policy may leave drafters unasked that do not pay; those propose nothing.
-        """
-        names = self._asking() if self._asking is not None else self.names
-        proposals: list[Draft] = []
-        asked: list[float] = []
-        before = clock()
-        for which, name in enumerate(self.names):
-            if name in names:
-                proposals += [own[which].propose(self.longest) for own in texts]
-            else:
-                proposals += [NO_DRAFT] * len(texts)
-            after = clock()
-            asked.append(after - before if name in names else 0.0)
-            before = after
-        return proposals, asked
-
-    def _shared(self, table: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Tokens, from the first, that two drafters propose alike, (drafters, drafters, requests)."""
-        drafters, count = size.shape
-        shared = np.zeros((drafters, drafters, count), np.int64)
-        for i in range(drafters):
-            for j in range(i + 1, drafters):
-                differ = table[i] != table[j]
-                first = differ.argmax(axis=1)  # 0 also where nothing differs
-                first[~differ.any(axis=1)] = self.longest
-                shared[i, j] = shared[j, i] = np.minimum(first, np.minimum(size[i], size[j]))
-        return shared
-
-    def _columns(self, step: Step, proposals: list[Draft]) -> tuple[Rows, np.ndarray]:
-        """The proposals of every drafter in turn, in columns; and their tokens (drafters, requests, longest + 1)."""
-        shape = len(self.names), len(step.live)
-        # Lists first and one array of each at the end: writing into arrays piece by piece takes thrice as long.
-        sizes: list[int] = []
-        matches: list[int] = []
-        tokens: list[int] = []
-        sure: list[float] = []
-        for draft in proposals:
-            hint, n = draft.hint, len(draft.tokens)
-            sizes.append(n)
-            matches.append(hint.match)
-            tokens += draft.tokens
-            sure += hint.confidence or self._unsure[n]
-        count, total = len(sizes), len(tokens)
-        size = np.fromiter(sizes, np.int64, count)
-        proposed = self._upto.take(size, axis=0)  # (proposals, longest + 1); the last column is empty: all have an end
-        table = np.full(proposed.shape, NO_TOKEN, np.int32)
-        table[proposed] = np.fromiter(tokens, np.int32, total)
-        confidence = np.zeros(proposed.shape)
-        confidence[proposed] = np.fromiter(sure, np.float64, total)
-        rows = Rows(
-            step.slots,
-            step.fresh,
-            np.fromiter(matches, np.int64, count).reshape(shape),
-            size.reshape(shape),
-            confidence.reshape(*shape, -1)[:, :, :-1],
-            step.limits,
-        )
-        by_drafter = table.reshape(*shape, -1)
-        rows.shared = self._shared(by_drafter, rows.size)
-        return rows, by_drafter
-
-    def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
-        self._steps += 1
-        if self._steps % METERED == 0:
-            for (batch, _), steps in self._counted.items():
-                self._count(meter, batch, steps)
-            self._counted.clear()
-        meter.step(len(self._live), self._mean, decision, mixed=mixed)
-
-    def _count(self, meter: Meter, batch: int, steps: list[_Played]) -> None:
-        """Count what requests played in some steps of this batch."""
-        *columns, seconds = zip(*steps, strict=True)
-        drafter, made, verified, emitted = map(np.concatenate, columns)
-        kind = np.where(made > 0, drafter * self.longest + made, 0)
-        share = np.repeat(seconds, batch) / batch
-        values = None, verified, np.minimum(emitted - 1, verified), emitted, share
-        sums = np.array([np.bincount(kind, value, len(self._kinds)) for value in values])
-        for played in np.flatnonzero(sums[0]).tolist():
-            requests, drafted, accepted, new, taken = sums[:, played].tolist()
-            meter.played(self._kinds[played], int(requests), int(drafted), int(accepted), int(new), taken, batch)
-
-
-def _sizes(lists: Sequence[Sequence[Any]]) -> np.ndarray:
-    """How long each is."""
-    return np.fromiter(map(len, lists), np.int64, len(lists))
+        length = sum(map(len, self._drafts)) / batch
+        self.meter.step(batch, length, decision, mixed=mixed, switched=self._switched)

@@ -1,9 +1,9 @@
-"""From a model and a wish to what vLLM is started with, and what that costs an idle engine."""
+"""What vLLM is started with for a model and its settings, and what that costs an engine that does not draft."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from wager.drafters.datastore import Datastore, fingerprint
 from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
-from wager.vllm import fit, state, versions
+from wager.vllm import compat, plugin, state
+from wager.vllm.drafter_check import check_drafter_fits, weights_fingerprint
+from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import (
     DRAFTERS,
     ENGINE_DRAFTERS,
@@ -21,6 +23,7 @@ from wager.vllm.settings import (
     MAX_LENGTH,
     POLICY,
     PROPOSER,
+    SCHEDULER,
     Settings,
     engine_kind,
     parse_drafter,
@@ -29,6 +32,7 @@ from wager.vllm.settings import (
 SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
 EMBEDDED_CACHE = 2 << 30  # bytes: 46,000 tokens of the embedded model
+GRAPH_REQUESTS = 256  # a step of so many requests has graphs at every length, unless max_num_seqs allows fewer
 OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size")
 
 
@@ -51,11 +55,13 @@ def engine_args(
 
     drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
     ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one that lies ready for the model.
+    On a GPU ``prompt-lookup`` and ``suffix`` can stand beside such a model.
     policy: as listed by ``wager policies``. budget: most draft tokens in a step over all requests. state: a file that
     keeps what is learned. Everything else goes to vLLM as it is.
     """
     names = tuple(name.strip() for name in drafters.split(",")) if isinstance(drafters, str) else tuple(drafters)
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state))
+    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
+    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, str(state), speculator=matching)
     return arguments(model, settings, vllm, progress=progress)
 
 
@@ -63,7 +69,7 @@ def arguments(
     model: str | Path, settings: Settings, vllm: Mapping[str, Any], *, progress: Progress | None = None
 ) -> dict[str, Any]:
     """The same from settings; refuses with one sentence what could only fail later."""
-    versions.check()
+    compat.check_version()
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
@@ -72,6 +78,10 @@ def arguments(
             "lengths that change are not for data parallelism inside one engine, which vLLM keeps in step; start one "
             "server for each replica instead"
         )
+    rows = given.get("max_num_seqs")
+    settings = place(settings, on_cpu=on_cpu(), rows=int(rows) if rows else None)
+    if settings.speculator:
+        plugin.check()
     if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
         raise ValueError(
             f"{', '.join(settings.names)} cannot follow texts through a pipeline, where a request sits out every other "
@@ -84,18 +94,20 @@ def arguments(
     if settings.state:
         _check_state(Path(settings.state), settings)
     speculative = {**speculative_config(settings, progress), **extra}
-    rows = given.get("max_num_seqs")
     if "num_speculative_tokens_per_batch_size" in speculative and rows and int(rows) <= settings.max_length:
         raise ValueError(
             f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
             f"{settings.max_length + 1}, or the maximum length is too long"
         )
+    if settings.hook == SCHEDULER and not on_cpu() and not _graphs_are_set(given):
+        requests = min(int(rows or GRAPH_REQUESTS), GRAPH_REQUESTS)
+        given["cudagraph_capture_sizes"] = capture_sizes(requests, settings.max_length)
     additional = dict(given.pop("additional_config", None) or {})
     if KEY in additional:
         raise ValueError(f"additional_config[{KEY!r}] is made here; pass its settings as arguments")
-    if _on_cpu() and given.get("dtype") is None:
+    if on_cpu() and given.get("dtype") is None:
         given["dtype"] = "float32"  # half precision is far slower on most CPUs, and this is what texts are compared in
-    if _on_cpu() and model == EMBEDDED and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+    if on_cpu() and model == EMBEDDED and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         given.setdefault("kv_cache_memory_bytes", EMBEDDED_CACHE)  # vLLM would take nearly all memory there is
     return {
         **given,
@@ -113,9 +125,9 @@ def located(settings: Settings, model: str | Path, where: Path | str | None = No
     """
     where = resolve(model) if where is None else where
     found = []
-    for spec in shipped.expand(settings.drafters, str(model), lambda: fit.mark(where)):
+    for spec in shipped.expand(settings.drafters, str(model), lambda: weights_fingerprint(where)):
         if shipped.split(spec):
-            spec = f"{spec}={shipped.find(spec, str(model), lambda: fit.mark(where)).folder}"
+            spec = f"{spec}={shipped.find(spec, str(model), lambda: weights_fingerprint(where)).folder}"
         found.append(spec)
     return replace(settings, drafters=tuple(found))
 
@@ -125,17 +137,38 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     length = settings.max_length
     if settings.hook == PROPOSER:
         return {"method": "custom_class", "model": PROPOSER_CLASS, "num_speculative_tokens": length}
-    name, value = parse_drafter(settings.drafters[0])
+    name, value = parse_drafter(settings.model or "ngram")
     kind = engine_kind(name)
     chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[kind], "num_speculative_tokens": length}
+    if not on_cpu():
+        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
+        chosen["num_speculative_tokens_per_batch_size"] = [[n + 1, n + 1, n] for n in range(length + 1)]
     if kind == "ngram":
+        # vLLM's V2 runner drafts n-grams on the GPU under both names, but schedules asynchronously only under this one
+        chosen["method"] = "ngram" if on_cpu() else "ngram_gpu"
         # as wager's own prompt lookup; vLLM's default of 5 finds next to nothing
         return {**chosen, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     chosen["model"] = str(resolve(value, progress=progress))
-    if not _on_cpu():
-        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
-        chosen["num_speculative_tokens_per_batch_size"] = [[n + 1, n + 1, n] for n in range(length + 1)]
     return chosen
+
+
+def capture_sizes(requests: int, longest: int) -> list[int]:
+    """Tokens of a step to capture CUDA graphs for: up to so many requests at the maximum length.
+
+    vLLM's own list ends at 512 tokens: 128 requests with 4 draft tokens each are 640, and such a step takes three
+    times as long outside the graphs.
+    """
+    top = requests * (1 + longest)
+    strides = ((8, 64, 8), (64, 256, 16), (256, 512, 32), (512, top, 64))  # tokens: from, to, step
+    sizes = {1, 2, 4, top}.union(*(range(*stride) for stride in strides))
+    return sorted(size for size in sizes if size <= top)
+
+
+def _graphs_are_set(given: Mapping[str, Any]) -> bool:
+    """Whether the user has decided what graphs are captured, or that there are none."""
+    own, config = ("cudagraph_capture_sizes", "max_cudagraph_capture_size"), given.get("compilation_config")
+    read: Callable[[str], Any] = config.get if isinstance(config, Mapping) else lambda key: getattr(config, key, None)
+    return bool(given.get("enforce_eager") or any(given.get(key) or read(key) for key in own) or read("cudagraph_mode"))
 
 
 def _extra(given: Any) -> dict[str, Any]:
@@ -162,23 +195,24 @@ def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: 
             finally:
                 store.close()
         elif engine_kind(name) and value:
-            fit.check(spec, resolve(value), where, other_vocabulary=other_vocabulary)
+            check_drafter_fits(spec, resolve(value), where, other_vocabulary=other_vocabulary)
 
 
 def _check_state(path: Path, settings: Settings) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ValueError(f"cannot keep policy state in {path}: no folder {folder}")
-    state.load(path, settings.build_policy())
+    state.open_state(path, settings.build_policy())
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether the installed vLLM runs models on the CPU."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
 
 
-def price_of_speculation(plain: Any, speculating: Any) -> list[str]:
+def idle_overhead(plain: Any, speculating: Any) -> list[str]:
     """What turning speculation on changes in an engine even while nothing is drafted, one sentence each.
 
     Both are vLLM's own configurations of the same engine, without and with speculation.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import wager
 from wager.core.arm import Arm
+from wager.vllm.compat import metrics_reach_the_server
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
@@ -41,6 +42,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "wager_length": ((), "Mean draft length a decoding request was given, lately."),
     "wager_batch": ((), "Mean number of decoding requests a step, lately."),
     "wager_switch_seconds": ((), "Latest estimate of what switching speculation on costs, in seconds."),
+    "wager_updated_timestamp_seconds": ((), "When all of these were last written, in seconds since the epoch."),
     "wager_info": (("hook", "policy", "drafters", "version"), "1; the labels say what runs."),
 }
 PER_ARM = tuple(name for name, (labels, _) in COUNTERS.items() if labels == ("arm",))
@@ -62,11 +64,8 @@ def _exported() -> tuple[dict[str, Counter], dict[str, Gauge]]:
 @cache
 def _exportable() -> bool:
     """Whether to export at all; warns, once, where the server will not see it."""
-    from prometheus_client import values
-
-    # Chosen when prometheus_client was imported; setting the variable later changes nothing.
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if not values.ValueClass._multiprocess:
+    if not metrics_reach_the_server():
         log.warning(
             "wager's metrics stay inside this process, and the server's /metrics does not show them; start with "
             "`wager serve`, or set PROMETHEUS_MULTIPROC_DIR to an empty folder before vLLM starts"
@@ -174,6 +173,7 @@ class Meter:
         self._totals, self._flushed, self._logged = _Totals(), _Totals(), _Totals()
         self._seconds = 0.0  # played since the last tick
         self._switch_seconds = self._switch_flushed = -1.0  # none measured yet
+        self.pending: list[Callable[[], None]] = []  # each calls `played` for what it has not counted yet
         self._lock = threading.Lock()
         self._ticked = clock()
         self._due = self._ticked + interval
@@ -277,6 +277,8 @@ class Meter:
 
     def _now(self) -> _Totals:
         """A copy of the totals with those over the arms."""
+        for count in self.pending:
+            count()
         tallies = list(self._tallies.items())
         return replace(
             self._totals,
@@ -318,6 +320,7 @@ class Meter:
             gauges["wager_batch"].set(new.batch / new.steps)
         if new.batch:
             gauges["wager_length"].set(new.length)
+        gauges["wager_updated_timestamp_seconds"].set(time.time())
         if self._switch_seconds != self._switch_flushed:
             gauges["wager_switch_seconds"].set(self._switch_seconds)
             self._switch_flushed = self._switch_seconds

@@ -15,15 +15,16 @@ import numpy as np
 
 from wager.core import OFF, Arm
 from wager.drafters import Drafter, registry
-from wager.policies import ArmPolicy
-from wager.policies.rows import RowPolicy
-from wager.vllm import versions
-from wager.vllm.choosers import ByRow, ByStep, Chooser, Step
-from wager.vllm.control import Control
+from wager.policies import Policy
+from wager.vllm import compat
+from wager.vllm.choosers import Chooser, Decoding, StepChooser
 from wager.vllm.metrics import Meter
+from wager.vllm.missed import Stream
+from wager.vllm.policy_file import PolicyFile
+from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.settings import PROPOSER, Settings
-from wager.vllm.state import Keeper
-from wager.vllm.streams import Stream, Streams
+from wager.vllm.state import open_state
+from wager.vllm.streams import Streams
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -37,7 +38,7 @@ class Proposer:
     """Drafts for every request of a step, and learns from what became of the drafts of the step before."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
-        versions.check()
+        compat.check_version()
         settings = Settings.of(vllm_config.additional_config)
         configured = vllm_config.speculative_config.num_speculative_tokens
         if configured != settings.max_length:
@@ -56,9 +57,9 @@ class Proposer:
             log_seconds=settings.log_seconds if first else 0.0,
             export=first,
         )
-        self.keeper = Keeper(Path(settings.state), policy) if settings.state and first else None
-        self.control = Control(settings, policy) if settings.control else None
-        self.batch = Batch(
+        self.state_file = open_state(Path(settings.state), policy) if settings.state and first else None
+        self.control = PolicyFile(settings, policy) if settings.control else None
+        self.batch = BatchProposer(
             policy,
             settings,
             drafters,
@@ -68,7 +69,7 @@ class Proposer:
         )
 
     def load_model(self, *given: Any, **named: Any) -> None:
-        """vLLM asks every proposer; there is no model to load."""
+        """Called by vLLM; there is no model to load."""
 
     def propose(
         self,
@@ -79,19 +80,19 @@ class Proposer:
     ) -> list[list[int]]:
         """A draft for every row, empty where nothing is to be drafted."""
         if self.control is not None:
-            self.batch.play(self.control.policy())
+            self.batch.use(self.control.policy())
         drafts = self.batch.propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        if self.keeper is not None:
-            self.keeper.tick()
+        if self.state_file is not None:
+            self.state_file.tick()
         return drafts
 
 
-class Batch:
-    """The requests of an engine, step after step; knows nothing of vLLM but the shape of its batch."""
+class BatchProposer:
+    """Drafts for the rows of an engine's batch, step after step; knows nothing of vLLM but the shape of that batch."""
 
     def __init__(
         self,
-        policy: ArmPolicy,
+        policy: Policy,
         settings: Settings,
         drafters: Sequence[Drafter],
         meter: Meter,
@@ -104,75 +105,76 @@ class Batch:
         self.drafters, self.context = drafters, context
         self.longest = settings.max_length
         self.streams = Streams(rows, idle_steps=IDLE_STEPS, keep=2 * rows, unseen=UNSEEN, on_drop=_end)
-        self._free = np.full(rows, self.longest)  # what every request may draft, far from its context's end
-        self._known = np.zeros(rows, np.bool_)  # nobody is fresh
+        self._unlimited = np.full(rows, self.longest)  # what every request may draft, far from its context's end
+        self._none_fresh = np.zeros(rows, np.bool_)  # no request is new
         self._choosers: dict[int, Chooser] = {}  # by policy: each knows the drafts it made last
         self._ended = 0.0  # when the last drafts were handed over
-        self._metering = 0.0  # seconds of the step before: they are part of what deciding takes
-        self._sit([])
-        self.play(policy)
+        self._counting = 0.0  # seconds of the step before: they are part of what deciding takes
+        self._set_rows([])
+        self.use(policy)
 
-    def play(self, policy: ArmPolicy) -> None:
-        """Let this policy decide from now on."""
+    def use(self, policy: Policy) -> None:
+        """This policy decides from now on."""
         chooser = self._choosers.get(id(policy))
         if chooser is None:
-            kind = ByRow if isinstance(policy, RowPolicy) else ByStep
-            chooser = self._choosers[id(policy)] = kind(policy, self.settings, [d.name for d in self.drafters])
+            kind = RequestChooser if policy.per_request else StepChooser
+            chooser = self._choosers[id(policy)] = kind(
+                policy, self.settings, [d.name for d in self.drafters], self.meter
+            )
         elif chooser is not self.chooser:
-            chooser.forget()  # what it drafted when it last played is not what is being verified now
+            chooser.forget()  # what it drafted when it was last used is not what is being verified now
         self.chooser: Chooser = chooser
 
     def propose(self, sampled: list[list[int]], lengths: np.ndarray, token_ids: np.ndarray) -> list[list[int]]:
         """Drafts for the rows of this step."""
         began = self.clock()
         streams = self.streams
-        seats = streams.follow(sampled, lengths, token_ids)
-        if seats is not self._seats:
-            self._sit(seats)
+        by_row = streams.follow(sampled, lengths, token_ids)
+        if by_row is not self._by_row:
+            self._set_rows(by_row)
         live = self._live
         if not live:
             self.chooser.forget()
             self._ended = 0.0
             return [[] for _ in sampled]
-        reading = len(live) < len(seats)  # rows whose prompt is not read yet
-        # A step in which a prompt was read, or a request came back, took longer for reasons of its own.
-        mixed = reading or not streams.settled
+        prefilling = len(live) < len(by_row)
+        # A step with prefill in it, or in which a request came back, took longer for reasons of its own.
+        mixed = prefilling or not streams.settled
         seconds = 0.0 if mixed or not self._ended else began - self._ended
-        fresh = self._known[: len(live)] if streams.settled else np.array([stream.fresh for stream in live])
+        fresh = self._none_fresh[: len(live)] if streams.settled else np.array([stream.fresh for stream in live])
         ends, counts, before = streams.ends, streams.counts, streams.before
         new = sampled
-        if reading:
+        if prefilling:
             ends, counts, before = ends[self._rows], counts[self._rows], before[self._rows]
             new = [sampled[row] for row in self._at]
-        limits = self._free[: len(live)]
+        limits = self._unlimited[: len(live)]
         if int(np.maximum.reduce(ends)) + self.longest >= self.context:
             limits = np.minimum(self.longest, self.context - 1 - ends).clip(0)
-        step = Step(live, new, self._slots, fresh, self._rows, ends, counts, limits, token_ids, seconds)
+        step = Decoding(live, new, self._slots, fresh, self._rows, ends, counts, limits, token_ids, seconds)
         chooser = self.chooser
-        chooser.learn(step)
-        learned = self.clock()
+        chooser.observe(step)
+        observed = self.clock()
         texts = [
             self._text(stream, token_ids[row], start, end)
             for stream, row, start, end in zip(live, self._at, before.tolist(), ends.tolist(), strict=True)
         ]
-        followed = self.clock()
+        extended = self.clock()
         drafts = chooser.choose(step, texts, self.clock)
-        if reading:
-            by_row = dict(zip(self._at, drafts, strict=True))
-            drafts = [by_row.get(row, []) for row in range(len(sampled))]
+        if prefilling:
+            made = dict(zip(self._at, drafts, strict=True))
+            drafts = [made.get(row, []) for row in range(len(sampled))]
         self._ended = now = self.clock()
-        drafting = chooser.draft_seconds + followed - learned
-        chooser.told(drafting)
-        chooser.meter(self.meter, mixed=mixed, decision=self._metering + now - began - drafting)
+        chooser.draft_seconds += extended - observed
+        chooser.count(mixed=mixed, decision=self._counting + now - began - chooser.draft_seconds)
         self.meter.tick()
-        self._metering = self.clock() - now
+        self._counting = self.clock() - now
         return drafts
 
-    def _sit(self, seats: list[Stream | None]) -> None:
-        """Note who stands in which row; it holds until somebody comes, goes or moves."""
-        self._seats = seats
-        self._live = [stream for stream in seats if stream is not None]
-        self._at = [row for row, stream in enumerate(seats) if stream is not None]
+    def _set_rows(self, by_row: list[Stream | None]) -> None:
+        """Note which request is in which row; it holds until one comes, goes or moves."""
+        self._by_row = by_row
+        self._live = [stream for stream in by_row if stream is not None]
+        self._at = [row for row, stream in enumerate(by_row) if stream is not None]
         self._rows = np.array(self._at, np.int64)
         self._slots = np.array([stream.slot for stream in self._live], np.int64)
 

@@ -1,4 +1,4 @@
-"""vLLM's scheduler hook: the length of the next drafts, decided in every step, and limits a request asked for.
+"""vLLM's scheduler hook: the length of the next drafts, decided in every step, and requests' own limits.
 
 Named to vLLM as ``--scheduler-cls wager.vllm.scheduler.scheduler``. It adds to vLLM's own schedulers and replaces
 nothing: what is scheduled when stays vLLM's decision.
@@ -15,18 +15,18 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from wager.core import OFF, Arm
-from wager.vllm import versions
-from wager.vllm.control import Control
-from wager.vllm.exactness import sampling_is_wrong
-from wager.vllm.lengths import Lengths, Step
+from wager.policies.steps import Step
+from wager.vllm.compat import SchedulerHooks, check_version, drafts_break_sampling, set_draft_length
+from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
-from wager.vllm.settings import SCHEDULER, Settings, speculative_method
-from wager.vllm.state import Keeper
+from wager.vllm.policy_file import PolicyFile
+from wager.vllm.settings import SCHEDULER, Settings, speculative_methods
+from wager.vllm.state import open_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.wager")
@@ -36,36 +36,31 @@ LIMIT = "wager_max_length"  # in a request's vllm_xargs: most tokens to draft fo
 
 def scheduler(vllm_config: VllmConfig, **given: Any) -> Scheduler:
     """The scheduler for this engine: synchronous or asynchronous, as vLLM settled it."""
-    versions.check()
+    check_version()
     settings = Settings.of(vllm_config.additional_config)
     asynchronous = bool(vllm_config.scheduler_config.async_scheduling)
     kinds = (Adaptive, AdaptiveAsync) if settings.hook == SCHEDULER else (Limited, LimitedAsync)
     return kinds[asynchronous](vllm_config=vllm_config, **given)
 
 
-class _Limits:
+class _Limits(SchedulerHooks):
     """Per-request limits on the draft length, from the requests' own arguments; no drafts where they would do harm."""
-
-    vllm_config: VllmConfig
-    requests: dict[str, Request]
-    running: list[Request]
-    dynamic_sd_lookup: Any
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         settings = Settings.of(self.vllm_config.additional_config)
         configured = self.vllm_config.speculative_config
-        wanted = speculative_method(settings)
-        if configured is None or (configured.method, configured.num_speculative_tokens) != wanted:
+        methods, length = speculative_methods(settings), settings.max_length
+        if configured is None or configured.method not in methods or configured.num_speculative_tokens != length:
             raise ValueError(
-                f"wager was set up for {wanted[0]} with up to {wanted[1]} tokens, but vLLM for {configured}; start "
+                f"wager was set up for {methods[0]} with up to {length} tokens, but vLLM for {configured}; start "
                 "both with `wager serve` or engine_args"
             )
-        self._limits: dict[str, int] = {}  # requests that asked for one -> tokens
-        self._sampled: set[str] | None = set() if sampling_is_wrong() else None  # requests nobody may draft beside
+        self._limits: dict[str, int] = {}  # request -> most tokens to draft for it, where it set a limit
+        # requests beside which nothing may be drafted; None: there are no such
+        self._sampled: set[str] | None = set() if drafts_break_sampling() else None
         if self._sampled is not None:
-            # With a table of lengths, whatever is in it, vLLM does not pad requests that join with drafts of its own.
-            self.dynamic_sd_lookup = [0] * (self.vllm_config.scheduler_config.max_num_seqs + 1)
+            self.disable_padding()
             logger.warning(
                 "wager: this CPU build of vLLM samples wrongly where there are drafts; while a request with a "
                 "temperature above 0 is running, nothing is drafted for anyone"
@@ -85,51 +80,42 @@ class _Limits:
             self._sampled &= self.requests.keys()
             if self._sampled:
                 for request in self.running:
-                    request.spec_token_ids = []
+                    self.truncate_draft(request, 0)
         return super().schedule(*given, **named)  # type: ignore[misc]
 
-    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
-        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
-        self._trim()
-
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
-        self._trim()  # asynchronous scheduling has just set as many placeholders for every request
-
-    def _trim(self) -> None:
+    def drafts_ready(self) -> None:
         for name, limit in self._limits.items():
             request = self.requests.get(name)
-            if request is not None and len(request.spec_token_ids) > limit:
-                request.spec_token_ids = request.spec_token_ids[:limit]
+            if request is not None:
+                self.truncate_draft(request, limit)
 
 
-class _Adapting(_Limits):
+class _Adaptive(_Limits):
     """The policy's length in every step."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         settings = Settings.of(self.vllm_config.additional_config)
         policy = settings.build_policy()
-        self.keeper = Keeper(Path(settings.state), policy) if settings.state else None
+        self.state_file = open_state(Path(settings.state), policy) if settings.state else None
         meter = Meter(
             SCHEDULER,
             settings.policy,
             settings.arms,
-            drafters=settings.names,
+            drafters=settings.arm_names,
             log_seconds=settings.log_seconds,
         )
         self.lengths = Lengths(policy, settings.arms, meter)
-        self.control = Control(settings, policy) if settings.control else None
+        self.control = PolicyFile(settings, policy) if settings.control else None
         pipeline = self.vllm_config.parallel_config.pipeline_parallel_size
         self._arms: dict[str, Arm] | None = {} if pipeline > 1 else None  # request -> arm that drafts for it now
-        self._flights: deque[tuple[SchedulerOutput, Step]] = deque()  # steps scheduled and not over, oldest first
+        # steps scheduled and not over, oldest first, with when they were scheduled
+        self._flights: deque[tuple[SchedulerOutput, Step, float]] = deque()
         logger.info("wager: %s decides over %s", settings.policy, ", ".join(map(str, settings.arms)))
 
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        # Called at the end of vLLM's schedule(): everything is known of this step, and asynchronous scheduling has not
-        # yet made the placeholders for the next, so the length is in time for both kinds.
+    def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
         if self.control is not None:
-            self.lengths.policy = self.control.policy()
+            self.lengths.rounds.policy = self.control.policy()
         scheduled = scheduler_output.num_scheduled_tokens
         drafted = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
         batch = verifying = len(scheduled)
@@ -138,15 +124,14 @@ class _Adapting(_Limits):
         mixed = bool(joining) or scheduler_output.total_num_scheduled_tokens != batch + drafted
         if mixed:
             batch, verifying = self._decoding(scheduler_output)
-        step = self.lengths.plan(
+        step, began = self.lengths.plan(
             batch, verifying, drafted, mixed, self._drafted_by(scheduler_output), off=bool(self._sampled)
         )
         if self._arms is not None:
             self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
-            self._arms.update(dict.fromkeys(scheduled, step.next))
-        scheduler_output.num_spec_tokens_to_schedule = step.next.length
-        self._flights.append((scheduler_output, step))
-        super()._update_after_schedule(scheduler_output)
+            self._arms.update(dict.fromkeys(scheduled, step.next_arm))
+        set_draft_length(scheduler_output, step.length)
+        self._flights.append((scheduler_output, step, began))
 
     def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm | None:
         """The arm whose drafts this step verifies, where that is not simply the one chosen last.
@@ -159,7 +144,7 @@ class _Adapting(_Limits):
         return self._arms.get(next(iter(drafts), ""), OFF)
 
     def _decoding(self, scheduler_output: SchedulerOutput) -> tuple[int, int]:
-        """Requests that will decode in the next step, and those that decode in this one: not the prompts being read."""
+        """Requests that will decode in the next step, and those that decode in this one: not those in prefill."""
         after = now = 0
         drafts = scheduler_output.scheduled_spec_decode_tokens
         for name, tokens in scheduler_output.num_scheduled_tokens.items():
@@ -176,20 +161,20 @@ class _Adapting(_Limits):
             scheduler_output, model_runner_output
         )
         while self._flights:
-            planned, step = self._flights.popleft()
+            planned, step, began = self._flights.popleft()
             if planned is scheduler_output:
                 sampled = model_runner_output.sampled_token_ids
                 emitted = sum(map(len, sampled))
                 accepted = emitted - sum(map(bool, sampled))
-                self.lengths.settle(step, accepted, emitted, busy=bool(self.running))
+                self.lengths.finish(step, began, accepted, emitted, busy=bool(self.running))
                 break
-        if self.keeper is not None:
-            self.keeper.tick()
+        if self.state_file is not None:
+            self.state_file.tick()
         return outputs
 
     def shutdown(self) -> None:
-        if self.keeper is not None:
-            self.keeper.save()
+        if self.state_file is not None:
+            self.state_file.save()
         super().shutdown()  # type: ignore[misc]
 
 
@@ -208,11 +193,11 @@ def requested_limit(request: Request) -> int | None:
     return limit
 
 
-class Adaptive(_Adapting, Scheduler):
+class Adaptive(_Adaptive, Scheduler):
     """Synchronous scheduling with an adaptive length."""
 
 
-class AdaptiveAsync(_Adapting, AsyncScheduler):
+class AdaptiveAsync(_Adaptive, AsyncScheduler):
     """Asynchronous scheduling with an adaptive length."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
-from wager.policies import POLICIES, ArmPolicy, build
+from wager.policies import POLICIES, Policy, build
 from wager.policies.registry import parse
 
 KEY = "wager"  # in vLLM's additional_config
@@ -21,7 +21,8 @@ NAMED = {
     "draft": "draft-model",
 }  # what stands before the colon of eagle:NAME, and which of them it is
 # Drafters that wager runs, any number of them side by side.
-OWN_DRAFTERS = ("prompt-lookup", "suffix", "retrieval")
+OWN_DRAFTERS = registry.servable()
+MATCHING = ("prompt-lookup", "suffix")  # of these, those that can run on the GPU, in vLLM's V2 model runner
 DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
@@ -40,6 +41,7 @@ class Settings:
     state: str = ""  # file that keeps what the policy learned; empty: none
     control: str = ""  # file whose content names the policy to play now; for experiments
     log_seconds: float = 10.0  # between log lines; 0: none
+    speculator: bool = False  # matching drafters run in the model runner (wager.vllm.speculator), all as one drafter
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_length <= LONGEST:
@@ -56,10 +58,11 @@ class Settings:
         if len(set(names)) != len(names):
             raise ValueError(f"a drafter is named twice in {', '.join(self.drafters)}")
         engines = [name for name in names if engine_kind(name)]
-        if engines and len(names) > 1:
+        beside = set(names) - set(engines)
+        if len(engines) > 1 or (engines and beside and ("ngram" in engines or not beside <= set(MATCHING))):
             raise ValueError(
-                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine, alone; "
-                f"several side by side can be {', '.join(OWN_DRAFTERS)}"
+                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; beside a model there can be "
+                f"{' and '.join(MATCHING)}, without one also retrieval"
             )
         if self.budget and self.hook == SCHEDULER:
             raise ValueError(f"a token budget is for {', '.join(OWN_DRAFTERS)}; {names[0]} drafts one length for all")
@@ -68,26 +71,36 @@ class Settings:
     @property
     def hook(self) -> str:
         """Which of vLLM's hooks carries it."""
-        return SCHEDULER if engine_kind(self.names[0]) else PROPOSER
+        return SCHEDULER if self.speculator or any(map(engine_kind, self.names)) else PROPOSER
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The drafters' names, as in arms."""
+        """The drafters' names."""
         return tuple(parse_drafter(spec)[0] for spec in self.drafters)
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """The drafters a policy tells apart: all, or under the scheduler hook one, called by the name that is first."""
+        return self.names[:1] if self.hook == SCHEDULER else self.names
+
+    @property
+    def model(self) -> str:
+        """The drafter that vLLM runs, as written; empty where there is none."""
+        return next((spec for spec in self.drafters if engine_kind(parse_drafter(spec)[0])), "")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         """Plain decoding, then every drafter with the lengths worth telling apart."""
-        return OFF, *(Arm(name, length) for name in self.names for length in self._lengths())
+        return OFF, *(Arm(name, length) for name in self.arm_names for length in self._lengths())
 
     def _lengths(self) -> Sequence[int]:
         every = range(1, self.max_length + 1)
         if self.uniform == "always":
             return every[-1:]
         # Each further arm has to be tried: several drafters get about three lengths each.
-        return every if len(self.drafters) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
+        return every if len(self.arm_names) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
 
-    def build_policy(self, spec: str | None = None) -> ArmPolicy:
+    def build_policy(self, spec: str | None = None) -> Policy:
         """The policy over these arms: the chosen one, or another by its specification."""
         spec = spec or self.policy
         name, given = parse(spec)
@@ -95,7 +108,7 @@ class Settings:
             raise ValueError(f"policy 'fixed' needs both, as in fixed:drafter={self.names[0]},length={self.max_length}")
         if not self.budget:
             return build(spec, self.arms, seed=self.seed, tokens=TOKENS)
-        able = [key for key, entry in POLICIES.items() if hasattr(entry.make, "choose_rows")]
+        able = [key for key, entry in POLICIES.items() if entry.make.per_request and "budget" in entry.parameters]
         if name not in able:
             raise ValueError(f"policy {name!r} has no token budget; {', '.join(able)} has")
         return build(spec, self.arms, seed=self.seed, budget=self.budget)
@@ -151,9 +164,12 @@ def engine_kind(name: str) -> str:
     return name if name in ENGINE_DRAFTERS else ""
 
 
-def speculative_method(settings: Settings) -> tuple[str, int]:
-    """What vLLM must have been configured for: its method and the number of tokens."""
-    return ENGINE_DRAFTERS.get(engine_kind(settings.names[0]), "custom_class"), settings.max_length
+def speculative_methods(settings: Settings) -> tuple[str, ...]:
+    """The methods of vLLM's that these drafters can be run by; n-gram has one for the CPU and one for a GPU."""
+    if not settings.model:
+        return ("ngram_gpu" if settings.speculator else "custom_class",)
+    method = ENGINE_DRAFTERS[engine_kind(parse_drafter(settings.model)[0])]
+    return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
 
 
 def _choices() -> str:

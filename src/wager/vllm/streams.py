@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from wager.vllm.missed import Key, MissedStreams, Stream, take
+
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Tokens = npt.NDArray[np.int32]
-Key = tuple[int, int]  # length and digest of a text
 
 WINDOW = 16  # last tokens compared: the end of an output, which a new prompt in the same row does not end with
 SPREAD = 16  # tokens compared evenly over the whole text
-
-
-@dataclass(slots=True, eq=False)
-class Stream:
-    """One request as long as it lives, in whatever row it stands."""
-
-    slot: int  # a small number of its own while it is known, another's afterwards: for arrays by request
-    fresh: bool = True  # first seen in this step
-    resumed: bool = False  # known, but not seen in the step before: its last proposal was not verified
-    payload: Any = None  # the caller's own
-    seen: int = 0  # the step it was last seen in, set when it is missed
 
 
 class Streams:
@@ -37,7 +25,7 @@ class Streams:
     In most steps every row holds the request it held before. Whether it does is looked up in all rows at once: the
     text must be as much longer as tokens were sampled, its last tokens and some spread over it must be the same.
     Every text's digest is kept as well, so that a text can be compared in full without being kept. It is for rows
-    that differ, which are searched for among all known streams; for rows that look alike, which might have swapped
+    that differ, which are searched for among all known streams; for ambiguous rows, which might have swapped
     places; and for one more row each step in turn, so that no mistake could last, nor even begin with one row.
 
     Of the last step, by row: ``counts`` tokens were sampled, ``ends`` tokens are in the text, and ``before`` of them
@@ -81,19 +69,17 @@ class Streams:
 
     def _clear(self) -> None:
         self._free = list(range(self.slots))  # a heap: the lowest is given out first
-        self._seats: list[Stream | None] = []  # by row, in the last step
-        self._seated = 0  # how many of them are not None
+        self._by_row: list[Stream | None] = []  # in the last step
+        self._decoding = 0  # how many of them are not None
         self._flagged: list[Stream] = []  # fresh or resumed in the last step
         self._behind = 0  # most tokens of a text not in its digest
-        self._doubted: list[int] = []  # rows that look like another
-        self._missed: dict[Stream, tuple[Key, int]] = {}  # not seen in the last step, missed longest first; text, look
-        self._by_text: dict[Key, list[Stream]] = {}  # the same streams
-        self._looks: Counter[int] = Counter()  # how many of them look like that
+        self._ambiguous: list[int] = []  # rows whose fingerprint another text has too
+        self._missed = MissedStreams()
         self._lengths[:] = -1
 
     def __len__(self) -> int:
         """How many streams are known, those missed included."""
-        return self._seated + len(self._missed)
+        return self._decoding + len(self._missed)
 
     @property
     def settled(self) -> bool:
@@ -102,7 +88,7 @@ class Streams:
 
     def reset(self) -> None:
         """Drop all streams."""
-        streams = [*self._missed, *filter(None, self._seats)]
+        streams = [*self._missed, *filter(None, self._by_row)]
         self._clear()
         if self._on_drop is not None:
             for stream in streams:
@@ -136,20 +122,20 @@ class Streams:
         if active < rows:
             same &= counts > 0
             at = np.flatnonzero(counts)
-        doubted = self._doubted
+        ambiguous = self._ambiguous
         if rows and len(sampled[turn := self._step % rows]) == 1:  # a request new to its row has sampled one token
-            doubted = [turn, *doubted]
-        if doubted:
-            self._confirm(token_ids, same, doubted)
-        if not np.count_nonzero(same) == self._seated == active or rows != len(self._seats):
-            self._reseat(token_ids, before, counts > 0, same)
+            ambiguous = [turn, *ambiguous]
+        if ambiguous:
+            self._confirm(token_ids, same, ambiguous)
+        if not np.count_nonzero(same) == self._decoding == active or rows != len(self._by_row):
+            self._find_streams(token_ids, before, counts > 0, same)
             self._behind = WINDOW  # rows that changed have no tokens spread over them yet
         if active:
             self._behind += int(np.maximum.reduce(counts))
             self._advance(flat, ends[at], counts[at], at)
         if self._missed:
             self._trim()
-        return self._seats
+        return self._by_row
 
     def _fit(self, most: int) -> None:
         """Prepare for rows of so many tokens."""
@@ -171,9 +157,9 @@ class Streams:
                 same &= (there == known).all(axis=1)
         return same
 
-    def _confirm(self, token_ids: npt.NDArray[Any], same: Mask, doubted: list[int]) -> None:
+    def _confirm(self, token_ids: npt.NDArray[Any], same: Mask, rows: list[int]) -> None:
         """Compare these rows in full."""
-        for row in doubted:
+        for row in rows:
             # what is not in the digest is in the window
             if (
                 row < len(same)
@@ -187,18 +173,18 @@ class Streams:
         # Multilinear hashing, modulo 2**64: a sum that grows with the text.
         return int(np.dot(text[:length], self._weights[:length]))
 
-    def _reseat(self, token_ids: npt.NDArray[Any], before: Integers, active: Mask, same: Mask) -> None:
+    def _find_streams(self, token_ids: npt.NDArray[Any], before: Integers, active: Mask, same: Mask) -> None:
         """Find the streams of all rows that do not hold the request they held."""
         rows = len(same)
-        held = len(self._seats)
+        held = len(self._by_row)
         lengths, window = self._lengths[:held], self._last_tokens[:held]
         self._settle(slice(held), lengths, window)
-        looks = dict(zip(self._seats, self._look(lengths, window), strict=True))
-        seats: list[Stream | None] = [None] * rows
+        fingerprints = dict(zip(self._by_row, self._fingerprint(lengths, window), strict=True))
+        by_row: list[Stream | None] = [None] * rows
         left: dict[Key, list[Stream]] = {}  # seen in the last step, not yet in this one
-        for row, stream in enumerate(self._seats):
+        for row, stream in enumerate(self._by_row):
             if stream is not None and row < rows and same[row]:
-                seats[row] = stream
+                by_row[row] = stream
             elif stream is not None:
                 left.setdefault((int(lengths[row]), int(self._digests[row])), []).append(stream)
         skipped = not same.any()
@@ -208,36 +194,33 @@ class Streams:
             key = int(before[row]), self._digest(token_ids[row], before[row])
             self._digested[row], self._digests[row] = key
             self._renew[row] = 0
-            if (stream := _take(left, key)) is not None:
+            if (stream := take(left, key)) is not None:
                 skipped = False
-            elif (stream := _take(self._by_text, key)) is not None:
-                self._find(stream)
+            elif (stream := self._missed.take(key)) is not None:
                 self._resume(stream)
             else:
                 lost[row] = key
-            seats[row] = stream
-        known = self._catch_up(token_ids, seats, left, lost) if skipped and self.unseen else {}
+            by_row[row] = stream
+        known = self._catch_up(token_ids, by_row, left, lost) if skipped and self.unseen else {}
         for key, streams in left.items():
             for stream in streams:
                 stream.seen = self._step - 1
-                self._missed[stream] = key, looks[stream]
-                self._looks[looks[stream]] += 1
-                self._by_text.setdefault(key, []).append(stream)
+                self._missed.add(stream, key, fingerprints[stream])
         self._trim()  # before slots are given out
         for row in lost:
-            seats[row] = stream = Stream(heapq.heappop(self._free))
+            by_row[row] = stream = Stream(heapq.heappop(self._free))
             self._flagged.append(stream)
         self._last_places[changed] = (self._starts[changed] + before[changed])[:, None] + np.arange(-WINDOW, 0)
         known.update(dict.fromkeys(lost, 0))
         self.before[list(known)] = list(known.values())
         self._lengths[:rows][~active] = -1
         self._lengths[rows:] = -1
-        self._seats, self._seated = seats, int(np.count_nonzero(active))
+        self._by_row, self._decoding = by_row, int(np.count_nonzero(active))
 
     def _catch_up(
         self,
         token_ids: npt.NDArray[Any],
-        seats: list[Stream | None],
+        by_row: list[Stream | None],
         left: dict[Key, list[Stream]],
         lost: dict[int, Key],
     ) -> dict[int, int]:
@@ -253,7 +236,7 @@ class Streams:
             terms = token_ids[row, span] * self._weights[span]
             earlier = np.int64(digest) - np.cumsum(terms[::-1])
             for key in zip(range(length - 1, length - reach - 1, -1), earlier.tolist(), strict=True):
-                if (stream := _take(left, key)) is not None:
+                if (stream := take(left, key)) is not None:
                     found[row] = key, stream
                     break
         if len(found) == 1:
@@ -262,7 +245,7 @@ class Streams:
             return {}
         for row, (_, stream) in found.items():
             del lost[row]
-            seats[row] = stream
+            by_row[row] = stream
             self._resume(stream)
         return {row: known for row, ((known, _), _) in found.items()}
 
@@ -280,10 +263,10 @@ class Streams:
             self._settle(at, ends, flat.take(places, mode="wrap"))
             self._spread(flat, ends, np.arange(self.max_rows)[at])
             self._behind = 0
-        looks = self._look(ends, window)
-        self._doubted.clear()
-        if len(set(looks)) < len(looks) or (self._looks and not self._looks.keys().isdisjoint(looks)):
-            self._doubt(looks, at)
+        fingerprints = self._fingerprint(ends, window)
+        self._ambiguous.clear()
+        if len(set(fingerprints)) < len(fingerprints) or self._missed.any_with(fingerprints):
+            self._note_ambiguous(fingerprints, at)
 
     def _settle(self, at: Any, length: Integers, tokens: Tokens) -> None:
         """Take tokens that are not yet in the digests there: those that end the texts are given (rows, tokens)."""
@@ -303,33 +286,25 @@ class Streams:
         self._tokens[rows] = flat.take(places)
         self._renew[rows] = 2 * length
 
-    def _look(self, length: Integers, window: Tokens) -> list[int]:
+    def _fingerprint(self, length: Integers, window: Tokens) -> list[int]:
         """Numbers that are the same for texts of the same length and last tokens."""
-        looks = window.view(np.int64) @ self._weights[: WINDOW // 2]  # two tokens a number
-        looks += length
-        return looks.tolist()  # type: ignore[no-any-return]
+        fingerprints = window.view(np.int64) @ self._weights[: WINDOW // 2]  # two tokens a number
+        fingerprints += length
+        return fingerprints.tolist()  # type: ignore[no-any-return]
 
-    def _doubt(self, looks: list[int], at: Any) -> None:
+    def _note_ambiguous(self, fingerprints: list[int], at: Any) -> None:
         """Note the rows that could be taken for another text's, known too, when that one stands there.
 
         Requests of one template stand at the same length with the same first words written, and vLLM swaps rows.
         """
         texts: dict[int, set[Key]] = {}
         keys = list(zip(self._digested[at].tolist(), self._digests[at].tolist(), strict=True))
-        for look, key in zip(looks, keys, strict=True):
-            texts.setdefault(look, set()).add(key)
+        for fingerprint, key in zip(fingerprints, keys, strict=True):
+            texts.setdefault(fingerprint, set()).add(key)
         rows = np.arange(self.max_rows)[at].tolist()
-        for row, look in zip(rows, looks, strict=True):
-            if len(texts[look]) > 1 or look in self._looks:
-                self._doubted.append(row)
-
-    def _find(self, stream: Stream) -> Key:
-        """Miss a stream no more; its text."""
-        key, look = self._missed.pop(stream)
-        self._looks[look] -= 1
-        if not self._looks[look]:
-            del self._looks[look]
-        return key
+        for row, fingerprint in zip(rows, fingerprints, strict=True):
+            if len(texts[fingerprint]) > 1 or self._missed.any_with((fingerprint,)):
+                self._ambiguous.append(row)
 
     def _trim(self) -> None:
         """Drop the streams missed for too long, and the oldest of too many."""
@@ -337,21 +312,7 @@ class Streams:
             stream = next(iter(self._missed))
             if len(self._missed) <= self.keep and self._step - stream.seen <= self.idle_steps:
                 return
-            key = self._find(stream)
-            self._by_text[key].remove(stream)
-            if not self._by_text[key]:
-                del self._by_text[key]
+            self._missed.drop_first()
             heapq.heappush(self._free, stream.slot)
             if self._on_drop is not None:
                 self._on_drop(stream)
-
-
-def _take(streams: dict[Key, list[Stream]], key: Key) -> Stream | None:
-    """Take out one of the streams of this text: the one seen last."""
-    found = streams.get(key)
-    if not found:
-        return None
-    stream = found.pop()
-    if not found:
-        del streams[key]
-    return stream

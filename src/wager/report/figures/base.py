@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from wager.report.views import Source
 
 # The sections of the page and the kinds of figures in each, in order.
@@ -57,8 +59,8 @@ class Figure:
     says: str  # what there is to see
     source: Source
     table: Table | None = None
-    panels: Sequence[tuple[str, Callable[[int], str]]] = ()  # (heading, chart at a width)
-    html: str = ""  # what is shown besides, or instead of, a chart
+    panels: Sequence[tuple[str, Callable[[int], Markup]]] = ()  # (heading, chart at a width)
+    html: Markup | str = ""  # what is shown besides, or instead of, a chart
     legend: Sequence[Key] = ()
     note: str = ""  # how the numbers were made
     wide: bool = True  # takes the whole width of the page

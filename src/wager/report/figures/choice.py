@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
+from markupsafe import Markup
+
 from wager.report.charts import Slab, band_chart, share_chart
 from wager.report.colours import Palette
 from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
@@ -25,7 +27,7 @@ def choice(view: Choice, palette: Palette) -> Figure:
     each = len(view.arms) / len(slabs)
     note = f"Each column is {each:.0f} rounds." if each >= 2 else ""
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return band_chart(slabs, colours, view.marks, "rounds", width, 300, f"Arm choice of {view.who}")
 
     rows: list[list[Cell]] = [
@@ -63,7 +65,7 @@ def by_batch(view: Choice, palette: Palette) -> Figure:
         rows.append((f"{size} in flight", [(arm, here[arm] / total) for arm in colours]))
         cells.append([str(size), Value(total, f"{total:,}"), *(_share(here[arm] / total) for arm in colours)])
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return share_chart(rows, colours, width, "Length by load")
 
     return Figure(
@@ -82,7 +84,7 @@ def shares(view: Shares, palette: Palette) -> Figure:
         says += f" The first {ROWS} of {len(rows)}; the table has all."
         rows = rows[:ROWS]
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return share_chart(rows, colours, width, "Arm shares")
 
     title = f"Arm choice by {view.what}" + (", simulated" if view.source.kind == SIMULATION else "")

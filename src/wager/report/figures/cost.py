@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from wager.report.charts import DASHES, Axes, Line, line_chart, number
+from markupsafe import Markup
+
+from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import line_colour
 from wager.report.figures.base import Cell, Figure, Key, Table, Value
+from wager.report.scales import number
 from wager.report.views import Cost, Measure
 
 
@@ -27,7 +30,7 @@ def cost(view: Cost) -> Figure:
         x_ticks=[(float(w), str(w)) for w in widths],
     )
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return line_chart(lines, axes, width, 320, "Verify cost")
 
     names = list(view.lines)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from typing import Any
 
-from wager.report.charts import DASHES, NONE, Axes, Line, line_chart, number, tip
+from markupsafe import Markup
+
+from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import line_colour
 from wager.report.figures.base import Cell, Figure, Key, Table, Value
+from wager.report.scales import number
+from wager.report.templating import macro
 from wager.report.views import Load, Measure
 
-PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager bench versus` calls them
+PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour
 
 
@@ -39,7 +43,7 @@ def latency(view: Load) -> Figure | None:
     lines.sort(key=lambda line: told.index(line.name) if line.name in told else len(told))
     axes = Axes("requests in flight", "seconds a request", x_ticks=ticks, y_name=lambda v: f"{number(v)} s")
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return line_chart(lines, axes, width, 420 if width < 640 else 320, "Latency by load")
 
     cells: list[list[Cell]] = []
@@ -63,21 +67,12 @@ def lengths(view: Load) -> Figure | None:
         return None
     fixed = _fixed(view)
     order = [*fixed, *(m for m in view.methods if m not in fixed and m != PLAIN)]
-    head = "".join(f'<th scope="col">{escape(p)}</th>' for p in view.points)
-    body = "".join(_row(view, method, fixed) for method in order)
     best = {point: _best(view, fixed, point) for point in view.points}
-    choice = "".join(
-        f'<td class="pick">{escape(_length(best[p]) if best[p] else NONE)}</td>' for p in view.points
-    )  # fmt: skip
-    foot = f'<tr class="sum"><th scope="row">best length</th>{choice}</tr>' if fixed else ""
+    sums = [("best length", [_length(best[p]) if best[p] else "" for p in view.points])] if fixed else []
     if view.table:
-        cells = "".join(f'<td class="pick">{_tabled(view.table, p)}</td>' for p in view.points)
-        foot += f'<tr class="sum"><th scope="row">vLLM\'s table says</th>{cells}</tr>'
-    html = (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Throughput by method and load">'
-        f'<table class="heat"><caption class="quiet">throughput beside no speculation, by requests in flight</caption>'
-        f'<thead><tr><th scope="col">method</th>{head}</tr></thead><tbody>{body}{foot}</tbody></table></div>'
-    )
+        sums.append(("vLLM's table says", [_tabled(view.table, p) for p in view.points]))
+    marked = [(m, [_cell(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
+    html = macro("load.html", "view", view.points, marked, sums)
     rows: list[list[Cell]] = [
         [m, *(_ratio(r.ratio) if (r := view.at(m, p)) is not None else None for p in view.points)] for m in order
     ]
@@ -131,24 +126,20 @@ def _best(view: Load, fixed: Sequence[str], point: str) -> str:
 
 def _tabled(table: Sequence[Sequence[int]], point: str) -> str:
     if not point.isdecimal():
-        return NONE
-    return next((str(length) for low, high, length in table if low <= int(point) <= high), NONE)
+        return ""
+    return next((str(length) for low, high, length in table if low <= int(point) <= high), "")
 
 
-def _row(view: Load, method: str, fixed: Sequence[str]) -> str:
-    cells = []
-    for point in view.points:
-        row = view.at(method, point)
-        if row is None or row.ratio is None:
-            cells.append(f"<td>{NONE}</td>")
-            continue
-        value = row.ratio.value
-        hue = "var(--c1)" if value >= 1 else "var(--c2)"
-        share = min(55, round(abs(value - 1) * 150))
-        best = " best" if fixed and method == _best(view, fixed, point) else ""
-        told = tip(f"{method}, {point}\n{value:.3f} times the throughput of no speculation")
-        cells.append(f'<td class="cell{best}" style="--hue:{hue};--share:{share}%"{told}>{value:.2f}</td>')
-    return f'<tr><th scope="row">{escape(method)}</th>{"".join(cells)}</tr>'
+def _cell(view: Load, method: str, point: str, *, best: bool) -> dict[str, Any] | None:
+    row = view.at(method, point)
+    if row is None or row.ratio is None:
+        return None
+    value = row.ratio.value
+    return {
+        "said": f"{value:.2f}", "best": best, "hue": "var(--c1)" if value >= 1 else "var(--c2)",
+        "share": min(55, round(abs(value - 1) * 150)),
+        "told": f"{method}, {point}\n{value:.3f} times the throughput of no speculation",
+    }  # fmt: skip
 
 
 def _seconds(measure: Measure | None) -> Value | None:

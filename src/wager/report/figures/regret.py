@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from wager.report.charts import DASHES, Axes, Line, line_chart, number
+from markupsafe import Markup
+
+from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import line_colour
 from wager.report.figures.base import Cell, Figure, Key, Table, Value
+from wager.report.scales import number
 from wager.report.views import SIMULATION, Curve, Regret
 
 MOST = 7  # lines in colour; more are drawn in grey behind them
@@ -39,7 +42,7 @@ def regret(view: Regret) -> Figure:
     if hidden:
         says += f" The {len(told)} with the least regret are named; {hidden} more are grey, and all are in the table."
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return line_chart(lines, axes, width, 340, "Regret")
 
     title = "Regret over time" + (", simulated" if view.source.kind == SIMULATION else "")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wager.report.charts import TIMES, Bar, bar_chart, rounded_up
+from markupsafe import Markup
+
+from wager.report.charts import Bar, bar_chart
 from wager.report.figures.base import Cell, Figure, Key, Table, Value
+from wager.report.scales import TIMES
 from wager.report.views import Measure, Method, Speedups
 
 EVERY = "all tasks"
@@ -24,19 +27,17 @@ def speed(view: Speedups) -> Figure:
     """Speed-ups as a figure."""
     chosen = shown(view.methods)
     overall = [(m, m.overall) for m in view.methods]
-    single = [m.tasks[task] for task in view.tasks for m in chosen if task in m.tasks]
-    most = _most(single) if len(view.tasks) > 1 else 0.0  # one scale for all tasks
-    panels: list[tuple[str, Callable[[int], str]]] = [
+    panels: list[tuple[str, Callable[[int], Markup]]] = [
         (
             "All tasks" if len(view.tasks) > 1 else "",
-            _panel(overall, view.base, view.interval, EVERY, _most([v for _, v in overall])),
+            _panel(overall, view.base, view.interval, EVERY),
         )
     ]
     if len(view.tasks) > 1:
         for task in view.tasks:
             rows = [(m, m.tasks[task]) for m in chosen if task in m.tasks]
             if rows:
-                panels.append((task, _panel(rows, view.base, view.task_interval, task, most)))
+                panels.append((task, _panel(rows, view.base, view.task_interval, task)))
     best = max((m for m in view.methods if m.kind == "policy"), key=lambda m: m.overall.value, default=None)
     says = f"Times as fast as {view.base}; the line marks 1{TIMES}."
     if best is not None:
@@ -65,9 +66,7 @@ def shown(methods: Sequence[Method]) -> list[Method]:
     return [m for m in methods if m in kept]
 
 
-def _panel(
-    rows: Sequence[tuple[Method, Measure]], base: str, interval: str, task: str, most: float
-) -> Callable[[int], str]:
+def _panel(rows: Sequence[tuple[Method, Measure]], base: str, interval: str, task: str) -> Callable[[int], Markup]:
     bars = [
         Bar(
             m.name,
@@ -82,12 +81,8 @@ def _panel(
         )
         for m, v in rows
     ]
+    most = 1.02 * max(max(v.value, v.high or 0.0) for _, v in rows)  # a panel's axis ends just beyond its longest bar
     return lambda width: bar_chart(bars, most, width, f"Speed-up over {base}, {task}", TIMES)
-
-
-def _most(values: Sequence[Measure]) -> float:
-    """Where the axis ends."""
-    return rounded_up(max(max(v.value, v.high or 0.0) for v in values), 5)
 
 
 def _told(name: str, task: str, value: Measure, base: str, interval: str) -> str:

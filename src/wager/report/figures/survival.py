@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from markupsafe import Markup
+
 from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import Palette
 from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
@@ -74,7 +76,7 @@ def survival(view: Drafted, palette: Palette) -> Figure:
         y_tick=lambda v: f"{v:.0%}",
     )
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> Markup:
         return line_chart(lines, axes, width, 320, "Survival of drafts")
 
     total = sum(len(pairs) for pairs in view.pairs.values())

@@ -1,0 +1,226 @@
+"""BanditSpec: tables 1 to 4 and figure 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reproduction import runs
+from reproduction.comparison import Comparison
+from reproduction.experiment import Check, Experiment, Figures, Longer, Outcome
+from reproduction.measured import Memory
+from reproduction.recorded import STORE, Replayed
+from reproduction.simulated import Served
+from reproduction.workspace import Result
+
+BENCHMARKS = {  # the paper's four: tasks here that stand for them
+    "Spec-Bench": runs.SPEC,
+    "Alpaca": ("alpaca",),
+    "Code Editor": ("humaneval",),
+    "Debug Bench": ("debug_bench",),
+}
+BANDITS = ("ucbspec", "exp3spec")
+DRAFTERS = ("prompt-lookup", STORE, "suffix", "eagle:ofa")
+LENGTH = 4
+COSTLY = (
+    "Accepted tokens are the reward, and here a round of the head takes longer than one of a drafter without weights, "
+    "so the arm with most tokens is not the fastest one."
+)
+SHORT = "One drafter is best nearly throughout here, so every round of exploring another costs."
+
+
+def replay(quick: bool, cost: str) -> Replayed:
+    """The paper's four drafters and both bandits over them, and auto beside."""
+    return Replayed(runs.everything(quick), DRAFTERS, (LENGTH,), (*BANDITS, "auto"), cost=cost)
+
+
+def check_bandits(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = BENCHMARKS) -> Outcome:
+    """A bandit is fastest on every benchmark; UCBSpec is the better of both."""
+    table = Comparison(content)
+    present = {name: [t for t in tasks if t in table.tasks] for name, tasks in benchmarks.items()}
+    present = {name: tasks for name, tasks in present.items() if tasks}
+    checks, rows = [], []
+    for name, tasks in present.items():
+        alone = table.best(table.arms, tasks)
+        ours = table.best(BANDITS, tasks)
+        checks.append(
+            Check(
+                f"on {name} the faster bandit ({ours}, {table.speed(ours, tasks):.2f} times plain decoding) beats "
+                f"every drafter alone ({alone}, {table.speed(alone, tasks):.2f})",
+                table.speed(ours, tasks) >= table.speed(alone, tasks),
+                SHORT if alone == table.best(table.arms, tasks, by="mat") else COSTLY,
+            )
+        )
+    better = [n for n, tasks in present.items() if table.speed("ucbspec", tasks) >= table.speed("exp3spec", tasks)]
+    checks.append(
+        Check(
+            f"UCBSpec is faster than EXP3Spec on most benchmarks: on {len(better)} of {len(present)}",
+            2 * len(better) > len(present),
+            SHORT,
+        )
+    )
+    for method in table.cells:
+        cells = (f"{table.speed(method, t):.2f}x, {table.mat(method, t):.2f}" for t in present.values())
+        rows.append((method, *cells))
+    whole = [task for tasks in present.values() for task in tasks]
+    best = table.best(table.arms, whole)
+    told = ", ".join(f"{m} {table.speed(m, whole):.2f}" for m in (*BANDITS, best, "auto") if m in table.cells)
+    return Outcome(
+        f"times plain decoding: {told}; tokens a round: ucbspec {table.mat('ucbspec', whole):.2f}, {best} "
+        f"{table.mat(best, whole):.2f}",
+        Figures(("speed, tokens a round", *present), tuple(rows)),
+        tuple(checks),
+    )
+
+
+def memory(quick: bool) -> tuple[Memory, ...]:
+    tasks = ("qa", "humaneval") if quick else (*runs.SPEC, "humaneval", "alpaca")
+    return (Memory(tasks, 1 if quick else 4, 32, "eagle:ofa:4", ("suffix:4", "prompt-lookup:4"), BANDITS),)
+
+
+def check_memory(results: Sequence[Result]) -> Outcome:
+    """Neither bandit holds or reads noticeably more than the head alone."""
+    found = results[0]["methods"]
+    base = found["eagle:ofa:4"]
+    rows, checks = [], []
+    for name, own in found.items():
+        held, read = own["bytes"] / base["bytes"], own["read"] / base["read"]
+        rows.append((name, held, read))
+        if name != "eagle:ofa:4":
+            checks.append(
+                Check(f"{name} holds {held:.3f} of the memory of the head alone (at most 1.05)", held <= 1.05)
+            )
+            checks.append(
+                Check(
+                    f"{name} reads {read:.2f} of the weights that the head alone reads for a token (at most 1.05)",
+                    read <= 1.05,
+                    "Rounds of drafters without weights bring fewer tokens, so the target is read more often.",
+                )
+            )
+    told = ", ".join(f"{name} {held:.3f} and {read:.2f}" for name, held, read in rows[1:])
+    return Outcome(
+        f"memory and weights read a token, the head alone being 1: {told}",
+        Figures(("method", "memory", "weights read a token"), tuple(rows)),
+        tuple(checks),
+    )
+
+
+LOADS = (1, 2, 4, 8, 16, 24, 32, 50)
+ACCEPTANCES = (0.5, 0.65, 0.8)
+UCB = "ucbspec:reward=goodput"
+
+
+def batches(quick: bool) -> tuple[Served, ...]:
+    """Batches from 1 to 50 of requests that are easy or hard to guess."""
+    steps = 4000 if quick else 30000
+    return tuple(
+        Served((load,), 2 * steps * load, (UCB,), lengths=(1, 2, 3, 4), acceptance=(p,), seed=load)
+        for load in LOADS
+        for p in ACCEPTANCES
+    )
+
+
+def check_batches(results: Sequence[Result]) -> Outcome:
+    """The best length changes, the longest loses to none somewhere, and UCBSpec is near the best everywhere."""
+    settings = [(load, p) for load in LOADS for p in ACCEPTANCES]
+    rows, close, above = [], 0, 0
+    best_lengths, worse = set(), 0
+    for (load, p), result in zip(settings, results, strict=True):
+        own = {name: cell["goodput"] for name, cell in result["methods"].items()}
+        plain = own["off"]
+        fixed = {name: own[name] for name in own if name not in (UCB,)}
+        ranked = sorted(fixed, key=lambda name: -fixed[name])
+        best_lengths.add(ranked[0])
+        worse += own["draft:4"] < plain
+        close += own[UCB] >= 0.95 * fixed[ranked[0]]
+        above += own[UCB] >= fixed[ranked[1]]
+        rows.append(
+            (f"{load} x {p}", *(own[n] / plain for n in (*(f"draft:{i}" for i in (1, 2, 3, 4)), UCB)), ranked[0])
+        )
+    n = len(settings)
+    checks = (
+        Check(f"the best length differs between samples: {', '.join(sorted(best_lengths))}", len(best_lengths) > 1),
+        Check(f"4 tokens always is slower than no speculation in some samples: {worse} of {n}", worse > 0),
+        Check(
+            f"UCBSpec beats the second-best length in most samples: in {above} of {n}",
+            2 * above > n,
+            "Its radius explores lengths that lose much on a busy machine, and a sample ends before that is paid back.",
+        ),
+        Check(f"UCBSpec comes within 5 % of the best length in most samples: in {close} of {n}", 2 * close > n),
+    )
+    mean = sum(float(row[5]) for row in rows if isinstance(row[5], float)) / n
+    return Outcome(
+        f"UCBSpec {mean:.2f} times no speculation on average over {n} samples, within 5 % of the best length in "
+        f"{close}, above the second best in {above}; 4 tokens always lose to none in {worse}",
+        Figures(("batch x acceptance", "1", "2", "3", "4", "UCBSpec", "best"), tuple(rows)),
+        checks,
+    )
+
+
+EXPERIMENTS = (
+    Experiment(
+        "banditspec-table1",
+        "tokens a second and tokens a round of four drafters and both bandits, four benchmarks, two 7-8B targets",
+        "On every benchmark one of the two bandits is faster than prompt lookup, REST, a suffix tree and EAGLE-2 "
+        "alone, and UCBSpec mostly beats EXP3Spec.",
+        "SmolLM2-135M instead of 7-8B; the EAGLE head shipped for it drafts chains of 4; HumanEval stands for Code "
+        "Editor; texts are recorded and replayed under the CPU's costs (quick), or generated on the H200 (longer).",
+        lambda quick: (replay(quick, "cpu"),),
+        lambda results: check_bandits(results[0]),
+        (
+            Longer(("banditspec-h200.json",), lambda contents: check_bandits(contents[0])),
+            Longer(("spec-h200.json",), lambda contents: check_bandits(contents[0])),
+        ),
+    ),
+    Experiment(
+        "banditspec-table2",
+        "memory and memory bandwidth of the bandits beside EAGLE-2 alone",
+        "Choosing among drafters of which only one has weights takes no more memory, and no more bandwidth, "
+        "than that one.",
+        "Resident memory of the process on a CPU, the peak on a GPU; bandwidth as the weights read for a token.",
+        memory,
+        check_memory,
+    ),
+    Experiment(
+        "banditspec-table3",
+        "the same comparison with a 13B target",
+        "Both bandits stay ahead of the best drafter when the target is larger.",
+        "No larger target can be had here: the recorded texts are replayed with the H200's costs and a target whose "
+        "forward takes ten times as long.",
+        lambda quick: (replay(quick, "larger"),),
+        lambda results: check_bandits(results[0]),
+    ),
+    Experiment(
+        "banditspec-table4",
+        "the same comparison on another GPU, Spec-Bench only",
+        "The order of the methods is the same on other hardware.",
+        "The recorded texts are replayed with the H200's costs beside the CPU's.",
+        lambda quick: (replay(quick, "h200"), replay(quick, "cpu")),
+        lambda results: check_hardware(results),
+    ),
+    Experiment(
+        "banditspec-figure3",
+        "throughput by speculation length 0 to 4 and under UCBSpec, batches of 1 to 50",
+        "The best length changes from sample to sample, always taking four tokens can lose to none, and UCBSpec on "
+        "throughput comes close to the best length of each sample.",
+        "Simulated serving with stated costs: batches of 1 to 50 requests, acceptance 0.5 to 0.8; no 8B target.",
+        batches,
+        check_batches,
+    ),
+)
+
+
+def check_hardware(results: Sequence[Result]) -> Outcome:
+    """On both machines a bandit beats every drafter alone on Spec-Bench, and the head alone is behind them."""
+    only = {"Spec-Bench": runs.SPEC}
+    parts = [check_bandits(result, only) for result in results]
+    names = ("H200", "CPU")
+    checks = tuple(
+        Check(f"{where}: {check.says}", check.holds, check.because)
+        for where, part in zip(names, parts, strict=True)
+        for check in part.checks
+    )
+    rows = tuple(
+        (f"{where}: {row[0]}", *row[1:]) for where, part in zip(names, parts, strict=True) for row in part.figures.rows
+    )
+    told = "; ".join(f"{where}: {part.headline}" for where, part in zip(names, parts, strict=True))
+    return Outcome(told, Figures(parts[0].figures.columns, rows), checks)

@@ -1,0 +1,107 @@
+"""What an experiment is: a paper's claim, the runs that try it here, and a verdict computed from their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reproduction.workspace import Result, Run
+
+YES, PART, NO, UNTRIED = "yes", "in part", "no", "cannot be tried here"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A small table."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"every row has {len(self.columns)} cells, one a column")
+
+    def json(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        rows = [[round(x, 4) if isinstance(x, float) else x for x in row] for row in self.rows]
+        return {"columns": list(self.columns), "rows": rows}
+
+
+def shown(cell: str | float | None) -> str:
+    """A cell in words: numbers with as many digits as mean something."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 100 else f"{cell:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part of a claim, with the figures it rests on."""
+
+    says: str
+    holds: bool
+    because: str = ""  # why not, shown where it does not hold
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out: the figures in one sentence and as a table, and the claim's parts checked against them."""
+
+    headline: str
+    figures: Figures
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def holds(self) -> str:
+        """Whether the claim holds: all of its parts, some, or none."""
+        kept = sum(check.holds for check in self.checks)
+        return UNTRIED if not self.checks else YES if kept == len(self.checks) else PART if kept else NO
+
+    @property
+    def why(self) -> str:
+        """What does not hold, and why."""
+        failed = [check for check in self.checks if not check.holds]
+        reasons = list(dict.fromkeys(check.because for check in failed if check.because))
+        return " ".join([*(f"Not: {check.says}." for check in failed), *reasons])
+
+    def json(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        checks = [{"says": c.says, "holds": c.holds, "because": c.because} for c in self.checks]
+        told = {"headline": self.headline, "holds": self.holds, "why": self.why}
+        return {**told, "figures": self.figures.json(), "checks": checks}
+
+
+@dataclass(frozen=True, slots=True)
+class Longer:
+    """Longer results of the same kind, kept in results/: used in place of the quick one where all are there."""
+
+    files: tuple[str, ...]
+    evaluate: Callable[[Sequence[Result]], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One table or figure."""
+
+    name: str
+    what: str  # the table or figure is
+    claim: str
+    differs: str  # how it is re-run here, and what differs from the paper
+    runs: Callable[[bool], Sequence[Run]]  # the runs of the quick form, or of the full one
+    evaluate: Callable[[Sequence[Result]], Outcome]
+    longer: tuple[Longer, ...] = ()
+
+    @property
+    def paper(self) -> str:
+        """The paper's key: what the name begins with."""
+        return self.name.partition("-")[0]
+
+    @property
+    def place(self) -> str:
+        """Where in the paper: table 1, figure 3."""
+        where = self.name.partition("-")[2]
+        kind = where.rstrip("0123456789")
+        return f"{kind} {where.removeprefix(kind)}"

@@ -1,0 +1,133 @@
+"""Two things measured directly: memory of methods, and what waking an idle drafter takes."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from wager.core import OFF, Arm
+from wager.policies import fixed
+
+if TYPE_CHECKING:
+    from reproduction.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory held and weights read a second: a head alone, and policies over it and drafters without weights."""
+
+    tasks: tuple[str, ...]
+    count: int
+    tokens: int
+    alone: str  # arm
+    others: tuple[str, ...]  # arms without weights
+    policies: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        return f"wager bench memory, with {self.alone} alone and with policies over {','.join(self.others)} too"
+
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        from wager.bench.methods import Target, wager_generator
+        from wager.decoding.arms import build_drafters
+
+        model, tokenizer = workspace.loaded()
+        arms = [Arm.parse(arm) for arm in (self.alone, *self.others)]
+        prompts = workspace.prompts(self.tasks, self.count)
+        asked = [prompt.ids(tokenizer, 384, model.device) for prompt in prompts]
+        target = sum(p.numel() * p.element_size() for p in model.parameters())
+        found: dict[str, dict[str, float]] = {}
+        plans: list[tuple[str, str, list[Arm]]] = [(self.alone, fixed(arms[0]), arms[:1])]
+        plans += [(policy, policy, arms) for policy in self.policies]
+        shared = Target(model, tokenizer)
+        generator = wager_generator("warm", shared, "off", [str(OFF)])
+        for ids in asked[:2]:
+            generator.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
+        for i, (name, spec, own) in enumerate(plans):
+            workspace.tell(name, i, len(plans))
+            before = _reset(model)
+            drafters = list(build_drafters([arm.drafter for arm in own], model, tokenizer).values())
+            head = sum(_weights(drafter) for drafter in drafters)
+            generator = wager_generator(name, shared, spec, [str(arm) for arm in own], drafters=drafters)
+            answers = [generator.run(ids, self.tokens) for ids in asked]
+            rounds = [r for answer in answers for r in answer.rounds]
+            steps = sum(r.drafted for r in rounds if r.arm.drafter == arms[0].drafter)
+            held = _held(model)
+            found[name] = {
+                "bytes": held,
+                "grown": held - before,
+                "read": (target * len(rounds) + head * steps) / sum(len(a.tokens) for a in answers),
+            }
+            del generator, drafters, answers
+        return {"methods": found, "target": target, "device": str(model.device)}
+
+
+def _weights(drafter: Any) -> int:
+    tensors = getattr(getattr(getattr(drafter, "head", None), "file", None), "tensors", {})
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def _reset(model: Any) -> float:
+    import torch
+
+    gc.collect()
+    if model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    return _held(model)
+
+
+def _held(model: Any) -> float:
+    """Bytes: the most of the GPU's memory, or what the process holds."""
+    import torch
+
+    if model.device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated())
+    status = Path("/proc/self/status")
+    if not status.exists():
+        import resource
+
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+    return 1024.0 * int(line.split()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Waking:
+    """Seconds a draft model takes to read tokens it missed, by their number and by requests."""
+
+    drafter: str
+    missed: tuple[int, ...]
+    batches: tuple[int, ...]
+    repeats: int = 5
+
+    @property
+    def command(self) -> str:
+        return f"wager record --drafters {self.drafter} (its costs: lag), for {', '.join(map(str, self.missed))} tokens"
+
+    def __call__(self, workspace: Workspace) -> dict[str, Any]:
+        import torch
+
+        from wager.decoding.arms import build_drafters
+
+        model, tokenizer = workspace.loaded()
+        drafter: Any = build_drafters([self.drafter], model, tokenizer)[self.drafter]
+        draft = getattr(drafter, "model", None) or drafter.runner.model
+        taken: dict[str, dict[str, float]] = {}
+        for i, batch in enumerate(self.batches):
+            for missed in self.missed:
+                workspace.tell(f"{batch} requests, {missed} tokens", i, len(self.batches))
+                ids = torch.randint(5, 1000, (batch, missed), device=model.device)
+                times = []
+                for _ in range(self.repeats + 1):
+                    began = perf_counter()
+                    with torch.inference_mode():
+                        draft(input_ids=ids, use_cache=True)
+                    if model.device.type == "cuda":
+                        torch.cuda.synchronize()
+                    times.append(perf_counter() - began)
+                taken.setdefault(str(batch), {})[str(missed)] = statistics.median(times[1:])
+        return {"seconds": taken, "device": str(model.device)}

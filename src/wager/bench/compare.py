@@ -1,0 +1,225 @@
+"""One request by wager, by wager without drafts and by transformers: are the texts the same, and how fast is each?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from wager.decoding.generation import PLAIN as SOURCE
+from wager.decoding.generation import Generation
+from wager.decoding.identity import Difference, difference
+from wager.policies import build
+
+if TYPE_CHECKING:
+    from wager.decoding.decoder import Decoder
+
+WAGER, OFF, PLAIN = "wager", "wager, off", "transformers"
+WHAT = {
+    WAGER: "as asked for",
+    OFF: "wager's forward, never drafting",
+    PLAIN: "model.generate, plain decoding",
+}
+TIMING = "decoding only, the prompt's own forward left out of each"
+STEADY = 1.3  # runs of one way may differ by this factor before their speeds are no longer to be relied on
+WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every graph is captured
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A run whose text is not that of the run it should equal."""
+
+    run: str
+    reference: str
+    ours: str  # the first token that differs
+    theirs: str
+    found: Difference
+
+    def sentence(self) -> str:
+        at, gap, tie = self.found.at, self.found.gap, self.found.tie
+        where = f"texts differ at token {at + 1}: {self.run} has {self.ours!r}, {self.reference} {self.theirs!r}"
+        if gap is None and tie:
+            return f"{where}; one of them is at the edge of what top-k or top-p leave, where rounding decides"
+        if gap is None:
+            return f"{where}; this is a bug, please report it"
+        apart = f"{where}; they are {gap:.2g} standard deviations of the logits apart"
+        return f"{apart}, a tie within float error" if tie else f"{apart}, no tie: this is a bug, please report it"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Runs of one request by each way to decode it."""
+
+    runs: dict[str, list[Generation]]
+    greedy: bool
+    mismatch: Mismatch | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a text differs, and not at a tie."""
+        return self.mismatch is not None and not self.mismatch.found.tie
+
+    def speed(self, name: str) -> float:
+        """Median tokens per second."""
+        return statistics.median(run.tokens_per_second for run in self.runs[name])
+
+    def speedup(self, name: str, over: str = PLAIN) -> float | None:
+        """How many times faster; None where a text of one token leaves nothing to time."""
+        return self.speed(name) / self.speed(over) if self.speed(over) > 0 else None
+
+    def against(self) -> str:
+        """The speed-up in words."""
+        speedup = self.speedup(WAGER)
+        if speedup is None:
+            return "too short to compare"
+        return f"{speedup:.2f}x transformers" + (", not reliable" if self.unsteady() else "")
+
+    def spread(self, name: str) -> float:
+        """The fastest run of a way over its slowest; 1 where nothing could be timed."""
+        speeds = [run.tokens_per_second for run in self.runs[name]]
+        return max(speeds) / min(speeds) if min(speeds) > 0 else 1.0
+
+    def unsteady(self) -> str:
+        """A warning where runs of one way differ too much; empty where they agree."""
+        worst = max(self.runs, key=self.spread)
+        if self.spread(worst) <= STEADY:
+            return ""
+        return (
+            f"runs of {worst} differ {self.spread(worst):.1f} times in speed: something else uses this machine, "
+            "so the speed-ups are not reliable"
+        )
+
+    def verdict(self) -> str:
+        """Whether the texts are the same."""
+        if self.mismatch is not None:
+            return self.mismatch.sentence()
+        runs = [run for name in self.runs if self.greedy or name != PLAIN for run in self.runs[name]]
+        tokens = len(runs[0].tokens)
+        count = f"{tokens:,} token{'s' * (tokens != 1)} in each of {len(runs)} runs"
+        if self.greedy:
+            return f"texts are identical: {count}"
+        return f"the seed's text is the same with drafts and without: {count}; transformers draws another from it"
+
+    def note(self) -> str:
+        """How the speeds were taken."""
+        runs = len(self.runs[WAGER])
+        return f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
+
+    def json(self) -> dict[str, Any]:
+        """The comparison as JSON."""
+        ways = {
+            name: {
+                "what": WHAT[name],
+                "tokens_per_second": self.speed(name),
+                "spread": self.spread(name),
+                "runs": [run.summary() for run in runs],
+            }
+            for name, runs in self.runs.items()
+        }
+        gone = self.mismatch
+        found = gone and {"token": gone.found.at, "run": gone.run, "gap": gone.found.gap, "tie": gone.found.tie}
+        return {
+            "timing": TIMING,
+            "repeats": len(self.runs[WAGER]),
+            "reliable": not self.unsteady(),
+            "speedup": self.speedup(WAGER),
+            "speedup_over_off": self.speedup(WAGER, OFF),
+            "identical": gone is None,
+            "identical_to": PLAIN if self.greedy else OFF,
+            "difference": found,
+            "ways": ways,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt and the settings of ``model.generate`` that every way to decode it gets."""
+
+    decoder: Decoder
+    ids: Sequence[int]
+    settings: Mapping[str, Any]
+    seed: int | None = None  # of sampled text
+
+    def wager(self, **more: Any) -> Generation:
+        """By the decoder as it is."""
+        return self.decoder.generate(list(self.ids), **{**self.settings, "seed": self.seed, **more})
+
+    def afresh(self) -> Generation:
+        """By the decoder without what earlier runs taught it, or drafts would come from the answer of the last."""
+        self.decoder.reset()
+        return self.wager()
+
+    def off(self) -> Generation:
+        """By wager's forward, never drafting."""
+        decoder = self.decoder
+        drafters, policy = decoder.drafters, decoder.policy
+        decoder.drafters, decoder.policy = {}, build("off", decoder.arms)
+        try:
+            return self.wager()
+        finally:
+            decoder.drafters, decoder.policy = drafters, policy
+
+    def plain(self, tokens: int | None = None) -> Generation:
+        """By transformers' own generate, timed as a Generation is."""
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+        room = self.decoder.target.limit - len(self.ids)  # where wager stops, and transformers would go on
+        settings = {**self.settings, "max_new_tokens": min(tokens or self.settings["max_new_tokens"], room)}
+        model, clock = self.decoder.model, _Clock()
+        prompt = torch.tensor([list(self.ids)], device=model.device)
+        mask = torch.ones_like(prompt)
+        began = perf_counter()
+        made = model.generate(prompt, attention_mask=mask, tokenizer=self.decoder.tokenizer, streamer=clock, **settings)
+        prefilled = clock.times[1]  # the first was the prompt
+        answer: list[int] = made[0, len(self.ids) :].tolist()
+        seconds = prefilled - began, clock.times[-1] - prefilled
+        return Generation("", answer, [SOURCE] * len(answer), len(self.ids), "", *seconds)
+
+    def warm_up(self) -> None:
+        """One untimed run of each way, and everything learned in it forgotten."""
+        most = self.settings["max_new_tokens"]
+        tokens = most if self.decoder.model.device.type == "cuda" else min(WARM_TOKENS, most)
+        self.wager(max_new_tokens=tokens)
+        self.plain(tokens)
+        self.decoder.reset()
+
+    def compare(self, first: Generation | None, *, repeats: int) -> Comparison:
+        """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
+        runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
+        for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
+            runs[WAGER].append(first if first is not None and i == 0 else self.afresh())
+            runs[OFF].append(self.off())
+            runs[PLAIN].append(self.plain())
+        return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
+
+    def _mismatch(self, runs: Mapping[str, list[Generation]]) -> Mismatch | None:
+        """Where a run of wager's is not what it should be; one that is no tie before any that is.
+
+        Greedy text should be transformers'; sampled text that of wager without drafts.
+        """
+        reference = OFF if self.settings["do_sample"] else PLAIN
+        theirs, tokenizer = runs[reference][0].tokens, self.decoder.tokenizer
+        settings = {**self.settings, "tokenizer": tokenizer}
+        parted = []
+        for name, ours in sorted({(way, tuple(run.tokens)) for way in (WAGER, OFF) for run in runs[way]}):
+            found = difference(self.decoder.model, self.ids, ours, theirs, seed=self.seed, **settings)
+            if found is not None:
+                said = [tokenizer.decode(list(text[found.at : found.at + 1])) for text in (ours, theirs)]
+                parted.append(Mismatch(name, reference, said[0], said[1], found))
+        return min(parted, key=lambda mismatch: mismatch.found.tie, default=None)
+
+
+class _Clock:
+    """A streamer that notes the time: first at the prompt, then at every token."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Any = None) -> None:
+        self.times.append(perf_counter())
+
+    end = put

@@ -1,0 +1,275 @@
+"""A method is one way to decode: plain transformers, its own speculation, a fixed arm of wager's, or a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from wager.bench.answers import Answer
+from wager.core import OFF, Arm
+from wager.drafters import shipped
+from wager.drafters.registry import parse
+from wager.policies import build as build_policy
+from wager.policies import fixed
+
+if TYPE_CHECKING:
+    import torch
+
+    from wager.decoding.decoder import Decoder
+    from wager.decoding.generation import Generation
+    from wager.drafters import Drafter
+    from wager.policies.base import Policy
+
+PLAIN, LOOKUP, ASSISTED = "transformers", "transformers prompt lookup", "transformers assisted"
+WRITTEN = {"transformers": PLAIN, "transformers-lookup": LOOKUP, "transformers-assisted": ASSISTED}
+LOOKUP_TOKENS = 10  # tokens transformers' own prompt lookup drafts
+WARM_UP_TOKENS = 32
+# What `wager bench` runs unless told otherwise: in the quick suite, and in the others.
+QUICK = ("transformers", "transformers-lookup", "off", "suffix:4", "suffix:8", "prompt-lookup:4", "eagle:ofa:3", "auto",
+         "ucbspec")  # fmt: skip
+FULL = ("transformers", "transformers-lookup", "transformers-assisted", "off", "suffix:2", "suffix:4", "suffix:8",
+        "prompt-lookup:4", "prompt-lookup:8", "eagle:ofa:2", "eagle:ofa:3", "auto", "ucbspec", "meta-ucb", "analytical",
+        "nightjar")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What all methods of a run share: the model and how it generates."""
+
+    model: Any
+    tokenizer: Any = None
+    tokens: int = 10_000  # of text to come in all, for policies that plan ahead
+    seed: int = 0  # of the policies, and of every sampled text
+    specs: Sequence[str] = ()  # drafters that need more than their name: retrieval=PATH
+    makers: Mapping[str, Callable[[], Drafter]] = field(default_factory=dict)  # drafters that have no specification
+    sampling: str = "shared-noise"
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of generate; without them greedy
+
+    def drafters(self, arms: Iterable[str]) -> list[Drafter]:
+        """Drafters for these arms, made anew."""
+        from wager.decoding.arms import build_drafters
+
+        specs = {parse(spec)[0]: spec for spec in self.specs}
+        names = dict.fromkeys(Arm.parse(arm).drafter for arm in arms if arm != str(OFF))
+        wanted = [self.makers[name]() if name in self.makers else specs.get(name, name) for name in names]
+        return list(build_drafters(wanted, self.model, self.tokenizer).values())
+
+
+@dataclass(slots=True)
+class TextGenerator:
+    """A method made for a target: ``run`` answers a prompt, (1, length), with so many tokens."""
+
+    name: str
+    run: Callable[[torch.Tensor, int], Answer]
+    decoder: Decoder | None = None  # of wager's own methods: what they learn is there
+    latest: Generation | None = None  # and how the last answer came about
+
+    def warm_up(self, device: Any, count: int) -> int:
+        """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made.
+
+        Policy and drafters are set back to what they were: nothing is learned from that text.
+        """
+        import torch
+
+        made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
+        if self.decoder is not None:
+            self.decoder.reset()
+            self.latest = None
+        return len(made.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to decode before there is a model: its name, its kind, and how to make its generator.
+
+    ``make`` gets the target and the arms that policies choose from. Generators share no drafter.
+    """
+
+    name: str
+    kind: str  # plain, peer, off, arm or policy
+    make: Callable[[Target, Sequence[str]], TextGenerator] = field(compare=False, repr=False)
+
+    def json(self) -> dict[str, str]:
+        return {"name": self.name, "kind": self.kind}
+
+
+def transformers_method(name: str, draft: Any = None) -> Method:
+    """transformers' own generate: plain, with prompt lookup, or assisted by ``draft`` or another draft model."""
+
+    def make(target: Target, arms: Sequence[str]) -> TextGenerator:
+        if name == ASSISTED:
+            from wager.bench.draft_models import assistant
+
+            return transformers_generator(name, target, assistant_model=draft or assistant(target.model))
+        more = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
+        return transformers_generator(name, target, **more)
+
+    return Method(name, "plain" if name == PLAIN else "peer", make)
+
+
+def arm_method(arm: Arm) -> Method:
+    """wager with one arm in every round; ``off`` is one."""
+    name = str(arm)
+    if arm == OFF:
+        return Method(name, "off", lambda target, arms: wager_generator(name, target, "off", [name]))
+    return Method(name, "arm", lambda target, arms: wager_generator(name, target, fixed(arm), [name]))
+
+
+def policy_method(spec: str) -> Method:
+    """wager with a policy that chooses an arm for every round."""
+    return Method(spec, "policy", lambda target, arms: wager_generator(spec, target, spec, arms))
+
+
+def router_method(classify: Callable[[list[int]], str]) -> Method:
+    """wager with one arm for a whole text, that of the domain its prompt is classified as."""
+
+    def make(target: Target, arms: Sequence[str]) -> TextGenerator:
+        from wager.bench.routing import Routed
+
+        routed = Routed([Arm.parse(arm) for arm in arms])
+        return wager_generator("router", target, routed, arms, before=lambda ids: routed.take(classify(ids)))
+
+    return Method("router", "policy", make)
+
+
+# -- generators
+
+
+def transformers_generator(name: str, target: Target, **more: Any) -> TextGenerator:
+    """``model.generate``, timed; ``more`` are settings of its own."""
+    import torch
+
+    model = target.model
+
+    def run(ids: torch.Tensor, count: int) -> Answer:
+        forwards: list[float] = []  # when each began
+        hook = model.register_forward_pre_hook(lambda *_: forwards.append(perf_counter()))
+        try:
+            began = perf_counter()
+            settings = {"max_new_tokens": count, "do_sample": False, **target.settings, **more}
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+            tokens = out[0, ids.shape[1] :].tolist()
+            seconds = perf_counter() - began
+        finally:
+            hook.remove()
+        first = forwards[1] - began if len(forwards) > 1 else seconds  # the second forward reads the first token
+        return Answer(tokens, seconds, len(forwards), prefill_seconds=first)
+
+    return TextGenerator(name, run)
+
+
+def wager_generator(
+    name: str,
+    target: Target,
+    policy: str | Policy,
+    arms: Sequence[str],
+    *,
+    drafters: Sequence[Drafter] | None = None,
+    before: Callable[[list[int]], object] | None = None,
+) -> TextGenerator:
+    """wager with a policy over these arms; what it learns it keeps from prompt to prompt."""
+    from wager.decoding.decoder import Decoder
+
+    decoder = Decoder(
+        target.model,
+        drafters=target.drafters(arms) if drafters is None else list(drafters),
+        policy=policy,
+        arms=arms,
+        tokens=target.tokens,
+        seed=target.seed,
+        sampling=target.sampling,
+    )
+    return decoder_generator(name, decoder, seed=target.seed, settings=target.settings, before=before)
+
+
+def decoder_generator(
+    name: str,
+    decoder: Decoder,
+    *,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    before: Callable[[list[int]], object] | None = None,
+) -> TextGenerator:
+    """wager with this decoder; ``before`` gets every prompt's tokens first."""
+
+    def run(ids: torch.Tensor, count: int) -> Answer:
+        began = perf_counter()
+        if before is not None:
+            before(ids[0].tolist())
+        # All methods draw a text with the same seed, and every prompt has another one.
+        drawn = (seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
+        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **(settings or {})})
+        seconds = perf_counter() - began
+        own = made.decode_seconds - sum(r.seconds for r in made.rounds)
+        generator.latest = made
+        return Answer(made.tokens, seconds, 1 + len(made.rounds), made.rounds, max(0.0, own), made.prefill_seconds)
+
+    generator = TextGenerator(name, run, decoder)
+    return generator
+
+
+# -- methods by name
+
+
+def parse_methods(text: str) -> list[Method]:
+    """Methods as they are written, separated by commas; plain decoding by transformers is always the first."""
+    words: list[str] = []
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        if words and "=" in word and ":" not in word.partition("=")[0]:
+            words[-1] += f",{word}"  # a further parameter of the policy before
+        else:
+            words.append(word)
+    found = [parse_method(word) for word in words]
+    if not found:
+        raise ValueError(f"--methods names at least one; choose from {_choices()}")
+    return list(dict.fromkeys([transformers_method(PLAIN), *found]))
+
+
+def parse_method(word: str) -> Method:
+    """One method; a policy that cannot be built is refused now, not after a model was loaded."""
+    if word in WRITTEN:
+        return transformers_method(WRITTEN[word])
+    if word == str(OFF) or word.rpartition(":")[2].partition("@")[0].isdecimal():
+        return arm_method(Arm.parse(word))
+    try:
+        build_policy(word, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
+    except ValueError as error:
+        raise ValueError(f"{word!r} is no method ({error}); choose from {_choices()}") from None
+    return policy_method(word)
+
+
+def _choices() -> str:
+    return f"{', '.join(WRITTEN)}, off, an arm such as suffix:4, or a policy such as auto"
+
+
+def default_methods(names: Sequence[str], model: str) -> list[Method]:
+    """These methods, without arms whose drafter is not shipped for the model."""
+    there = shipped.available(model)
+
+    def ready(method: Method) -> bool:
+        spec = method.name.rpartition(":")[0]
+        return method.kind != "arm" or shipped.split(spec) is None or spec in there
+
+    return [method for method in parse_methods(",".join(names)) if ready(method)]
+
+
+def without_impossible(methods: Sequence[Method], model: Any) -> list[Method]:
+    """These methods, without assisted generation where no draft model can be had for the target."""
+    from wager.bench.draft_models import has_assistant
+
+    return [method for method in methods if method.name != ASSISTED or has_assistant(model)]
+
+
+def arms_of(methods: Sequence[Method], model: Any) -> list[str]:
+    """What policies choose from: the arms that are run alone, else those of `wager generate`; off is the first."""
+    arms = [method.name for method in methods if method.kind == "arm"]
+    if not arms and any(method.kind == "policy" for method in methods):
+        from wager.decoding.decoder import DRAFTERS, LENGTHS
+        from wager.models.fingerprint import fingerprint
+
+        ready = shipped.expand(DRAFTERS, getattr(model, "name_or_path", ""), lambda: fingerprint(model))
+        arms = [f"{drafter}:{length}" for drafter in ready for length in LENGTHS]
+    return [str(OFF), *arms]

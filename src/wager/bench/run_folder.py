@@ -1,0 +1,172 @@
+"""A run's folder: ``run.json`` for readers, ``answers.jsonl`` until it is complete, ``state/`` of its policies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from wager.core import files
+
+FORMAT, VERSION = "wager-run", 1
+RUN, ANSWERS, STATE, LOCK = "run.json", "answers.jsonl", "state", ".lock"
+# What two parts of one run must have in common, as it is called on the command line or in words.
+SETTINGS = {
+    "suite": "--suite",
+    "model": "--model",
+    "weights": "the model's weights",
+    "device": "the device",
+    "dtype": "--dtype",
+    "seed": "--seed",
+    "max_tokens": "--max-tokens",
+    "longest_prompt": "--longest-prompt",
+    "methods": "--methods",
+    "arms": "the arms",
+    "prompts": "the prompts",
+    "machine": "the machine",
+    "versions": "the versions",
+    "commit": "the commit",
+}
+
+
+class RunFolder:
+    """The files of one run; no other process may write to the folder until ``close``."""
+
+    def __init__(self, path: Path, head: Mapping[str, Any], *, afresh: bool = False) -> None:
+        """``head`` says how the run is made; a run that is there must have the same settings, unless ``afresh``."""
+        self.path = path
+        self.names = [method["name"] for method in head["methods"]]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"{path} is not a folder; give --out a folder for the results") from None
+        self._lock = FileLock(path / LOCK)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(f"another run is writing to {path}; wait for it, or give another --out") from None
+        try:
+            if afresh:
+                self._clear()
+            self.there = self._open(head)  # the file of the run that is there, if there is one
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        self._lock.release()
+
+    def _clear(self) -> None:
+        for name in (RUN, ANSWERS):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / STATE, ignore_errors=True)
+
+    def _open(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
+        path = self.path / RUN
+        if not path.exists():
+            if (self.path / ANSWERS).exists():
+                raise ValueError(f"{self.path} holds answers but no {RUN}; give another --out, or --afresh")
+            return None
+        there = read(path)
+        self._check(there, head)
+        return there
+
+    def _check(self, there: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+        """Refuse a run with other settings, naming the first that differs."""
+        for key, name in SETTINGS.items():
+            theirs, ours = there.get(key), json.loads(json.dumps(head.get(key)))
+            if theirs == ours:
+                continue
+            what = f"{name}: {_short(key, theirs)} there, {_short(key, ours)} here"
+            if key in ("prompts", "arms", "weights"):
+                what = f"{name}: they are not the same"
+            raise ValueError(
+                f"{self.path} holds a run with other settings ({what}); give another --out, or --afresh to overwrite"
+            )
+
+    # -- answers
+
+    def read_answers(self, take: Callable[[dict[str, Any]], None]) -> None:
+        """Pass every answer to ``take``; a last line that was not finished is cut off."""
+        path = self.path / ANSWERS
+        if not path.exists():
+            return
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                take(json.loads(line))
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise ValueError(
+                    f"{path}, line {number}: not an answer of this run; --afresh measures everything anew"
+                ) from None
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add an answer; it is on the disk when this returns."""
+        with (self.path / ANSWERS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    # -- what policies learned
+
+    def state(self, method: str, count: int) -> dict[str, Any]:
+        """The state of the method's policy after so many answers."""
+        path = self._state_path(method, count)
+        try:
+            return files.read_json(path)
+        except (OSError, ValueError):
+            raise ValueError(
+                f"what {method} had learned cannot be read from {path}; --afresh measures everything anew"
+            ) from None
+
+    def keep_state(self, method: str, count: int, state: dict[str, Any]) -> None:
+        path = self._state_path(method, count)
+        path.parent.mkdir(exist_ok=True)
+        files.write_json(path, state)
+        # The one before stays: the last line of the answers may be cut off.
+        self._state_path(method, count - 2).unlink(missing_ok=True)
+
+    def _state_path(self, method: str, count: int) -> Path:
+        return self.path / STATE / f"{self.names.index(method)}-{count}.json"
+
+    # -- the file for readers
+
+    def write(self, content: Mapping[str, Any]) -> Path:
+        """Write ``run.json``; a complete run needs no state any more."""
+        path = self.path / RUN
+        files.write_text(path, json.dumps({"format": FORMAT, "version": VERSION, **content}, allow_nan=False))
+        if content["complete"]:
+            shutil.rmtree(self.path / STATE, ignore_errors=True)
+        return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A run's file; ValueError with one sentence where it is none that this version reads."""
+    try:
+        content = files.read_json(path)
+    except UnicodeDecodeError:
+        content = {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); measure anew with --afresh") from None
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a run of wager bench, which is a JSON object of format {FORMAT}")
+    if content.get("version") != VERSION:
+        raise ValueError(f"{path} has version {content.get('version')} of {FORMAT}; this wager reads {VERSION}")
+    return content
+
+
+def _short(key: str, value: Any) -> str:
+    if key == "methods" and isinstance(value, Iterable):
+        return ", ".join(str(method.get("name")) for method in value)
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {held}" for name, held in value.items())
+    return str(value)

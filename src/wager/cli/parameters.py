@@ -1,0 +1,66 @@
+"""Options of a command, made from the frozen dataclasses that they fill."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import MISSING, field, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+def option(help: str, *names: str, panel: str | None = None, shown: str | None = None, **more: Any) -> Any:
+    """An option for ``Annotated``: its help, perhaps its names, its panel, and the default as the help shows it."""
+    if shown is not None:
+        more["show_default"] = shown
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def opt(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """A dataclass's field with this default that is such an option."""
+    return field(default=default, metadata={"option": option(help, *names, **more)})
+
+
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every field of its dataclass parameters, each of which it is given filled.
+
+    A dataclass validates itself in ``__post_init__``. Its defaults are the options' defaults; an instance as the
+    parameter's default gives the command defaults of its own.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    taken: list[Parameter] = []
+    records: dict[str, tuple[Any, list[str]]] = {}
+    for name, parameter in signature(command).parameters.items():
+        kind: Any = hints[name]
+        if not is_dataclass(kind):
+            taken.append(parameter.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
+            continue
+        own, inner = parameter.default, get_type_hints(kind, include_extras=True)
+        records[name] = kind, [each.name for each in fields(kind)]
+        for each in fields(kind):
+            default = each.default if own is Parameter.empty else getattr(own, each.name)
+            default = Parameter.empty if default is MISSING else default
+            hint = inner[each.name]
+            if "option" in each.metadata:
+                hint = Annotated[hint, each.metadata["option"]]
+            taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, (kind, names) in records.items():
+            values[name] = kind(**{each: values.pop(each) for each in names})
+        command(**values)
+
+    run.__signature__ = Signature(taken)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {each.name: each.annotation for each in taken}
+    return run
+
+
+def parse_ints(text: str, option: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
+    try:
+        return tuple(int(item) for item in text.split(","))
+    except ValueError:
+        raise ValueError(f"{option} takes whole numbers separated by commas, not {text!r}") from None

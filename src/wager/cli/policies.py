@@ -1,0 +1,53 @@
+"""`wager policies`: every policy, or one with its parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from inspect import Parameter
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from wager.policies import POLICIES
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="Show this one with its parameters.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List every policy with the paper it comes from, or one with its parameters."""
+    if name is not None and name not in POLICIES:
+        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+    entries = POLICIES if name is None else {name: POLICIES[name]}
+    if as_json:
+        print(json.dumps([_described(key, entry) for key, entry in entries.items()], indent=2, ensure_ascii=False))
+    elif name is not None:
+        _explain(name, entries[name])
+    else:
+        Console().print(_table(entries))
+
+
+def _described(key: str, entry: Any) -> dict[str, Any]:
+    parameters = {k: None if v is Parameter.empty else v for k, v in entry.parameters.items()}
+    about = {"policy": key, "summary": entry.summary, "source": entry.source}
+    return {**about, "parameters": parameters, "rewards": list(entry.rewards)}
+
+
+def _explain(name: str, entry: Any) -> None:
+    print(f"{name}: {entry.summary}\nfrom {entry.source}")
+    for key, default in entry.parameters.items():
+        said = "must be given" if default is Parameter.empty else f"default {default}" if default != "" else ""
+        among = f"one of {', '.join(entry.rewards)}" if key == "reward" else ""
+        print(f"  {key}: " + ("; ".join(filter(None, (said, among))) or "optional"))
+
+
+def _table(entries: Mapping[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("policy", "from", "what it does"):
+        table.add_column(column, no_wrap=column == "policy", style="bold" if column == "policy" else None)
+    for key, entry in entries.items():
+        table.add_row(key, entry.source, entry.summary)
+    return table

@@ -1,0 +1,77 @@
+"""Trees of drafted tokens: the likeliest nodes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import NamedTuple, TypeVar
+
+from wager.core import Hint, Tree
+from wager.drafters.base import Draft
+
+Place = TypeVar("Place")
+
+
+class TokenTree(NamedTuple):
+    """A tree of continuations of a match."""
+
+    tokens: list[int]
+    parents: list[int]  # indices of tokens; -1: the match itself
+    survival: list[float]  # probability that the continuation goes through each token
+    score: float  # their sum: the expected number of accepted tokens
+    match: int  # tokens of context matched
+
+    def draft(self) -> Draft:
+        """As a proposal: its hint holds the probability of each token given those before it."""
+        if not self.tokens:
+            return Draft()
+        above = [1.0 if parent < 0 else self.survival[parent] for parent in self.parents]
+        confidence = tuple([min(1.0, own / over) for own, over in zip(self.survival, above, strict=True)])
+        return Draft(self.tokens, Hint(self.match, confidence), parents=self.parents)
+
+
+EMPTY = TokenTree([], [], [], 0.0, 0)
+
+
+def grow(
+    root: Place,
+    children: Callable[[Place, int], Iterable[tuple[int, float, Place]]],
+    depth: int,
+    shape: Tree,
+    least: float,
+    match: int,
+) -> TokenTree:
+    """The likeliest nodes of a tree whose root follows a match, none of them less likely than ``least``.
+
+    ``children`` gives a place's likeliest tokens, at most so many: each with its share and where it leads. A node
+    is never likelier than its parent, so that parents come first.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    survival: list[float] = []
+    waiting: list[tuple[float, int, int, int, int, Place]] = []  # -survival, number, depth, parent, token, place
+    place, alive, deep, at, number = root, 1.0, 0, -1, 0
+    while True:
+        if deep < depth:
+            for token, share, below in children(place, shape.breadth):
+                if alive * share < least:
+                    break
+                number += 1
+                heappush(waiting, (-alive * share, number, deep + 1, at, token, below))
+        if not waiting or len(tokens) == shape.nodes:
+            return TokenTree(tokens, parents, survival, sum(survival), match)
+        against, _, deep, parent, token, place = heappop(waiting)
+        alive, at = -against, len(tokens)
+        tokens.append(token)
+        parents.append(parent)
+        survival.append(alive)
+
+
+def better(one: TokenTree, other: TokenTree) -> TokenTree:
+    """The tree that promises more tokens; of equal ones that of the longer match, then the first."""
+    return other if (other.score, other.match) > (one.score, one.match) else one
+
+
+def cannot_improve(most: float, match: int, best: TokenTree) -> bool:
+    """Whether no tree of this match that promises at most so many tokens is better."""
+    return (most, match) <= (best.score, best.match)

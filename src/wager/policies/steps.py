@@ -1,0 +1,117 @@
+"""A policy in an engine that drafts at the end of one step and verifies in the next: one arm for the whole batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wager.core import Arm, Context, Round
+from wager.core.batch import Ints
+from wager.policies.base import Policy
+from wager.policies.step_latency import StepLatency
+
+
+class Step:
+    """One step under way: the arm whose drafts it verifies, and the arm that drafts in it for the next."""
+
+    __slots__ = ("arm", "batch", "drafted", "lag", "mixed", "next_arm", "policy", "resumed")
+
+    def __init__(self, policy: Policy, batch: int, drafted: int, mixed: bool, arm: Arm, lag: int) -> None:
+        self.policy = policy  # that chose the arm
+        self.batch = batch  # requests that decode in it
+        self.drafted = drafted  # draft tokens it verifies
+        self.mixed = mixed  # whether it also prefills
+        self.arm = arm
+        self.lag = lag  # steps without drafts before those
+        self.next_arm = arm
+        self.resumed = False  # whether drafting is resumed in it
+
+    @property
+    def length(self) -> int:
+        """Tokens to draft in it for each request."""
+        return self.next_arm.length
+
+
+class Counts(NamedTuple):
+    """What a step brought over its decoding requests."""
+
+    drafted: int
+    accepted: int
+    emitted: int
+    seconds: float  # 0: not timed
+
+
+class StepRounds:
+    """Chooses an arm in every step, and makes a Round of the step that verified its drafts.
+
+    A round spans two steps. It is observed with the seconds of the second, less the drafting done in it for its
+    successor, plus the drafting of the first.
+    """
+
+    def __init__(self, policy: Policy, arms: tuple[Arm, ...]) -> None:
+        self.policy, self.arms = policy, arms
+        self.latency = StepLatency()
+        self.tokens = 0  # emitted since the engine started
+        self._drafter = arms[-1].drafter
+        self._observed: set[int] = set()  # batch sizes of which a round was observed
+        self._chose = policy  # the arm of the last step
+        self._arm = arms[0]  # off: nothing has been drafted before the first step
+        self._pause = 0  # steps since something was last drafted
+        self._lag = 0  # the same when drafting was last resumed, until that round's step is planned
+
+    def plan(
+        self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
+    ) -> Step:
+        """The step now being scheduled; ``Step.length`` is how much to draft in it.
+
+        batch: requests that will decode in the next step; verifying: those that decode in this one; drafted_by: the
+        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted.
+        """
+        step = Step(self._chose, verifying, drafted, mixed, drafted_by or self._arm, self._lag)
+        self._lag = 0
+        self._chose = self.policy
+        if off or (mixed and batch not in self._observed):
+            # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
+            # cost, where it costs most.
+            step.next_arm = self.arms[0]
+        elif batch:
+            lag = {self._drafter: self._pause} if self._pause else {}
+            step.next_arm = self.policy.choose(Context(self.arms, batch, self.tokens, self._arm, lag))
+            step.resumed = bool(step.length and self._pause)
+            self._lag = self._pause if step.resumed else 0
+        self._pause = 0 if step.length else self._pause + 1
+        self._arm = step.next_arm
+        return step
+
+    def observe(self, step: Step, accepted: int, emitted: int, seconds: float) -> Counts:
+        """The step is over and took so long; what it verified is observed unless it was mixed."""
+        self.tokens += emitted
+        arm, batch = step.arm, step.batch
+        accepted = min(accepted, step.drafted)
+        if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
+            return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
+        self._observed.add(batch)
+        self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
+        verify = max(1e-9, seconds - self.latency.drafting(batch, step.length))
+        draft = self.latency.drafting(batch, arm.length)
+        drafted = min(step.drafted, arm.length * batch)
+        if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
+            lag_seconds = self.latency.switching if step.lag else 0.0
+            step.policy.observe(Round(arm, drafted, accepted, emitted, batch, -1, draft, verify, step.lag, lag_seconds))
+        return Counts(drafted, accepted, emitted, seconds)
+
+
+def uniform_length(chosen: Ints, lengths: Ints, longest: int, uniform: str, budget: int) -> int | None:
+    """The one length that all requests of a step are padded or cut to; None: each keeps its own.
+
+    chosen: lengths as the policy chose them, (requests,), all of them the longest where it wants a uniform step;
+    lengths: what was proposed of them; uniform: auto (where the policy wants it), always, never; budget: most draft
+    tokens in a step, 0 for no limit.
+    """
+    if uniform != "never" and int(np.minimum.reduce(chosen)) == longest:
+        return longest
+    if uniform != "always":
+        return None
+    fits = not budget or longest * len(lengths) <= budget
+    return longest if fits and 2 * int(lengths.sum()) >= longest * len(lengths) else 0

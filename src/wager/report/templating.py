@@ -1,0 +1,38 @@
+"""The report's Jinja2 templates; everything they are given is escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+NONE = "\N{EN DASH}"  # where there is no number
+
+
+@cache
+def environment() -> Environment:
+    """The templates in this package."""
+    made = Environment(
+        loader=PackageLoader("wager.report"),
+        autoescape=True,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.filters["px"] = lambda value: f"{value:.1f}"  # pixels
+    made.globals["NONE"] = NONE
+    return made
+
+
+def page(name: str, **given: Any) -> str:
+    """A whole template, rendered."""
+    return environment().get_template(name).render(**given)
+
+
+def macro(template: str, name: str, *given: Any, **named: Any) -> Markup:
+    """What one macro of a template makes; it is not escaped again where another template shows it."""
+    made: Markup = getattr(environment().get_template(template).module, name)(*given, **named)
+    return made

@@ -1,6 +1,0 @@
-"""The tables and figures of the four papers, each re-run on the models that can be had here."""
-
-from wager.reproduction.base import Check, Experiment, Figures, Outcome
-from wager.reproduction.registry import EXPERIMENTS, PAPERS
-
-__all__ = ["EXPERIMENTS", "PAPERS", "Check", "Experiment", "Figures", "Outcome"]

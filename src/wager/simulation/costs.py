@@ -1,0 +1,64 @@
+"""What a round costs, as it is written: by name, as pairs, or in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wager.simulation.replay import RoundCost
+from wager.simulation.stream import VerifyCost
+
+# Example shapes of verification time by width: (tokens, seconds). Measured once with a 135M model; yours will differ.
+VERIFY = {
+    "flat": ((1, 0.070), (2, 0.072), (4, 0.072), (5, 0.076)),
+    "cpu": ((1, 0.047), (2, 0.098), (4, 0.107), (5, 0.118), (8, 0.119), (16, 0.200), (32, 0.270)),
+    "gpu": ((1, 0.0030), (2, 0.0036), (8, 0.0037), (16, 0.0038), (64, 0.0040)),
+}
+
+
+def parse_verify(text: str) -> VerifyCost:
+    """A verify cost by name or as ``WIDTH:MS`` pairs."""
+    if text in VERIFY:
+        return VerifyCost(VERIFY[text])
+    try:
+        pairs = [item.split(":") for item in text.split(",")]
+        return VerifyCost(tuple((int(width), float(ms) / 1000) for width, ms in pairs))
+    except ValueError as error:
+        raise ValueError(f"--verify takes {', '.join(VERIFY)} or WIDTH:MS pairs, not {text!r} ({error})") from None
+
+
+def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
+    """Costs by name, or from a file; what a file leaves out is as it was when the texts were recorded."""
+    costs = head.get("costs")
+    recorded: dict[str, Any] = costs if isinstance(costs, dict) else {}
+    if text == "measured":
+        if "verify" not in recorded:
+            raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
+        return _cost(recorded, "the recording's header")
+    if text in VERIFY:
+        return _cost({**recorded, "verify": VERIFY[text]}, "the recording's header")
+    path = Path(text)
+    if not path.is_file():
+        raise ValueError(f"--cost is measured, {', '.join(VERIFY)} or a file, and there is no file {text!r}")
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if "widths" in body:
+            body = {"verify": [[row["width"], row["seconds"]["wager"]["median"]] for row in body["widths"]]}
+        return _cost({**recorded, "verify": body["verify"], **body}, text)
+    except (ValueError, KeyError, TypeError) as error:
+        if str(error).startswith("the costs in"):
+            raise
+        raise ValueError(
+            f'{path} holds no costs: neither {{"verify": [[WIDTH, SECONDS], …], …}} nor results of wager lab engine'
+        ) from None
+
+
+def _cost(body: Mapping[str, Any], where: str) -> RoundCost:
+    try:
+        verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
+        drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))
+        return RoundCost(verify, *drafting)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None

@@ -1,0 +1,77 @@
+"""Trained drafters judged on the target's greedy answers, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from wager.training import answers
+from wager.training.answers import Text
+from wager.training.config import Answers
+from wager.training.judge import judge
+from wager.training.prompts import Prompt
+
+LENGTHS = (1, 2, 3, 4, 5)  # of drafts
+BATCH_TOKENS = 16384
+
+Rows = dict[str, dict[str, dict[str, Any]]]  # drafter -> task -> figures
+
+
+def greedy_answers(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    tokens: int,
+    longest: int,
+    kept: Path | None,
+    done: Callable[[int], None],
+) -> list[Text]:
+    """The target's greedy answers, kept in a folder or taken from it; ``done`` gets the number of parts after each."""
+    how = Answers((0.0,), (1.0,), tokens, longest, 256 if model.device.type == "cuda" else 1)
+    work = answers.parts(prompts, tokenizer, how)
+    with TemporaryDirectory() as spare:
+        folder = kept or Path(spare)
+        answers.answer(model, work, folder, tokens, done=lambda part: done(len(work)))
+        wanted = {prompt.key for part in work for prompt, _ in part.prompts}
+        found = {text.key: text for text in answers.texts(folder) if text.key in wanted}
+    if found.keys() != wanted:
+        raise ValueError(f"{folder} holds answers to other prompts; give another folder with --answers")
+    return list(found.values())
+
+
+def judge_by_task(
+    drafters: Mapping[str, Any],
+    texts: Sequence[Text],
+    tasks: Sequence[str],
+    model: Any,
+    done: Callable[[str, str], None],
+) -> Rows:
+    """Tokens a round and acceptance of every drafter on every task."""
+    rows: Rows = {name: {} for name in drafters}
+    for name, learner in drafters.items():
+        for task in tasks:
+            own = [text for text in texts if text.domain == task]
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
+                found = judge(learner, own, BATCH_TOKENS, model.device, LENGTHS)
+            rows[name][task] = {
+                "texts": len(own),
+                "mat": {str(j.length): round(j.mat, 4) for j in found},
+                "acceptance": [round(share, 4) for share in found[-1].acceptance],
+                "rounds": {str(j.length): j.rounds for j in found},
+                "tokens": {str(j.length): j.tokens for j in found},
+            }
+            done(name, task)
+    return rows
+
+
+def mat_over(rows: Rows, tasks: Sequence[str], length: str = "4") -> dict[str, float]:
+    """Every drafter's tokens a round over all of these tasks, with drafts of this length."""
+
+    def total(row: Mapping[str, Any], what: str) -> int:
+        return sum(row[task][what][length] for task in tasks)
+
+    return {name: round(total(row, "tokens") / total(row, "rounds"), 4) for name, row in rows.items()}

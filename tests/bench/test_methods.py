@@ -1,0 +1,95 @@
+"""Methods: how they are written, what they are made of, and that warming up teaches nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from letters import Letters
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from wager.bench import methods as made
+from wager.bench.draft_models import truncated
+from wager.bench.routing import Classifier, Routed
+from wager.core import OFF, Arm
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_methods_are_read_as_they_are_written() -> None:
+    text = "suffix:4, auto,kl-ucb:reward=goodput,seed=1,transformers-lookup,suffix:3@2x6,off,transformers,auto"
+    with pytest.raises(ValueError, match="no parameter 'seed'"):
+        made.parse_methods(text)
+    assert [(m.name, m.kind) for m in made.parse_methods(text.replace(",seed=1", ""))] == [
+        ("transformers", "plain"),
+        ("suffix:4", "arm"),
+        ("auto", "policy"),
+        ("kl-ucb:reward=goodput", "policy"),
+        ("transformers prompt lookup", "peer"),
+        ("suffix:3@2x6", "arm"),
+        ("off", "off"),
+    ]
+    two = made.parse_methods("fixed:drafter=suffix,length=4")
+    assert two[1].name == "fixed:drafter=suffix,length=4"
+
+
+def test_a_head_is_played_only_where_it_lies_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, played in (({}, False), ({"eagle:ofa": object()}, True), ({"eagle:chat": object()}, False)):
+        monkeypatch.setattr("wager.drafters.shipped.available", lambda target, there=there: there)
+        names = [method.name for method in made.default_methods(made.QUICK, "a-model")]
+        assert ("eagle:ofa:3" in names) is played
+        assert {"suffix:4", "auto"} <= set(names)
+
+
+def test_a_default_run_leaves_out_assisted_generation_where_no_draft_model_can_be_had(model: Any) -> None:
+    other = GPT2LMHeadModel(GPT2Config(vocab_size=128, n_embd=16, n_layer=4, n_head=2))
+    names = made.parse_methods("transformers-assisted,off")
+    assert made.without_impossible(names, model) == names
+    assert [m.name for m in made.without_impossible(names, other)] == ["transformers", "off"]
+
+
+def test_a_classifier_tells_domains_apart() -> None:
+    torch.manual_seed(0)
+    embed = torch.randn(100, 16)
+    embed[:50, :4] += 2  # tokens of one domain have something in common
+    prompts = [("low", [i, i + 1, i + 2]) for i in range(40)] + [("high", [50 + i, 51 + i]) for i in range(40)]
+    tell = Classifier(embed, prompts)
+    assert sum(tell(ids) == domain for domain, ids in prompts) > 70
+    routed = Routed([OFF, Arm("eagle:ofa", 4), Arm("eagle:low", 4)])
+    routed.take("low")
+    assert routed.arm.drafter == "eagle:low"
+    routed.take("high")
+    assert routed.arm.drafter == "eagle:ofa"
+
+
+def test_only_what_can_be_cut_to_a_draft_model_is(tiny: Any) -> None:
+    assert len(truncated(tiny, 2).model.layers) == 2
+    with pytest.raises(ValueError, match="between 1 and 5"):
+        truncated(tiny, 6)
+    with pytest.raises(ValueError, match="not GPT2LMHeadModel"):
+        truncated(GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=20)), 1)
+
+
+@pytest.mark.parametrize("name", ["auto", "ucbspec", "exp3spec", "prompt-router", "suffix:3"])
+def test_warming_up_teaches_nothing(name: str, model: Any) -> None:
+    """The same rounds are played afterwards as without it, and the policy's state is that of a new one."""
+    arms = ["off", "suffix:3", "prompt-lookup:2"]
+    warm, cold = (made.parse_method(name).make(made.Target(model, Letters()), arms) for _ in range(2))
+    assert warm.decoder is not None
+    assert cold.decoder is not None
+    assert warm.warm_up("cpu", 24) == 24
+    assert warm.decoder.policy.state_dict() == cold.decoder.policy.state_dict()
+    assert warm.latest is None
+    ids = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    played = [[(str(r.arm), r.drafted, r.accepted) for r in each.run(ids, 24).rounds] for each in (warm, cold)]
+    if name != "auto":  # whose choices depend on seconds
+        assert played[0] == played[1]
+
+
+def test_a_policy_would_have_learned_from_the_text_that_warms_up(model: Any) -> None:
+    warm, cold = (made.policy_method("ucbspec").make(made.Target(model, Letters()), ["suffix:3"]) for _ in range(2))
+    warm.run(torch.arange(5, 69)[None], 24)
+    assert warm.decoder is not None
+    assert cold.decoder is not None
+    assert warm.decoder.policy.state_dict() != cold.decoder.policy.state_dict()

@@ -1,0 +1,226 @@
+"""`wager tune`: it stops on time, plays whole prompts, says what to do, and leaves a memory that generate finds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import heads
+import pytest
+import torch
+from letters import Letters, called, writer
+from rich.console import Console
+
+from wager.bench import workloads
+from wager.bench.answers import Answer
+from wager.bench.methods import TextGenerator
+from wager.bench.runs import TokenizedPrompt
+from wager.bench.workloads import Prompt
+from wager.cli import tune
+from wager.cli.options import Options
+from wager.cli.session import open_session
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Clock:
+    """Time that passes only when a method plays."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def slow(clock: Clock, name: str, seconds: list[float]) -> TextGenerator:
+    """A method whose answers take these seconds, the last of them for good."""
+    left = iter(seconds)
+
+    def run(ids: torch.Tensor, count: int) -> Answer:
+        clock.now += next(left, seconds[-1])
+        return Answer([1] * count, 1.0, count)
+
+    return TextGenerator(name, run)
+
+
+def asked(count: int) -> list[TokenizedPrompt]:
+    return [TokenizedPrompt(f"t-{n}", Prompt("t", ""), torch.ones(1, 3)) for n in range(count)]
+
+
+def play(ends: float, *seconds: list[float], prompts: int = 20) -> tuple[set[tuple[str, str]], int, float]:
+    clock = Clock()
+    methods = [slow(clock, f"m{n}", each) for n, each in enumerate(seconds)]
+    answers, played = tune.play(methods, asked(prompts), 4, ends, lambda n, left: None, clock)
+    return set(answers), played, clock.now
+
+
+def test_it_plays_whole_prompts_and_stops_before_the_time_is_up() -> None:
+    answers, played, now = play(35.0, [2.0], [3.0])
+    assert played == 7
+    assert now == 35.0
+    assert answers == {(f"t-{n}", method) for n in range(7) for method in ("m0", "m1")}
+    assert play(34.9, [2.0], [3.0])[1:] == (6, 30.0), "no prompt is begun that would not be over in time"
+    assert play(1000.0, [2.0], [3.0])[1:] == (20, 100.0), "every prompt once"
+
+
+def test_a_prompt_that_takes_longer_than_those_before_it_does_not_count() -> None:
+    answers, played, now = play(20.0, [1.0, 1.0, 30.0], [1.0])
+    assert played == 2
+    assert {prompt for prompt, _ in answers} == {"t-0", "t-1"}
+    assert now <= 35.0, "nothing is begun after the time"
+
+
+def test_no_time_for_one_prompt_is_no_prompt() -> None:
+    assert play(0.5, [1.0], [1.0]) == (set(), 0, 1.0)
+    assert play(0.0, [1.0], [1.0]) == (set(), 0, 0.0)
+    assert play(1.5, [1.0], [1.0])[1] == 1, "the last answer was begun in time, and is not thrown away"
+
+
+def test_answers_are_as_long_as_the_time_allows() -> None:
+    assert tune.answer_tokens(0.04, 6, 110.0) == 45
+    assert tune.answer_tokens(0.0001, 6, 110.0) == tune.MOST
+    assert tune.answer_tokens(5.0, 6, 110.0) == tune.FEWEST
+
+
+def test_every_drafter_has_an_arm_of_its_own() -> None:
+    specs = ("suffix", "prompt-lookup", "retrieval=x", "eagle:mine=y", "draft-model=z")
+    arms = [arm for spec in specs for arm in tune.fixed_arms(spec)]
+    assert arms == ["suffix:4", "suffix:8", "prompt-lookup:4", "retrieval:4", "eagle:mine:3", "draft-model:3"]
+
+
+# -- the prompts file
+
+
+def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
+    plain, records = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
+    plain.write_text("Say it.\n\n  Say more.  \n")
+    assert workloads.read_file(plain) == [Prompt("mine", "Say it."), Prompt("mine", "Say more.")]
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say it."}]
+    lines = [json.dumps({"prompt": "Say it.", "task": "chat"}), json.dumps({"messages": talk})]
+    records.write_text("\n".join(lines))
+    first, second = workloads.read_file(records)
+    assert first == Prompt("chat", "Say it.")
+    assert second.messages == talk
+    (tmp_path / "named.txt").write_text(lines[0])
+    assert workloads.read_file(tmp_path / "named.txt") == [first], "what begins like JSON lines is read as such"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"prompt": 3}',
+        '{"prompt": " "}',
+        '{"messages": [{"role": "assistant", "content": "I said it."}]}',
+        '{"messages": ["no"]}',
+        "{",
+    ],
+)
+def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "Say it."}\n' + line)
+    with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a \"prompt\""):
+        workloads.read_file(path)
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match="holds no prompt"):
+        workloads.read_file(tmp_path / "empty.txt")
+    (tmp_path / "picture.txt").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(ValueError, match="is not text"):
+        workloads.read_file(tmp_path / "picture.txt")
+
+
+# -- the command
+
+
+@pytest.fixture
+def run(
+    calm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`wager tune` with a tiny model and a cache of the test's own."""
+    model = writer()
+    monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
+    monkeypatch.setattr("wager.decoding.state.cache", lambda: tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("".join(f"Say it {n}, say it {n}, say it again.\n" for n in range(3)))
+
+    def command(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["wager", "tune", *words])
+        return called(capsys)
+
+    return command
+
+
+def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, tmp_path: Path) -> None:
+    assert not open_session(Options(model="tiny"), Console(stderr=True)).remembered
+    code, out, err = run("tiny", "--prompts", "mine.txt")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] in tune.ANSWERS.values()
+    assert lines[1].startswith("On this machine `auto` ")
+    assert "Measured on 3 of 3 prompts" in out
+    assert out.index("Measured on") < out.index("tokens/s"), "the verdict comes first"
+    assert 'wager generate "…" --model tiny' in out
+    assert [path.suffix for path in (tmp_path / "cache" / "state").iterdir()] == [".json"]
+    assert open_session(Options(model="tiny"), Console(stderr=True)).remembered
+
+
+def test_json_holds_the_verdict_and_every_figure(run: Any) -> None:
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
+    assert code == 0, err
+    content = json.loads(out)
+    assert content["prompts"] == {"given": 3, "played": 3}
+    assert content["verdict"][0] in tune.ANSWERS.values()
+    assert [row["method"] for row in content["summary"]["tasks"][0]["methods"]] == [
+        "transformers", "off", "suffix:4", "suffix:8", "auto",
+    ]  # fmt: skip
+    assert content["summary"]["differences"]["unexplained"] == 0
+
+
+def test_nothing_is_concluded_on_a_machine_that_is_busy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wager.bench.verdict.NOISY", 0.0)
+    monkeypatch.setattr("wager.bench.verdict.TOO_NOISY", 0.0)
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
+    assert code == 0, err
+    said = json.loads(out)["verdict"]
+    assert "something else uses this machine, so nothing can be said" in said[0]
+    assert not {*said} & {*tune.ANSWERS.values()}
+
+
+def test_every_head_that_lies_ready_by_the_models_weights_is_played_alone(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        heads.save(tmp_path / "drafters" / "elsewhere" / f"eagle-{name}", writer())
+    monkeypatch.setenv("WAGER_DRAFTERS", str(tmp_path / "drafters"))
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix,eagle:*", "--json")
+    assert code == 0, err
+    methods = [row["method"] for row in json.loads(out)["summary"]["tasks"][0]["methods"]]
+    assert methods[2:] == ["suffix:4", "suffix:8", "eagle:one:3", "eagle:two:3", "auto"]
+
+
+def test_a_model_that_holds_too_little_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = writer()
+    small.config.max_position_embeddings = 100
+    monkeypatch.setattr("wager.models.load", lambda *_, **__: (small, Letters()))
+    code, _, err = run("tiny", "--prompts", "mine.txt")
+    assert (code, "tiny holds 100 tokens: too few" in err) == (2, True)
+
+
+def test_bad_input_is_one_sentence(run: Any) -> None:
+    for words, said in {
+        ("tiny", "--minutes", "0"): "--minutes is above 0",
+        ("tiny", "--prompts", "nowhere.txt"): "nowhere.txt",
+        ("tiny", "--drafters", "nobody"): "unknown drafter 'nobody'",
+        ("tiny", "--prompts", "mine.txt", "--minutes", "0.0001"): "were too short for one prompt; try --minutes 1\n",
+    }.items():
+        code, _, err = run(*words)
+        assert code == 2
+        assert said in err
+        assert "Traceback" not in err

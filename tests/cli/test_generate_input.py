@@ -1,0 +1,117 @@
+"""What `wager generate` and `wager chat` refuse, and their help."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import SHORT, Wager, one_sentence
+
+from wager.cli import options
+
+BAD = [
+    (("",), "the prompt is empty"),
+    ((" \n",), "the prompt is empty"),
+    ((), "give a prompt"),
+    (("-",), "the prompt is empty"),
+    (("--file", "missing.txt"), "missing.txt"),
+    (("--file", "binary"), "not text in UTF-8"),
+    (("Hi", "--max-tokens", "0"), "--max-tokens is at least 1, not 0"),
+    (("Hi", "--temperature", "-1"), "0 (greedy) or above, not -1"),
+    (("Hi", "--temperature", "nan"), "0 (greedy) or above, not nan"),
+    (("Hi", "-t", "1", "--top-p", "0"), "above 0 and at most 1"),
+    (("Hi", "-t", "1", "--top-k", "-1"), "0 or more"),
+    (("Hi", "-t", "1", "--min-p", "2"), "from 0 to 1"),
+    (("Hi", "--top-p", "0.5"), "give --temperature too"),
+    (("Hi", "--repetition-penalty", "0"), "above 0"),
+    (("Hi", "--seed", "-3"), "--seed is"),
+    (("Hi", "--stop", ""), "at least one character"),
+    (("Hi", "--repeat", "0"), "--repeat is at least 1"),
+    (("Hi", "--policy", "best"), "unknown policy 'best'"),
+    (("Hi", "--policy", "ucbspec:delta=two"), "is a number, not 'two'"),
+    (("Hi", "--policy", "fixed", "--drafters", "suffix"), "as in fixed:drafter=suffix,length=4"),
+    (("Hi", "--policy", "fixed:drafter=suffix,length=9"), "the arms are off"),
+    (("Hi", "--drafters", "magic"), "unknown drafter 'magic'"),
+    (("Hi", "--drafters", "suffix,suffix"), "one twice"),
+    (("Hi", "--drafters", "retrieval"), "is written retrieval=PATH"),
+    (("Hi", "--drafters", "retrieval=missing"), "no datastore missing"),
+    (("Hi", "--drafters", "retrieval=binary"), "is not a wager datastore"),
+    (("Hi", "--lengths", "0,2"), "--lengths are 1 or more"),
+    (("Hi", "--lengths", "two"), "whole numbers"),
+    (("Hi", "--trace", "binary"), "never overwritten"),
+    (("Hi", "--trace", "nowhere/t.jsonl"), "cannot write"),
+    (("Hi", "--json", "--show"), "leave out --show"),
+    (("Hi", "--raw", "--system", "x"), "--raw is none"),
+    (("Hi", "--explain", "--policy", "ucbspec"), "policy 'ucbspec' does not say what it expects of its arms"),
+]
+
+
+@pytest.mark.parametrize(("words", "names"), BAD, ids=lambda value: "" if isinstance(value, str) else " ".join(value))
+def test_bad_input_is_told_in_one_sentence_before_a_model_is_loaded(
+    wager: Wager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], names: str
+) -> None:
+    def load(name: str, **how: Any) -> None:
+        raise AssertionError("loaded a model for nothing")
+
+    monkeypatch.setattr("wager.models.load", load)
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    done = wager("generate", *words)
+    one_sentence(done, names)
+    assert [p.name for p in tmp_path.iterdir()] == ["binary"]
+
+
+def test_a_prompt_beyond_the_context_is_told_in_one_sentence(wager: Wager, tmp_path: Path) -> None:
+    done = wager("generate", "word " * 9000, "--trace", "t.jsonl", *SHORT)
+    one_sentence(done, "and smollm2-135m holds 8,192")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_model_is_told_in_one_sentence(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wager.models.load", importlib.import_module("wager.models.resolve").load)
+    one_sentence(wager("generate", "Hi", "--model", "./nowhere"), "no folder './nowhere'")
+    monkeypatch.setattr("wager.models.load", lambda name, **how: pytest.fail("the draft model is looked for first"))
+    one_sentence(wager("generate", "Hi", "--drafters", "draft-model=./nowhere"), "no folder './nowhere'")
+
+
+def test_a_draft_model_of_another_vocabulary_is_told_in_one_sentence(
+    wager: Wager, smollm2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other:
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 0}
+
+    monkeypatch.setattr("wager.decoding.arms.load", lambda name, **how: (smollm2[0], Other()))
+    one_sentence(wager("generate", "Hi", "--drafters", "draft-model=smollm2-135m"), "another vocabulary")
+
+
+# -- help and defaults
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_help_explains_every_option(wager: Wager, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    done = wager(name, "--help")
+    assert done.code == 0
+    hints = inspect.get_annotations(importlib.import_module(f"wager.cli.{name}").command, eval_str=True)
+    assert all(hint.__metadata__[0].help for key, hint in hints.items() if key != "return")
+    for said in ("--model", "--policy", "--drafters", "--temperature", "smollm2-135m", options.POLICY):
+        assert said in done.out
+
+
+def test_the_defaults_are_the_decoders_own() -> None:
+    from wager.decoding import decoder
+
+    assert options.POLICY == decoder.POLICY
+    assert ",".join(decoder.DRAFTERS) == options.DRAFTERS
+    assert ",".join(map(str, decoder.LENGTHS)) == options.LENGTHS
+    assert options.MAX_TOKENS == decoder.MAX_NEW_TOKENS
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, wager.cli.generate, wager.cli.chat; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,27 @@
+"""The command line in this process: what a call gives back, and what bad input must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+SHORT = ("--max-tokens", "6")
+COPY = "Repeat this exactly: the cat sat on the mat, the cat sat on the mat, the cat sat on the mat."
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Wager = Callable[..., Done]
+
+
+def one_sentence(done: Done, names: str) -> None:
+    """Bad input ends in one sentence on standard error and exit code 2."""
+    assert done.code == 2, done.out + done.err
+    assert names in done.err
+    assert done.out == ""
+    assert len(done.err.strip().splitlines()) == 1
+    assert done.err.startswith("wager: ")

@@ -1,0 +1,138 @@
+"""Small models of several families, a drafter that knows the text, and decoders made of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import small
+import torch
+from identity import first_difference, first_difference_is_a_tie
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import wager
+from wager.drafters import Draft, Drafter, DraftSampler
+from wager.drafters.draft_model import DraftModel
+from wager.drafters.prompt_lookup import PromptLookup
+from wager.drafters.suffix import Suffix
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Pair = tuple["PreTrainedModel", "PreTrainedTokenizerBase"]
+TOLERANCE = 1e-3  # standard deviations of float32 logits
+VOCABULARY = 64
+PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
+POLICIES = (
+    "random",
+    "off",
+    "round-robin",
+    "ucbspec",
+    "exp3spec",
+    "meta-ucb:reward=bd",
+    "analytical",
+    "fsm",
+    "prompt-router",
+    "nightjar",
+    "thompson",
+    "ucbspec:reward=goodput",
+)
+
+SHAPE = {**small.SHAPE, "vocab_size": VOCABULARY, "head_dim": 8, "max_position_embeddings": 256}
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)),
+    "mistral, window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=12)),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SHAPE, sliding_window=12)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=256,
+            initializer_range=0.3,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ),
+}
+
+
+def tiny(family: str = "llama", seed: int = 0, **shape: Any) -> Any:
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(LlamaConfig(**{**SHAPE, **shape})) if shape else FAMILIES[family]()
+    return model.eval()
+
+
+def alike(model: Any, noise: float = 0.1) -> Any:
+    """Another model that often agrees with this one: a draft model."""
+    torch.manual_seed(9)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += noise * weight.std().nan_to_num() * torch.randn_like(weight)
+    return other
+
+
+class Told(Drafter):
+    """Knows how the text goes on, but for every few tokens: drafts are kept whole, in part and not at all."""
+
+    name = "told"
+
+    def __init__(self, texts: Sequence[Sequence[int]] = (), wrong_every: int = 5) -> None:
+        self.texts, self.wrong_every = [list(text) for text in texts], wrong_every
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.prompt, self.text = len(prompt), list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.text += tokens
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        here = len(self.text)
+        for text in self.texts:
+            if text[:here] == self.text:
+                ahead = text[here : here + length]
+                return Draft([t if (here + i) % self.wrong_every else (t + 1) % 7 for i, t in enumerate(ahead)])
+        return Draft()
+
+
+def plain(model: Any, prompt: Sequence[int] = PROMPT, **settings: Any) -> list[int]:
+    settings = {"max_new_tokens": 60, "do_sample": False, **settings}
+    ids = torch.tensor([prompt])  # with a mask: without one, transformers takes every 0 for padding
+    return model.generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, len(prompt) :].tolist()
+
+
+def ours(decoder: wager.Decoder, prompt: Sequence[int] = PROMPT, **settings: Any) -> list[int]:
+    return decoder.generate(prompt, **{"max_new_tokens": 60, "do_sample": False, **settings}).tokens
+
+
+def informed(model: Any, prompt: Sequence[int] = PROMPT, policy: Any = "random", **how: Any) -> wager.Decoder:
+    """A decoder with drafts of every kind for this prompt."""
+    drafters = how.pop("drafters", None) or [
+        Told([[*prompt, *plain(model, prompt)]]),
+        PromptLookup(),
+        Suffix(),
+        DraftModel(alike(model)),
+    ]
+    return wager.Decoder(model, how.pop("tokenizer", None), drafters=drafters, policy=policy, **how)
+
+
+def check(model: Any, prompt: Sequence[int], tokens: Sequence[int], expected: Sequence[int]) -> None:
+    assert first_difference_is_a_tie(model, prompt, tokens, expected, TOLERANCE), (
+        f"parted after {first_difference(tokens, expected)} tokens, and not at a tie"
+    )

@@ -1,0 +1,113 @@
+"""Requests and decoders that cannot be are refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from decoders import PROMPT, VOCABULARY, Pair, Told, check, ours, plain, tiny
+from transformers import (
+    MambaConfig,
+    MambaForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import wager
+from wager.drafters import Draft, DraftSampler
+from wager.drafters.draft_model import DraftModel
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "says"),
+    [
+        ([], {}, "prompt is empty"),
+        (list(range(60)), {}, "has 60 tokens, and the model holds 32"),
+        (list(range(32)), {}, "has 32 tokens, and the model holds 32"),
+        (PROMPT, {"max_new_tokens": 0}, "max_new_tokens is at least 1, not 0"),
+        ([PROMPT, PROMPT], {}, "one text at a time, not a batch of 2"),
+        (torch.tensor([PROMPT, PROMPT]), {}, "one text at a time, not a batch of 2"),
+        (PROMPT, {"num_beams": 2}, "no beam search"),
+        (PROMPT, {"num_return_sequences": 2, "do_sample": True}, "one sequence at a time, not 2"),
+        (PROMPT, {"guidance_scale": 2.0}, "guidance runs the model a second time"),
+        ([1, 99], {}, "numbers from 0 to 63"),
+        ("words", {}, "needs a tokenizer"),
+        (PROMPT, {"stop_strings": "x"}, "needs? a tokenizer"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_in_one_sentence(prompt: Any, settings: dict[str, Any], says: str) -> None:
+    model = tiny(max_position_embeddings=32)
+    decoder = wager.Decoder(model)
+    with pytest.raises(ValueError, match=says) as caught:
+        decoder.generate(prompt, **{"max_new_tokens": 5, **settings})
+    assert len(str(caught.value).splitlines()) == 1
+    assert ours(decoder, max_new_tokens=5) == plain(model, max_new_tokens=5)  # and the decoder lives on
+
+
+def test_decoders_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="vocabulary of 2,000 tokens and the target one of 64"):
+        wager.Decoder(tiny(), drafters=[DraftModel(tiny(vocab_size=2000))])
+    with pytest.raises(ValueError, match="encoder-decoder"):
+        wager.Decoder(T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)))
+    with pytest.raises(ValueError, match="two drafters are called 'suffix'"):
+        wager.Decoder(tiny(), drafters=["suffix", "suffix"])
+    with pytest.raises(ValueError, match="1 or more"):
+        wager.Decoder(tiny(), lengths=(0, 2))
+    with pytest.raises(ValueError, match="no drafter here for arm retrieval:4"):
+        wager.Decoder(tiny(), arms=["retrieval:4"])
+
+
+def test_a_model_whose_cache_cannot_be_cropped_is_refused() -> None:
+    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=None)
+    model = MambaForCausalLM(config).eval()
+    with pytest.raises(ValueError, match="cannot be cropped"):
+        wager.Decoder(model).generate(PROMPT, max_new_tokens=5)
+
+
+def test_a_model_without_a_key_value_cache_is_refused() -> None:
+    config = OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    with pytest.raises(ValueError, match="takes no key-value cache"):
+        wager.Decoder(OpenAIGPTLMHeadModel(config).eval())
+
+
+def test_the_drop_in_refuses_what_it_cannot_do() -> None:
+    model, ids = tiny(), torch.tensor([PROMPT])
+    for settings, says in (
+        ({"num_beams": 2}, "no beam search"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "does not collect scores"),
+        ({"cache_implementation": "static", "return_dict_in_generate": True}, "cannot be cropped"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            model.generate(ids, custom_generate=wager.generate, max_new_tokens=5, **settings)
+    with pytest.raises(ValueError, match="not 2"):
+        model.generate(ids.repeat(2, 1), custom_generate=wager.generate, max_new_tokens=5)
+
+
+def test_a_second_text_while_a_stream_is_open_is_refused(smollm2: Pair, speaker: Any) -> None:
+    decoder = wager.Decoder(speaker, smollm2[1])
+    stream = decoder.stream("Say it", max_new_tokens=9, do_sample=False)
+    next(stream)
+    with pytest.raises(ValueError, match="in the middle of another text"):
+        decoder.generate("Say it", max_new_tokens=9)
+    first = next(stream)  # the open one goes on unharmed
+    assert first.tokens
+    stream.close()
+    assert len(decoder.generate("Say it", max_new_tokens=9, do_sample=False).tokens) == 9
+
+
+def test_a_failing_drafter_leaves_the_decoder_fit_for_the_next_request() -> None:
+    class Failing(Told):
+        def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+            raise RuntimeError("broken")
+
+    model = tiny()
+    decoder = wager.Decoder(model, drafters=[Failing()], policy="fixed:drafter=told,length=2")
+    with pytest.raises(RuntimeError, match="broken"):
+        ours(decoder)
+    decoder.drafters["told"] = Told()
+    check(model, PROMPT, ours(decoder), plain(model))

@@ -1,0 +1,216 @@
+"""The text is the target's own, token for token, whatever drafts and decides."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from decoders import FAMILIES, POLICIES, PROMPT, TOLERANCE, VOCABULARY, Pair, Told, check, informed, ours, plain, tiny
+from identity import first_difference_is_a_tie
+from transformers import (
+    LlamaForCausalLM,
+)
+
+import wager
+from wager.decoding import decoder as decoding
+from wager.decoding.identity import Difference, difference
+from wager.decoding.loop import Loop
+from wager.drafters import Draft, corpus
+from wager.drafters.draft_model import DraftModel
+from wager.drafters.prompt_lookup import PromptLookup
+from wager.drafters.retrieval import Retrieval
+from wager.drafters.suffix import Suffix
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_is_the_models_own(family: str) -> None:
+    model = tiny(family)
+    decoder = informed(model)
+    assert isinstance(decoder.target, HFRunner if family in ("gpt2", "gemma2", "mistral, window") else LlamaRunner)
+    kept = refused = 0
+    for prompt in (PROMPT, PROMPT, [7], list(range(40)), [3, 4] * 15):
+        answer = decoder.generate(prompt, max_new_tokens=60, do_sample=False)
+        check(model, prompt, answer.tokens, plain(model, prompt))
+        assert answer.finish == "length"
+        assert sum(r.emitted for r in answer.rounds) == 59
+        kept += sum(r.accepted for r in answer.rounds)
+        refused += sum(r.rejected for r in answer.rounds)
+    assert kept > 20
+    assert refused > 10
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_policy_changes_the_text(policy: str) -> None:
+    model = tiny()
+    decoder = informed(model, policy=policy)
+    for prompt in (PROMPT, [9, 8, 9, 8]):
+        check(model, prompt, ours(decoder, prompt), plain(model, prompt))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_lower_precision_differs_at_ties_only(dtype: torch.dtype) -> None:
+    model = tiny().to(dtype)
+    decoder = informed(model)
+    # a bfloat16 keeps 8 bits: logits that differ by less than some hundredths of their spread are the same to it
+    for prompt in (PROMPT, [9, 8, 9, 8]):
+        assert first_difference_is_a_tie(model, prompt, ours(decoder, prompt), plain(model, prompt), 0.1)
+
+
+def test_processors_that_look_at_the_text_do_not_change_it() -> None:
+    model = tiny()
+    decoder = informed(model)
+    for settings in (
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[8], [48, 8]]},
+        {"min_new_tokens": 20, "eos_token_id": [8, 48]},
+        {"suppress_tokens": [8], "repetition_penalty": 1.1, "no_repeat_ngram_size": 3},
+        {"forced_eos_token_id": 5},
+        {"exponential_decay_length_penalty": (5, 1.5), "eos_token_id": 7},
+    ):
+        expected = plain(model, **settings)
+        # a drafter that knows this text, so that drafts are kept under the processors too
+        decoder.drafters["told"].texts = [[*PROMPT, *expected]]
+        assert ours(decoder, **settings) == expected
+
+
+def test_a_crop_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Off(Loop):
+        def _round(self) -> Any:
+            crop = self.target.crop
+            self.target.crop = lambda length: crop(length + 1)  # type: ignore[method-assign]
+            try:
+                return super()._round()
+            finally:
+                del self.target.crop
+
+    model = tiny()
+    decoder = informed(model)
+    monkeypatch.setattr(decoding, "Loop", Off)
+    assert not first_difference_is_a_tie(model, PROMPT, ours(decoder), plain(model), TOLERANCE)
+
+
+def test_a_draft_kept_one_token_too_far_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Generous(Loop):
+        def _accept(self, logits: torch.Tensor, draft: Draft) -> Any:
+            kept, _, scores = super()._accept(logits, draft)
+            kept = min(kept + 1, len(draft.tokens))
+            return kept, int(scores[kept].argmax()), scores
+
+    model = tiny()
+    decoder = informed(model, drafters=[Told([[*PROMPT, *plain(model)]])])
+    monkeypatch.setattr(decoding, "Loop", Generous)
+    assert not first_difference_is_a_tie(model, PROMPT, ours(decoder), plain(model), TOLERANCE)
+
+
+def test_the_checker_tells_a_tie_from_a_difference() -> None:
+    model = tiny()
+    text = plain(model, max_new_tokens=5)
+    assert first_difference_is_a_tie(model, PROMPT, text, text, 0.0)
+    assert not first_difference_is_a_tie(model, PROMPT, text[:4], text, 1e9)
+    wrong = [*text[:2], (text[2] + 1) % VOCABULARY, *text[3:]]
+    assert not first_difference_is_a_tie(model, PROMPT, wrong, text, TOLERANCE)
+    with torch.no_grad():  # two tokens with the same output weights tie for good
+        twin = (text[2] + 1) % VOCABULARY
+        model.lm_head.weight[twin] = model.lm_head.weight[text[2]]
+    assert first_difference_is_a_tie(model, PROMPT, [*text[:2], twin], text[:3], TOLERANCE)
+    # and so does the one that benchmarks and the command line use
+    tied = difference(model, PROMPT, [*text[:2], twin], text[:3])
+    assert tied is not None
+    assert (tied.at, tied.tie) == (2, True)
+    assert difference(model, PROMPT, text, text) is None
+    assert difference(model, PROMPT, text[:4], text) == Difference(4, None, False)
+    other = difference(model, PROMPT, [*text[:2], (text[2] + 2) % VOCABULARY], text[:3])
+    assert other is not None
+    assert not other.tie
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral, window", "gemma2", "gpt2"])
+def test_what_the_cache_holds_after_random_arms_is_what_a_fresh_forward_gives(family: str) -> None:
+    model = tiny(family)
+    decoder = informed(model)
+    ours(decoder)
+    loop = decoder.loop
+    assert loop.target.length == len(loop.text) - 1
+    cached = loop.target.forward(loop.text[-1:], 1)[0]
+    with torch.no_grad():
+        fresh = model(input_ids=torch.tensor([loop.text])).logits[0, -1]
+    assert float((cached - fresh).abs().max()) < TOLERANCE * float(fresh.std())
+
+
+# -- SmolLM2
+
+TEXTS = (
+    "The capital of France is Paris. The capital of Italy is",
+    "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return",
+    "one two three four one two three four one two",
+    "Translate to German: Good morning, how are you?",
+    '{"name": "Ada", "age": 36}\n{"name": "Alan", "age": 41}\n{"name":',
+    "Once upon a time",
+    "Q: What is 12 + 30?\nA:",
+    "Repeat: the quick brown fox jumps over the lazy dog. The quick brown fox",
+)
+
+
+@pytest.fixture(scope="module")
+def expected(smollm2: Pair) -> Callable[[str], tuple[list[int], list[int]]]:
+    """The model's own continuation of a text, made once."""
+    model, tokenizer = smollm2
+
+    @functools.cache
+    def continued(text: str) -> tuple[list[int], list[int]]:
+        prompt = tokenizer(text).input_ids
+        return prompt, plain(model, prompt, max_new_tokens=48)
+
+    return continued
+
+
+@pytest.fixture(scope="module")
+def shallow(smollm2: Pair) -> Any:
+    """SmolLM2's first layers as its draft model."""
+    model = smollm2[0]
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = 4
+    config.layer_types = None
+    draft = LlamaForCausalLM(config).eval()
+    draft.load_state_dict(model.state_dict(), strict=False)
+    return draft
+
+
+@pytest.fixture(scope="module")
+def real(smollm2: Pair, shallow: Any, tmp_path_factory: pytest.TempPathFactory) -> wager.Decoder:
+    """One decoder with every drafter; tests change its policy."""
+    model, tokenizer = smollm2
+    path = tmp_path_factory.mktemp("stores") / "texts.datastore"
+    corpus.build(TEXTS, lambda text: tokenizer(text).input_ids, path, vocabulary=len(tokenizer))
+    drafters = [PromptLookup(), Suffix(), Retrieval(path), DraftModel(shallow)]
+    return wager.Decoder(model, tokenizer, drafters=drafters, policy="random", lengths=(2, 5))
+
+
+@pytest.mark.parametrize("at", range(0, len(TEXTS), 2))
+def test_smollm2_writes_the_same_with_every_drafter_in_turn(
+    at: int, real: wager.Decoder, expected: Callable[[str], tuple[list[int], list[int]]]
+) -> None:
+    real.policy = decoding.build_policy("random", real.arms, seed=at)
+    for text in TEXTS[at : at + 2]:
+        prompt, theirs = expected(text)
+        answer = real.generate(text, max_new_tokens=48, do_sample=False)
+        check(real.model, prompt, answer.tokens, theirs)
+        assert answer.text == real.tokenizer.decode(answer.tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(("at", "policy"), list(enumerate(POLICIES)))
+def test_smollm2_writes_the_same_under_every_policy(
+    at: int, policy: str, real: wager.Decoder, expected: Callable[[str], tuple[list[int], list[int]]]
+) -> None:
+    real.policy = decoding.build_policy(policy, real.arms, seed=at)
+    prompt, theirs = expected(TEXTS[at % len(TEXTS)])
+    check(real.model, prompt, ours(real, prompt, max_new_tokens=48), theirs)

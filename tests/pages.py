@@ -1,0 +1,61 @@
+"""The README and the docs as tests read them: blocks of code, running text, and the commands they may name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Options of other programs that pages may name.
+VLLM = {
+    *("--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"),
+    *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"),
+}
+PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    kind: str
+    code: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.name}, line {self.line}"
+
+    @property
+    def first(self) -> str:
+        """Its first words, as NOT_RUN names them; a comment after them is not part of it."""
+        return self.code.split("\n", 1)[0].split("  #")[0].strip()
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [Block(page, text.count("\n", 0, m.start()) + 1, m[1], m[2]) for m in found]
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def options(command: Any) -> set[str]:
+    return {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")}
+
+
+def reproduction() -> Any:
+    """The command of `python -m reproduction`."""
+    from reproduction.__main__ import command
+
+    alone = typer.Typer()
+    alone.command()(command)
+    return typer.main.get_command(alone)

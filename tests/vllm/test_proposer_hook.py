@@ -1,0 +1,392 @@
+"""The proposer hook on a batch as vLLM keeps it: rows of tokens, requests that come, go and change places."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import astuple
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wager.core import Round
+from wager.core.batch import BatchRound
+from wager.drafters import Draft, Drafter, registry
+from wager.vllm.choosers import Decoding
+from wager.vllm.metrics import Meter
+from wager.vllm.missed import Stream
+from wager.vllm.proposer import BatchProposer
+from wager.vllm.request_chooser import RequestChooser
+from wager.vllm.settings import PROPOSER, Settings
+
+CONTEXT = 200
+ROWS = 6
+
+
+class Texts:
+    """An engine whose model knows every text: phrases that repeat, so that lookup drafters are right now and then."""
+
+    def __init__(self, batch: BatchProposer, *, seed: int = 0, limits: bool = False) -> None:
+        self.batch = batch
+        self.rng = random.Random(seed)
+        self.tokens = np.zeros((ROWS, CONTEXT), np.int32)
+        self.requests: list[dict[str, Any]] = []  # by row
+        self.limits = limits
+        self.drafted: list[int] = []  # tokens proposed in each step
+        self.proposals: list[list[list[int]]] = []  # of steps in which no request is near its context's end
+        self.made = 0
+        self.last = (0, 0, 0)  # drafted, accepted, emitted in the last step, over requests that had a draft
+
+    def add(self) -> None:
+        phrases = [[self.rng.randrange(5, 40) for _ in range(6)] for _ in range(3)]
+        truth = [t for _ in range(60) for t in self.rng.choice(phrases)][: CONTEXT - 1]
+        cap = self.rng.choice([0, 2, 99]) if self.limits else 99
+        start = self.rng.randrange(8, 40)
+        self.requests.append({"truth": truth, "read": start, "draft": None, "cap": cap, "unread": 0})
+        self.made += 1
+
+    def step(self) -> None:
+        """Verify the drafts of the step before, and ask for the next ones."""
+        sampled: list[list[int]] = []
+        drafted = accepted = emitted = 0
+        for request in self.requests:
+            truth, at = request["truth"], request["read"]
+            draft = (request["draft"] or [])[: request["cap"]]
+            right = 0
+            while right < len(draft) and at + right < len(truth) and draft[right] == truth[at + right]:
+                right += 1
+            new = truth[at : at + right + 1]
+            sampled.append(new)
+            if request["draft"] is not None and new:
+                drafted, accepted, emitted = drafted + len(draft), accepted + right, emitted + len(new)
+            request["read"] = at + len(new)
+        for row, request in enumerate(self.requests):
+            self.tokens[row, : request["read"]] = request["truth"][: request["read"]]
+        self.last = (drafted, accepted, emitted)
+        ends = np.zeros(ROWS, np.int32)
+        ends[: len(self.requests)] = [request["read"] for request in self.requests]
+        drafts = self.batch.propose(sampled, ends, self.tokens)
+        assert len(drafts) == len(self.requests)
+        for request, draft in zip(self.requests, drafts, strict=True):
+            assert request["read"] + len(draft) < CONTEXT, "a draft may not run out of the context"
+            request["draft"] = draft
+        if all(request["read"] < CONTEXT - 10 for request in self.requests):
+            self.proposals.append(drafts)
+        self.drafted.append(sum(map(len, drafts)))
+        # a request that has come to its end leaves, and vLLM moves the last row into its place
+        for row in range(len(self.requests) - 1, -1, -1):
+            if self.requests[row]["read"] >= CONTEXT - 1:
+                self.requests[row] = self.requests[-1]
+                self.requests.pop()
+
+
+def make(
+    policy: str = "auto", drafters: tuple[str, ...] = ("suffix", "prompt-lookup"), *, steady: bool = False, **given: Any
+) -> BatchProposer:
+    """A batch; a steady one's clock shows a millisecond more whenever it is read."""
+    settings = Settings(drafters, policy=policy, log_seconds=0.0, **given)
+    built: list[Drafter] = [d for d in map(registry.build, settings.drafters) if d is not None]
+    meter = Meter(PROPOSER, policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
+    ticks = count(1)
+    clock = (lambda: 1e-3 * next(ticks)) if steady else perf_counter
+    return BatchProposer(settings.build_policy(), settings, built, meter, rows=ROWS, context=CONTEXT, clock=clock)
+
+
+def run(batch: BatchProposer, steps: int, *, seed: int = 0, rows: int = 4, **given: Any) -> Texts:
+    texts = Texts(batch, seed=seed, **given)
+    for _ in range(steps):
+        while len(texts.requests) < rows:
+            texts.add()
+        texts.step()
+    return texts
+
+
+@pytest.mark.parametrize("policy", ["random", "nightjar", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "auto"])
+def test_every_policy_drafts_and_is_right_now_and_then(policy: str) -> None:
+    batch = make(policy)
+    texts = Texts(batch)
+    accepted = 0
+    for _ in range(200):
+        while len(texts.requests) < 4:
+            texts.add()
+        texts.step()
+        accepted += texts.last[1]
+    assert sum(texts.drafted) > 100
+    assert accepted > 50
+
+
+def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
+    batch = make("random")
+    policy = batch.chooser.policy
+    told: list[Round] = []
+    observe = policy.observe
+    policy.observe = lambda one: (told.append(one), observe(one))
+    texts = Texts(batch, seed=3)
+    texts.add()
+    texts.add()
+    for _ in range(60):
+        before = len(told)
+        texts.step()
+        if len(told) > before and len(texts.requests) == 2:  # a text that ends inside its draft has no bonus token
+            one = told[-1]
+            assert (one.drafted, one.accepted, one.emitted) == texts.last
+    assert len(told) > 20
+
+
+@pytest.mark.parametrize("limits", [False, True], ids=["all verified", "some cut by the scheduler"])
+def test_every_drafter_is_scored_on_the_true_tokens(limits: bool) -> None:
+    batch = make("auto")
+    policy = batch.chooser.policy
+    observe = policy.observe_batch
+    seen = 0
+
+    def check(outcome: BatchRound) -> None:
+        nonlocal seen
+        seen += 1
+        assert (outcome.agreed <= outcome.batch.size).all()
+        assert (outcome.agreed <= outcome.emitted).all()
+        assert (outcome.emitted >= 1).all()
+        # What vLLM accepted, less the bonus token, can be no more than was verified; and what the played drafter
+        # agreed on among verified tokens is exactly that.
+        played = outcome.drafter >= 0
+        who, where = np.maximum(outcome.drafter, 0), np.arange(len(played))
+        accepted = np.where(played, np.minimum(outcome.agreed[who, where], outcome.drafted), 0)
+        assert (outcome.emitted - 1 == accepted).all()
+        observe(outcome)
+
+    texts = Texts(batch, seed=5, limits=limits)
+
+    policy.observe_batch = check
+    for _ in range(150):
+        while len(texts.requests) < 3:
+            texts.add()
+        if any(request["read"] > CONTEXT - 20 for request in texts.requests):
+            break
+        texts.step()
+    assert seen > 10
+
+
+def test_the_budget_is_kept_over_the_batch() -> None:
+    texts = run(make("auto", budget=5), 150)
+    assert max(texts.drafted) <= 5
+    assert max(run(make("auto"), 150).drafted) > 5
+
+
+def test_uniform_drafts_are_all_of_one_length() -> None:
+    for policy in ("auto", "random"):
+        texts = run(make(policy, uniform="always"), 100)
+        assert all(len({len(draft) for draft in drafts}) <= 1 for drafts in texts.proposals)
+        assert sum(texts.drafted) > 0
+
+
+def test_what_requests_left_behind_is_freed() -> None:
+    batch = make("auto")
+    texts = run(batch, 1500, rows=4)
+    assert texts.made > 50
+    assert len(batch.streams) <= 3 * ROWS
+    live = [stream for stream in batch.streams._missed if stream.payload is not None]
+    assert len(live) <= 2 * ROWS
+
+
+def test_an_empty_step_and_a_prompt_still_being_read_are_left_alone() -> None:
+    batch = make("auto")
+    tokens = np.arange(ROWS * CONTEXT, dtype=np.int32).reshape(ROWS, CONTEXT)
+    ends = np.full(ROWS, 20, np.int32)
+    assert batch.propose([[], []], ends, tokens) == [[], []]
+    drafts = batch.propose([[], [39]], ends, tokens)
+    assert drafts[0] == []
+    assert len(drafts) == 2
+
+
+def test_another_policy_can_take_over_in_the_middle() -> None:
+    batch = make("auto")
+    texts = Texts(batch)
+    policies = [batch.settings.build_policy(spec) for spec in ("auto", "nightjar", "off")]
+    for step in range(90):
+        while len(texts.requests) < 4:
+            texts.add()
+        batch.use(policies[step // 10 % 3])
+        texts.step()
+        if step // 10 % 3 == 2:
+            assert texts.drafted[-1] == 0
+    assert sum(texts.drafted) > 0
+
+
+class Followed:
+    """A batch, and everything its policy and its meter are told."""
+
+    def __init__(self, batch: BatchProposer) -> None:
+        self.batch = batch
+        self.told: list[Any] = []
+        policy, meter = batch.chooser.policy, batch.meter
+        for owner, name in ((policy, "observe"), (policy, "observe_batch"), (meter, "played"), (meter, "step")):
+            if hasattr(owner, name):
+                setattr(owner, name, self._noting(name, getattr(owner, name)))
+
+    def _noting(self, name: str, method: Any) -> Any:
+        def noting(*given: Any, **named: Any) -> None:
+            self.told.append((name, *map(_plain, given), *named.values()))
+            method(*given, **named)
+
+        return noting
+
+
+def _plain(value: Any) -> Any:
+    """What can be compared."""
+    if isinstance(value, BatchRound):
+        rows = value.batch
+        columns = rows.slots, rows.fresh, rows.match, rows.size, np.nan_to_num(rows.confidence, nan=-1.0), rows.limit
+        mine = value.drafter, value.drafted, value.emitted, value.agreed
+        return [column.tolist() for column in (*columns, *mine)], value.seconds, value.draft_seconds
+    return astuple(value) if isinstance(value, Round) else value
+
+
+def follow_anew(batch: BatchProposer) -> None:
+    """Let no step look as the one before: who is where is worked out in every one."""
+    follow = batch.streams.follow
+
+    def copied(*given: Any) -> list[Stream | None]:
+        return follow(*given).copy()
+
+    batch.streams.follow = copied  # type: ignore[method-assign]
+
+
+class Disorder(Texts):
+    """Requests come, are aborted, preempted and resumed, change places and read their prompts in pieces."""
+
+    def __init__(self, one: BatchProposer, other: BatchProposer, seed: int) -> None:
+        super().__init__(one, seed=seed, limits=seed % 2 == 1)
+        self.both = one, other
+        self.away: list[dict[str, Any]] = []
+        self.reckoned: list[tuple[int, int, int, int]] = []  # by step: requests, drafted, accepted, emitted
+        one.propose = self._propose_both  # type: ignore[method-assign]
+
+    def _propose_both(self, sampled: list[list[int]], ends: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+        for row, request in enumerate(self.requests):  # a prompt not read to its end yet has sampled nothing
+            if request["unread"] > 0:
+                ends[row] -= len(sampled[row])
+                request["read"] -= len(sampled[row])
+                request["unread"] -= 1
+                sampled[row] = []
+        self._reckon(sampled)
+        drafts, expected = (BatchProposer.propose(batch, [*map(list, sampled)], ends, tokens) for batch in self.both)
+        assert drafts == expected
+        for request, new, draft in zip(self.requests, sampled, drafts, strict=True):
+            request["made"] = draft if new else None
+        return drafts
+
+    def _reckon(self, sampled: list[list[int]]) -> None:
+        """What a policy can know of the drafts of the step before, request by request."""
+        sums = [0, 0, 0, 0]
+        for request, new in zip(self.requests, sampled, strict=True):
+            draft = request.get("made")
+            if draft is None or not new:
+                continue
+            cut = len(new) <= len(draft) and new == draft[: len(new)]
+            verified = len(new) - 1 if cut else len(draft)
+            sums = [a + b for a, b in zip(sums, (1, verified, min(len(new) - 1, len(draft)), len(new)), strict=True)]
+        if sums[0]:
+            requests, drafted, accepted, emitted = sums
+            self.reckoned.append((requests, drafted, accepted, emitted))
+
+    def disturb(self) -> None:
+        rng, requests = self.rng, self.requests
+        back = [self.away.pop(0)] if self.away and len(requests) < ROWS and rng.random() < 0.3 else []
+        if requests and rng.random() < 0.1:
+            gone = requests.pop(rng.randrange(len(requests)))
+            gone.update(draft=None, made=None, unread=rng.choice([0, 1]))
+            if rng.random() < 0.6:
+                self.away.append(gone)
+        requests += back
+        while len(requests) < ROWS and rng.random() < 0.3:
+            self.add()
+            requests[-1]["unread"] = rng.choice([0, 0, 2])
+        if rng.random() < 0.1:
+            rng.shuffle(requests)
+        if rng.random() < 0.05:  # a step in which vLLM leaves the proposer out: nothing of it is seen
+            for request in requests:
+                if not request["unread"] and request["read"] < CONTEXT - 20:
+                    request["read"] += 2
+                    request.update(draft=None, made=None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("uniform", ["auto", "always"])
+@pytest.mark.parametrize(
+    ("policy", "budget"),
+    [("nightjar", 0), ("random", 0), ("tetris:drafter=suffix", 0), ("auto", 0), ("auto", 20)],
+)
+def test_a_step_like_the_last_is_treated_as_any_other(policy: str, budget: int, uniform: str, seed: int) -> None:
+    one, other = (make(policy, steady=True, budget=budget, uniform=uniform) for _ in range(2))
+    follow_anew(other)
+    quick, slow = Followed(one), Followed(other)
+    texts = Disorder(one, other, seed)
+    for _ in range(150):
+        texts.disturb()
+        texts.step()
+        one.meter.flush()
+        other.meter.flush()
+        assert quick.told == slow.told
+    assert any(texts.drafted) or budget  # uniform drafts of many requests do not fit one
+    played = [told[2:6] for told in quick.told if told[0] == "played"]
+    if not one.chooser.policy.per_request:
+        assert played == texts.reckoned
+    elif uniform != "always":  # one for each arm of a step; and padding that came true is not told apart
+        assert np.sum(played, axis=0).tolist() == np.sum(texts.reckoned, axis=0).tolist()
+
+
+def leading(draft: Sequence[int], truth: Sequence[int]) -> int:
+    """How many tokens agree before the first that does not."""
+    return next((i for i, (a, b) in enumerate(zip(draft, truth, strict=False)) if a != b), min(len(draft), len(truth)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (make("auto", steady=True) for _ in range(2))
+    chooser, seen = one.chooser, 0
+    assert isinstance(chooser, RequestChooser)
+    proposed: dict[int, list[Draft]] = {}  # by slot: each drafter's
+    fresh: dict[int, bool] = {}  # by slot, when it was drafted for
+    new: dict[int, bool] = {}
+    sampled: dict[int, list[int]] = {}
+    make_arrays, observe_step, observe = chooser._arrays.make, chooser.observe, chooser.policy.observe_batch
+
+    def note_proposals(proposals: list[Draft], drafters: int, slots: np.ndarray, *given: Any) -> Any:
+        proposed.clear()
+        proposed.update({slot: proposals[i :: len(slots)] for i, slot in enumerate(slots.tolist())})
+        fresh.update(new)
+        return make_arrays(proposals, drafters, slots, *given)
+
+    def note_sampled(step: Decoding) -> None:
+        sampled.clear()
+        sampled.update({stream.slot: new for stream, new in zip(step.live, step.sampled, strict=True)})
+        observe_step(step)
+        new.clear()
+        new.update({stream.slot: stream.fresh for stream in step.live})
+
+    def check(outcome: BatchRound) -> None:
+        nonlocal seen
+        rows = outcome.batch
+        for i, slot in enumerate(rows.slots.tolist()):
+            new = sampled[slot]
+            assert (rows.fresh[i], outcome.emitted[i]) == (fresh[slot], len(new))
+            for d, draft in enumerate(proposed[slot]):
+                size = len(draft.tokens)
+                assert (rows.size[d, i], rows.match[d, i]) == (size, draft.hint.match)
+                expected = [*(draft.hint.confidence or [np.nan] * size), *[0.0] * (one.longest - size)]
+                assert np.array_equal(rows.confidence[d, i], expected, equal_nan=True)
+                assert outcome.agreed[d, i] == leading(draft.tokens, new)
+                seen += 1
+        observe(outcome)
+
+    monkeypatch.setattr(chooser._arrays, "make", note_proposals)
+    monkeypatch.setattr(chooser, "observe", note_sampled)
+    monkeypatch.setattr(chooser.policy, "observe_batch", check)
+    texts = Disorder(one, other, seed)
+    for _ in range(150):
+        texts.disturb()
+        texts.step()
+    assert seen > 200

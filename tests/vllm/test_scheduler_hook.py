@@ -1,0 +1,234 @@
+"""The scheduler hook, on vLLM's own schedulers with a model that knows every text."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from wager.core import Round
+
+serving = pytest.importorskip("serving", reason="vLLM is not installed; see the README on serving")
+
+from serving import Engine, abort, make_request, make_scheduler, true_text  # noqa: E402
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
+
+from wager.vllm.compat import drafts_break_sampling, set_draft_length  # noqa: E402
+
+KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+
+
+@pytest.fixture(scope="module")
+def folder(smollm2_folder: str) -> str:
+    return smollm2_folder
+
+
+def observed(scheduler: Any) -> list[Round]:
+    """Everything the policy is told from now on."""
+    rounds: list[Round] = []
+    tell = scheduler.lengths.rounds.policy.observe
+
+    def observe(round: Round) -> None:
+        rounds.append(round)
+        tell(round)
+
+    scheduler.lengths.rounds.policy.observe = observe
+    return rounds
+
+
+# Every step verifies what the one before it asked for; the last ones may be cut by the end of the text.
+def asked_for(engine: Engine) -> list[int]:
+    return [n for n in engine.asked[: len(engine.lengths)] if n][:-3]
+
+
+def verified(engine: Engine) -> list[int]:
+    return engine.lengths[: len(asked_for(engine))]
+
+
+@KINDS
+def test_every_text_is_what_it_would_be_and_every_length_is_played(folder: str, asynchronous: bool) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous)
+    requests = [make_request(f"r{i}", 10 + 17 * i, 40 + i) for i in range(12)]
+    for request in requests:
+        scheduler.add_request(request)
+    engine = Engine(scheduler, asynchronous)
+    engine.run()
+    for i, request in enumerate(requests):
+        assert engine.emitted[request.request_id] == true_text(request, 40 + i)
+    assert set(engine.asked) == set(range(6))
+    assert max(engine.lengths) == 5
+
+
+@KINDS
+def test_drafts_are_as_long_as_the_policy_said_in_the_step_before(folder: str, asynchronous: bool) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="round-robin")
+    request = make_request("one", 20, 60)
+    scheduler.add_request(request)
+    engine = Engine(scheduler, asynchronous, accuracy=0.0)
+    engine.run()
+    assert verified(engine) == asked_for(engine)
+
+
+@KINDS
+def test_only_steps_without_prompts_are_learned_from_and_only_decoding_requests_are_counted(
+    folder: str, asynchronous: bool
+) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, prefill=32)
+    rounds = observed(scheduler)
+    batches: list[int] = []
+    policy = scheduler.lengths.rounds.policy
+    choose = policy.choose
+    policy.choose = lambda context: (batches.append(context.batch), choose(context))[1]
+    scheduler.add_request(make_request("early", 8, 60))
+    engine = Engine(scheduler, asynchronous)
+
+    def between(step: int, _: Any) -> None:
+        if step == 10:  # a prompt of eight steps arrives while the first request decodes
+            scheduler.add_request(make_request("late", 200, 10))
+
+    engine.run(between=between)
+    assert set(batches[10:16]) == {1}, "a prompt being read is not a decoding request"
+    assert all(one.batch in (1, 2) for one in rounds)
+    assert 2 in {one.batch for one in rounds}
+    assert all(one.accepted <= one.drafted for one in rounds)
+
+
+@KINDS
+def test_a_request_can_limit_its_own_drafts(folder: str, asynchronous: bool) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="fixed:drafter=ngram,length=5")
+    requests = {"none": 0, "two": 2, "free": None, "wrong": "many", "endless": float("inf")}
+    lengths: dict[str, set[int]] = {name: set() for name in requests}
+    for name, limit in requests.items():
+        scheduler.add_request(make_request(name, 12, 40, limit=limit))
+    engine = Engine(scheduler, asynchronous, accuracy=0.5)
+    schedule = scheduler.schedule
+
+    def spy(*given: Any) -> Any:
+        output = schedule(*given)
+        for name in output.num_scheduled_tokens:
+            lengths[name].add(len(output.scheduled_spec_decode_tokens.get(name, ())))
+        return output
+
+    scheduler.schedule = spy
+    engine.run()
+    assert lengths["none"] == {0}
+    assert max(lengths["two"]) == 2
+    assert max(lengths["free"]) == max(lengths["wrong"]) == max(lengths["endless"]) == 5
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_when_requests_come_go_and_are_preempted(folder: str, asynchronous: bool, seed: int) -> None:
+    # A cache of 24 blocks of 32 tokens for eight requests of up to 250: they push each other out.
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, blocks=24, rows=8, policy="nightjar")
+    rng = random.Random(seed)
+    waiting = [make_request(f"q{i}", rng.randint(1, 90), rng.randint(1, 160)) for i in range(60)]
+    requests = {request.request_id: request for request in waiting}
+    aborted: set[str] = set()
+    preempted: set[str] = set()
+    engine = Engine(scheduler, asynchronous, seed=seed)
+
+    def between(step: int, _: Any) -> None:
+        while waiting and rng.random() < 0.3:
+            scheduler.add_request(waiting.pop())
+        preempted.update(r.request_id for r in scheduler.requests.values() if r.num_preemptions)
+        if scheduler.requests and rng.random() < 0.03:
+            name = rng.choice(sorted(scheduler.requests))
+            aborted.add(name)
+            abort(scheduler, name)
+
+    while waiting or scheduler.has_requests() or engine.flights:
+        engine.run(between=between)
+    assert preempted, "the cache was meant to be too small"
+    for name, request in requests.items():
+        text = true_text(request, request.max_tokens)
+        got = engine.emitted.get(name, [])
+        assert got == text if name not in aborted else got == text[: len(got)]
+    assert not scheduler._flights
+    assert not scheduler.requests
+
+
+def test_a_length_told_too_late_is_seen(folder: str) -> None:
+    # The bug: asynchronous scheduling makes its placeholders before it is told, and verifies another length or none.
+    scheduler = make_scheduler(folder, asynchronous=True, policy="round-robin")
+
+    def late(output: Any) -> None:
+        AsyncScheduler._update_after_schedule(scheduler, output)
+        step, began = scheduler.lengths.plan(1, 1, 0, False)
+        set_draft_length(output, step.length)
+        scheduler._flights.append((output, step, began))
+
+    scheduler._update_after_schedule = late
+    scheduler.add_request(make_request("one", 20, 60))
+    engine = Engine(scheduler, True, accuracy=0.0)
+    engine.run()
+    assert not engine.lengths or verified(engine) != asked_for(engine)
+
+
+def test_asynchronous_and_synchronous_are_told_apart(folder: str) -> None:
+    names = [type(make_scheduler(folder, asynchronous=kind)).__name__ for kind in (False, True)]
+    assert names == ["Adaptive", "AdaptiveAsync"]
+
+
+def test_a_proposer_leaves_lengths_alone_but_keeps_limits(folder: str) -> None:
+    scheduler = make_scheduler(folder, drafters="suffix", policy="auto")
+    assert type(scheduler).__name__ == "Limited"
+    assert not hasattr(scheduler, "lengths")
+
+
+def test_following_arms_request_by_request_as_a_pipeline_needs_tells_the_same(folder: str) -> None:
+    told = []
+    for followed in (False, True):
+        scheduler = make_scheduler(folder, policy="round-robin")
+        if followed:
+            scheduler._arms = {}
+        rounds = observed(scheduler)
+        for i in range(3):
+            scheduler.add_request(make_request(f"p{i}", 10, 40))
+        Engine(scheduler).run()
+        told.append([(one.arm, one.drafted, one.accepted, one.emitted) for one in rounds])
+    assert told[0] == told[1]
+    assert len(told[0]) > 5
+
+
+def test_nothing_is_tried_out_while_prompts_keep_coming(folder: str) -> None:
+    # Lengths cannot be learned from such steps, and drafting is dear in them.
+    scheduler = make_scheduler(folder, prefill=32, policy="nightjar")
+    scheduler.add_request(make_request("decoding", 8, 30))
+    scheduler.add_request(make_request("reading", 480, 4))
+    engine = Engine(scheduler)
+    for _ in range(12):
+        engine.step()
+    assert set(engine.asked[1:12]) == {0}
+
+
+@pytest.mark.parametrize("drafters", ["ngram", "suffix"])
+def test_nothing_is_drafted_beside_a_sampled_request_where_vllm_samples_wrongly(folder: str, drafters: str) -> None:
+    if not drafts_break_sampling():
+        pytest.skip("this build of vLLM samples correctly where there are drafts")
+    scheduler = make_scheduler(folder, drafters=drafters)
+    scheduler.add_request(make_request("greedy", 10, 80))
+    engine = Engine(scheduler)
+    beside, without = 0, 0
+    schedule = scheduler.schedule
+
+    def spy(*given: Any) -> Any:
+        nonlocal beside, without
+        output = schedule(*given)
+        drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
+        if "sampled" in output.num_scheduled_tokens:
+            beside += drafts
+        else:
+            without += drafts
+        return output
+
+    scheduler.schedule = spy
+
+    def between(step: int, _: Any) -> None:
+        if step == 8:
+            scheduler.add_request(make_request("sampled", 10, 12, temperature=0.7))
+
+    engine.run(between=between)
+    assert beside == 0
+    assert without > 0 or drafters == "suffix", "and drafting is taken up again"

@@ -1,0 +1,182 @@
+"""Matching as a speculator of vLLM's V2 model runner, with as much of a runner as it looks at."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+
+from test_speculator_matching import SLOTS, texts, write
+
+from wager.vllm import plugin, speculator
+from wager.vllm.settings import Settings
+from wager.vllm.speculator import LONG_ENOUGH, MatchSpeculator, add_matching, make_speculator
+
+DEVICE = torch.device("cpu")
+REPEATS = [1, 2, 3, 4, 9, 1, 2, 3, 4]  # a match of four tokens, then 9, 1, 2
+SHORT = [1, 2, 3, 9, 1, 2]  # one of two, then 3, 9, 1
+
+
+def states(*slots: list[int]) -> Any:
+    made = texts()
+    made.free, made.order = [], []
+    made.remove_request = lambda name: made.free.append(name) or (int(name) if name.isdigit() else None)
+    made.apply_staged_writes = lambda: made.order.append(made.total_len.gpu.tolist())
+    for slot, text in enumerate(slots):
+        write(made, slot, text)
+    return made
+
+
+def settings(*drafters: str, length: int = 3) -> Settings:
+    return Settings(drafters, length, speculator=True)
+
+
+def batch(rows: list[int]) -> Any:
+    return SimpleNamespace(
+        num_reqs=len(rows), idx_mapping=torch.tensor(rows), seq_lens_cpu_upper_bound=torch.tensor([60] * len(rows))
+    )
+
+
+def propose(of: Any, rows: list[int], **named: Any) -> torch.Tensor:
+    """As the runner calls it: by position as far as the seeds, the rest by name."""
+    sampled = torch.ones(len(rows), dtype=torch.int32)
+    last = torch.full((SLOTS, 1), 7)
+    drafts: torch.Tensor = of.propose(
+        batch(rows), None, None, None, None, sampled, sampled, last, None, None, None,
+        num_speculative_tokens=named.pop("length", 3), dp_sync_state=None, mm_inputs=None, **named,
+    )  # fmt: skip
+    return drafts
+
+
+class Model:
+    """A model's speculator: it drafts 50 and counts what it was asked for."""
+
+    def __init__(self, logits: torch.Tensor | None = None) -> None:
+        self.draft_logits, self.calls = logits, []
+        self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
+
+    def capture(self) -> None:
+        self.calls.append("capture")
+
+    def propose(self, *given: Any, **named: Any) -> torch.Tensor:
+        self.calls.append((given, named))
+        return self.draft_tokens.fill_(50)[: given[0].num_reqs]
+
+
+def test_alone_it_drafts_for_every_request() -> None:
+    drafts = propose(MatchSpeculator(settings("prompt-lookup"), states(SHORT, [5, 6], REPEATS), DEVICE), [2, 1, 0])
+    assert drafts.tolist() == [[9, 1, 2], [7, 7, 7], [3, 9, 1]]
+
+
+def test_it_launches_nothing_at_length_0_nor_in_a_dummy_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MatchSpeculator(settings("suffix"), states(REPEATS), DEVICE)
+    beside = add_matching(Model(), settings("suffix", "eagle=HEAD"), states(REPEATS), DEVICE)
+    for of in (made, beside):
+        monkeypatch.setattr(of.matcher, "draft", lambda *given: pytest.fail("launched"))
+        monkeypatch.setattr(of.matcher, "flush", lambda: pytest.fail("launched"))
+        assert propose(of, [0], length=0).shape == (1, 3)
+        assert propose(of, [0], dummy_run=True).shape == (1, 3)
+
+
+def test_beside_a_model_long_matches_are_taken_and_the_model_is_asked_as_always() -> None:
+    model = Model()
+    made = add_matching(model, settings("prompt-lookup", "eagle=HEAD"), states(SHORT, REPEATS, [5]), DEVICE)
+    assert made is model  # vLLM loads and captures it by its class
+    assert propose(made, [0, 1, 2]).tolist() == [[50] * 3, [9, 1, 2], [50] * 3]
+    given, named = model.calls[-1]
+    assert len(given) == 11
+    assert named["num_speculative_tokens"] == 3
+    made.match_threshold.fill_(2)
+    assert propose(made, [0, 1, 2]).tolist() == [[3, 9, 1], [9, 1, 2], [50] * 3]
+    made.match_threshold.fill_(LONG_ENOUGH + 1)
+    assert propose(made, [0, 1, 2]).tolist() == [[50] * 3] * 3
+    propose(made, [0], length=0)
+    assert model.calls[-1][1]["num_speculative_tokens"] == 0  # its cache stays in step
+
+
+def test_drafts_drawn_from_a_model_are_refused_for_a_match_was_not_drawn() -> None:
+    with pytest.raises(ValueError, match="leave draft_sample_method greedy"):
+        add_matching(Model(torch.zeros(1)), settings("suffix", "eagle=HEAD"), states(), DEVICE)
+
+
+def test_a_finished_text_is_remembered_before_its_slot_is_written_to() -> None:
+    of = states(REPEATS, [8, 1, 2])
+    made = MatchSpeculator(settings("suffix"), of, DEVICE)
+    assert of.remove_request("0") == 0
+    assert of.remove_request("unknown") is None
+    assert of.free == ["0", "unknown"]
+    of.apply_staged_writes()  # vLLM's own, called after the text was copied
+    assert of.order
+    write(of, 0, [0])
+    assert [token for token in made.matcher.finished() if token >= 0] == REPEATS
+    assert propose(made, [1]).tolist() == [[3, 4, 7]]  # the later of two matches, which ends with its text
+
+
+def test_prompt_lookup_alone_remembers_nothing_of_others() -> None:
+    of = states(REPEATS, [8, 1, 2])
+    made = MatchSpeculator(settings("prompt-lookup"), of, DEVICE)
+    of.remove_request("0")
+    of.apply_staged_writes()
+    assert propose(made, [1]).tolist() == [[7, 7, 7]]
+
+
+def test_texts_in_the_memory_of_the_cpu_are_moved_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = states()
+    of.all_token_ids._uva_buf = object()
+    made: list[Any] = []
+    monkeypatch.setattr(
+        speculator, "StagedWriteTensor", lambda size, dtype, device: made.append((size, dtype)) or texts().all_token_ids
+    )
+    add_matching(Model(), settings("suffix", "eagle=HEAD"), of, DEVICE)
+    assert made == [((SLOTS, 64), torch.int32)]
+    MatchSpeculator(settings("suffix"), states(), DEVICE)
+    assert len(made) == 1
+
+
+def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
+    def config(*drafters: str) -> Any:
+        ngram = len(drafters) == 1
+        spec = SimpleNamespace(method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram)
+        model = SimpleNamespace(dtype=torch.float32)
+        additional = settings(*drafters).additional_config()
+        return SimpleNamespace(additional_config=additional, speculative_config=spec, model_config=model)
+
+    asked: list[Any] = []
+    model = Model()
+    replaced = plugin._replacement(lambda *given: asked.append(given) or model)
+    assert isinstance(replaced(config("suffix"), DEVICE, states()), MatchSpeculator)
+    assert not asked
+    assert replaced(config("suffix", "eagle=HEAD"), DEVICE, states()) is model
+    assert len(asked) == 1
+    assert isinstance(make_speculator(None, config("prompt-lookup"), DEVICE, states()), MatchSpeculator)
+
+
+def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:
+    made = MatchSpeculator(settings("suffix"), states(), DEVICE)
+    assert made.draft_logits is None
+    assert not made.supports_mm_inputs
+    assert (made.num_query_per_req, made.num_extra_query_per_req) == (1, 0)
+    assert made.init_cudagraph_manager(None) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_verifies_greedy_drafts_is_compiled_before_the_first_request(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(speculator, "rejection_sample", lambda *given: called.append(given))
+    model = Model()
+    for beside in (False, True):
+        of = states()
+        of.num_speculative_steps, of.vocab_size = 3, 40
+        if beside:
+            add_matching(model, settings("suffix", "eagle=HEAD"), of, DEVICE, dtype).capture()
+        else:
+            MatchSpeculator(settings("suffix"), of, DEVICE, dtype).capture()
+        logits, draft_logits, *_, length = called.pop()
+        assert (logits.dtype, logits.shape, draft_logits, length) == (dtype, (4, 40), None, 3)
+    assert model.calls == ["capture"]

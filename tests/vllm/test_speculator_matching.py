@@ -1,0 +1,266 @@
+"""What matching drafts: the reference by its definition, the kernels by the reference, both with planted bugs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from wager.vllm import matching
+from wager.vllm.matching import SEPARATOR, Matcher, match_reference
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter, which a test here starts")
+SLOTS = 5
+Find = Callable[..., tuple[list[int], int]]
+
+
+def texts(slots: int = SLOTS, longest: int = 64) -> Any:
+    """As much of a model runner's request states as matching reads."""
+    return SimpleNamespace(
+        max_num_reqs=slots,
+        max_model_len=longest,
+        all_token_ids=SimpleNamespace(gpu=torch.zeros(slots, longest, dtype=torch.int32)),
+        total_len=SimpleNamespace(gpu=torch.zeros(slots, dtype=torch.int32)),
+        prompt_len=SimpleNamespace(np=np.zeros(slots, dtype=np.int32)),
+        prefill_len=SimpleNamespace(np=np.zeros(slots, dtype=np.int32)),
+        num_computed_tokens_np=np.zeros(slots, dtype=np.int32),
+    )
+
+
+def write(states: Any, slot: int, text: list[int], prompt: int = 0) -> None:
+    states.all_token_ids.gpu[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
+    states.total_len.gpu[slot] = len(text)
+    states.prompt_len.np[slot] = states.prefill_len.np[slot] = prompt
+    states.num_computed_tokens_np[slot] = len(text)
+
+
+def check(find: Find, seed: int) -> bool:
+    """A draft follows the longest and latest match, and nothing but tokens is drafted."""
+    rng = random.Random(seed)
+    vocabulary, most = rng.choice([2, 4, 9]), rng.randrange(1, 7)
+    text = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 30))]
+    finished: list[int] = []
+    for _ in range(rng.randrange(3)):
+        finished += [*(rng.randrange(vocabulary) for _ in range(rng.randrange(1, 12))), SEPARATOR]
+    shortest, longest = rng.choice([(1, 3), (2, 16)])
+    drafted, match = find(text, finished, most, shortest, longest)
+    places = [(source, after) for source in (finished, text) for after in range(1, len(source))]
+    runs = [
+        max(
+            run
+            for run in range(min(after, len(text), longest) + 1)
+            if source[after - run : after] == text[len(text) - run :]
+        )
+        for source, after in places
+    ]
+    best = max((run for run in runs if run >= shortest), default=0)
+    assert match == best
+    if not best:
+        assert not drafted
+        return True
+    source, after = [place for place, run in zip(places, runs, strict=True) if run == best][-1]
+    follows = list(source[after:])
+    if source is text:
+        follows *= most
+    elif SEPARATOR in follows:
+        follows = follows[: follows.index(SEPARATOR)]
+    assert drafted == follows[:most]
+    return True
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_reference_follows_the_longest_then_the_latest_match(seed: int) -> None:
+    assert check(match_reference, seed)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("run >= max(shortest, match)", "run > max(shortest - 1, match)"),  # the first of equals
+        ("(finished, text)", "(text, finished)"),  # what is finished before the own text
+        ("candidate[after - 1 - run]", "candidate[after - run]"),  # one token late
+        ("min(longest, after, len(text))", "min(after, len(text))"),  # matches of any length
+        ("text[place + step % period]", "text[min(place + step, len(text) - 1)]"),  # no period
+        ("copied[: copied.index(SEPARATOR)] if SEPARATOR in copied else copied", "copied"),  # on into the next text
+        ("max(shortest, match)", "max(1, match)"),  # a single token is a match
+    ],
+)
+def test_a_bug_in_the_reference_is_caught(right: str, wrong: str) -> None:
+    source = inspect.getsource(match_reference)
+    assert right in source
+    scope = {**vars(matching)}
+    exec(source.replace(right, wrong), scope)
+    with pytest.raises((AssertionError, IndexError)):
+        all(check(scope["match_reference"], seed) for seed in range(60))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+@pytest.mark.usefixtures("slow")
+def test_rows_without_a_match_repeat_the_last_token_and_prompts_being_read_draft_nothing() -> None:
+    states = texts()
+    write(states, 2, [1, 2, 3, 9, 1, 2])
+    write(states, 0, [1, 2, 3, 4, 5])
+    write(states, 4, [7, 8, 7, 8])
+    drafts = torch.full((3, 4), -7)
+    last = torch.arange(10, 10 + SLOTS)
+    matcher = Matcher(states, 4)
+    matcher.draft(torch.tensor([2, 0, 4]), torch.tensor([1, 1, 0]), last, drafts, 64)
+    assert drafts.tolist() == [[3, 9, 1, 2], [10] * 4, [14] * 4]
+    assert matcher.matched.tolist()[:3] == [2, 0, 0]
+    assert matcher.counts.tolist()[:3] == [4, 0, 0]
+
+
+@pytest.mark.usefixtures("slow")
+def test_with_a_threshold_only_long_matches_replace_what_stands_there() -> None:
+    states = texts()
+    write(states, 0, [1, 2, 3, 9, 1, 2])
+    write(states, 1, [1, 2, 3, 4, 9, 1, 2, 3, 4])
+    for threshold, kept in ((2, []), (3, [0]), (4, [0]), (5, [0, 1])):
+        drafts = torch.full((2, 3), -7)
+        matcher = Matcher(states, 3)
+        rows, threshold_ = torch.tensor([0, 1]), torch.tensor([threshold])
+        matcher.draft(rows, torch.tensor([1, 1]), torch.zeros(SLOTS, dtype=torch.int64), drafts, 64, threshold_)
+        assert [row for row in range(2) if drafts[row].tolist() == [-7] * 3] == kept
+
+
+@pytest.mark.usefixtures("slow")
+def test_outputs_of_finished_requests_are_drafted_for_others_until_newer_ones_take_their_room() -> None:
+    states = texts(longest=700)
+    matcher = Matcher(states, 3, ring=1024)
+    write(states, 0, [99] * 40 + [5, 6, 7, 8], prompt=40)
+    matcher.end(0)
+    matcher.flush()
+    write(states, 0, [0])  # the slot is used again
+    assert matcher.finished()[-21:] == [99] * matching.LONGEST + [5, 6, 7, 8, SEPARATOR]
+    write(states, 1, [1, 5, 6])
+    drafts = torch.zeros(1, 3, dtype=torch.int64)
+    last = torch.full((SLOTS,), 6)
+    ask = (torch.tensor([1]), torch.tensor([1]), last, drafts, 64)
+    matcher.draft(*ask)
+    assert drafts.tolist() == [[7, 8, 6]]
+    assert int(matcher.counts[0]) == 2
+    for slot in (2, 3, 4, 2, 3):
+        write(states, slot, [50] * 600)
+        matcher.end(slot)
+        matcher.flush()
+    matcher.draft(*ask)
+    assert int(matcher.matched[0]) == 0
+    assert not set(matcher.finished()) - {50, SEPARATOR}
+
+
+def test_a_ring_must_be_a_power_of_two() -> None:
+    for size in (1, 1023, 1536):
+        with pytest.raises(ValueError, match="power of two"):
+            Matcher(texts(), 3, ring=size)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="starts itself over in the interpreter")
+def test_kernels_agree_with_the_reference_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
+    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+
+
+def compare(kernels: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Requests come, go and draft; both must draft and remember the same."""
+    rng = random.Random(seed)
+    longest, vocabulary, length = rng.choice([40, 1300]), rng.choice([2, 3, 7]), rng.choice([1, 3, 8])
+    states, ring = texts(longest=longest), rng.choice([0, 1024, 1024])
+    fast = Matcher(states, length, ring=ring)
+    fast.kernels = kernels
+    with monkeypatch.context() as patched:
+        patched.delenv("TRITON_INTERPRET")
+        slow = Matcher(states, length, ring=ring)
+    fast.warm_up(torch.zeros(1, length, dtype=torch.int64))
+    for step in range(4):
+        ended = rng.sample(range(SLOTS), rng.randrange(4)) if step else []
+        for slot in ended:
+            fast.end(slot)
+            slow.end(slot)
+        fast.flush()
+        slow.flush()
+        assert fast.finished() == slow.finished()
+        for slot in ended if step else range(SLOTS):
+            text = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, longest))]
+            write(states, slot, text, rng.randrange(len(text)))
+        rows = torch.tensor(rng.sample(range(SLOTS), 3))
+        sampled = torch.tensor([rng.choice([0, 1, 3]) for _ in rows], dtype=torch.int32)
+        for threshold in (None, torch.tensor([rng.choice([2, 4, 9])], dtype=torch.int32)):
+            drafts, wanted = (torch.full((3, length), -7) for _ in range(2))
+            last = torch.arange(100, 100 + SLOTS)
+            fast.draft(rows, sampled, last, drafts, longest, threshold)
+            slow.draft(rows, sampled, last, wanted, longest, threshold)
+            assert drafts.tolist() == wanted.tolist()
+            assert fast.matched.tolist() == slow.matched.tolist()
+            assert fast.counts.tolist() == slow.counts.tolist()
+    return True
+
+
+@interpreted
+@pytest.mark.parametrize("seed", range(8))
+def test_kernels_do_what_the_reference_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wager.vllm import match_kernels
+
+    assert compare(match_kernels, seed, monkeypatch)
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], types.ModuleType]]:
+    """Makes the kernels anew with a piece of their source replaced; Triton reads sources from files."""
+    from wager.vllm import match_kernels
+
+    source = Path(inspect.getfile(match_kernels)).read_text()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(right: str, wrong: str) -> types.ModuleType:
+        assert right in source
+        (tmp_path / "planted_kernels.py").write_text(source.replace(right, wrong))
+        import planted_kernels  # type: ignore[import-not-found]
+
+        return planted_kernels  # type: ignore[no-any-return]
+
+    yield make
+    sys.modules.pop("planted_kernels", None)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("at < length - 1, SHORTEST", "at < length, SHORTEST"),  # a text matches itself
+        ("(at + RING + 1)", "(RING + 1 - at)"),  # the first of equals
+        ("(at + RING + 1)", "(at + 1)"),  # the ring and the text are mixed up
+        ("tl.load(sampled + request) > 0", "request >= 0"),  # drafts for prompts being read
+        ("tl.store(best + request, tl.zeros((), tl.int64))", "pass"),  # the last step's match wins again
+        ("step % period", "tl.minimum(step, period - 1)"),  # no period
+        ("(token < 0) | (step >= K)", "step >= K"),  # on into the next text
+        ("run >= tl.load(threshold)", "run > tl.load(threshold)"),
+        ("tl.maximum(length - start, 0), most", "length, most"),  # whole prompts are remembered
+        ("tl.where(each < which, room, 0)", "tl.where(each < which, size, 0)"),  # texts run together
+        ("first + tl.sum(room, axis=0)", "first + tl.sum(size, axis=0)"),
+        ("(at >= back)", "(at >= 0)"),  # reads what stands before a text
+    ],
+)
+def test_a_bug_in_the_kernels_is_caught(
+    right: str, wrong: str, planted: Callable[[str, str], types.ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = planted(right, wrong)
+    with pytest.raises(AssertionError):
+        all(compare(kernels, seed, monkeypatch) for seed in range(40))

@@ -1,0 +1,252 @@
+"""The real server on the real model, through the real client: both hooks write what vLLM writes without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+openai = pytest.importorskip("openai", reason="the OpenAI client is not installed; it comes with wager[bench]")
+
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+from waiting import wait_until  # noqa: E402
+
+from wager.bench.reference import TIE, Reference  # noqa: E402
+from wager.bench.servers import Server  # noqa: E402
+from wager.cli.app import app  # noqa: E402
+from wager.drafters import shipped  # noqa: E402
+from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, SCHEDULER, Settings  # noqa: E402
+
+ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+RANDOM = ("--policy", "random")  # lengths and drafters changed in every step
+# The head that lies ready for the model; where a checkout came without it, the target drafts for itself.
+HEAD = "eagle:ofa" if "eagle:ofa" in shipped.available("smollm2-135m") else "draft-model=smollm2-135m"
+HOOKS: dict[str, tuple[str, ...]] = {
+    "scheduler": ("--drafter", "ngram", *RANDOM),
+    "model": ("--drafter", HEAD, "--max-length", "3", *RANDOM),
+    "proposer": ("--drafter", "suffix,prompt-lookup", *RANDOM),
+    "default": (),
+}
+TOKENS = 24
+
+FRUIT = "apple, pear, plum, quince, apple, pear, plum, quince, apple, pear"
+PROMPTS = [
+    f"Repeat this list exactly, three times: {FRUIT}.",
+    "Write the numbers from one to twelve as words, separated by commas.",
+    "def add(a, b):\n    return a + b\n\nRewrite this function with type hints, and repeat it twice.",
+    "Tell me a short story about a lighthouse.",
+    f"Sort these words and write every one of them: {FRUIT}.",
+    "Summarize: The harbour was quiet. The boats lay in the harbour. The harbour master slept. The boats waited.",
+    "Translate to French: The cat sits on the table, and the dog sits under the table.",
+    "Copy this text: one two three four five six seven eight nine ten one two three four five six seven.",
+    "What is the capital of Italy, and what is it known for?",
+    "List five animals, then list the same five animals again.",
+    "for i in range(10):\n    print(i)\n\nExplain this code line by line, quoting each line.",
+    "Say hello ten times.",
+]
+
+
+def client(server: Server) -> Any:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+
+
+def ask(server: Server, prompt: str, **given: Any) -> Any:
+    return client(server).chat.completions.create(
+        model="smollm2-135m",
+        messages=[{"role": "user", "content": prompt}],
+        **{"max_tokens": TOKENS, "temperature": 0, **given},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, smollm2_folder: str) -> list[Reference]:
+    """What vLLM writes by itself, with the two likeliest tokens at every position."""
+    served = ("--dtype", "float32", "--served-model-name", "smollm2-135m", *ARGUMENTS)
+    with Server.vllm(smollm2_folder, *served, log=folder / "plain.log", environment=ENVIRONMENT) as server:
+        server.wait()
+        answers = [ask(server, prompt, logprobs=True, top_logprobs=2) for prompt in PROMPTS]
+    return [Reference.of(answer) for answer in answers]
+
+
+@pytest.fixture(scope="module", params=HOOKS)
+def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Server]:
+    name = request.param
+    state = ("--state", str(folder / f"{name}.json"), "--log-seconds", "2")
+    made = Server.wager(
+        "smollm2-135m", *HOOKS[name], *state, *ARGUMENTS, log=folder / f"{name}.log", environment=ENVIRONMENT
+    )
+    with made:
+        yield made.wait()
+
+
+def counters(server: Server) -> dict[str, float]:
+    """Every metric of the server, summed over its labels."""
+    total: dict[str, float] = {}
+    for family in text_string_to_metric_families(server.metrics()):
+        for sample in family.samples:
+            total[sample.name] = total.get(sample.name, 0.0) + sample.value
+    return total
+
+
+def idle(server: Server) -> bool:
+    return counters(server).get("vllm:num_requests_running", 0) == 0
+
+
+def wait_for_growth(server: Server, before: dict[str, float], *names: str) -> None:
+    """Counters are written once a second, and rounds 16 steps at a time: short answers may need another one."""
+
+    def grew() -> bool:
+        now = counters(server)
+        if all(now.get(name, 0) > before.get(name, 0) for name in names):
+            return True
+        ask(server, PROMPTS[7])
+        return False
+
+    wait_until(grew, f"{', '.join(names)} did not grow, so nothing was shown")
+
+
+def played(server: Server) -> set[str]:
+    """The arms that were played."""
+    families = text_string_to_metric_families(server.metrics())
+    samples = [sample for family in families for sample in family.samples if sample.name == "wager_pulls_total"]
+    return {sample.labels["arm"] for sample in samples if sample.value}
+
+
+def settings(server: Server) -> Settings:
+    """What it was told."""
+    given = HOOKS[server.log.stem]
+    said = dict(zip(given[::2], given[1::2], strict=True))
+    drafters = tuple(said.get("--drafter", ",".join(DRAFTERS)).split(","))
+    return Settings(drafters, int(said.get("--max-length", MAX_LENGTH)), said.get("--policy", POLICY))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 12])
+def test_greedy_texts_are_those_of_the_server_without_speculation(
+    request: pytest.FixtureRequest, expected: list[Reference], server: Server, concurrency: int
+) -> None:
+    before = counters(server)
+    prompts = PROMPTS if concurrency > 1 else PROMPTS[:5]  # one by one takes longest
+    with ThreadPoolExecutor(concurrency) as pool:
+        texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, prompts))
+    wrong = [i for i, text in enumerate(texts) if expected[i].differs(text)]
+    assert not wrong, [(texts[i], expected[i].text) for i in wrong]
+    # The default decides by itself whether drafting pays, and in a crowd it need not; random always drafts sometimes.
+    free = request.node.callspec.params["server"] == "default" and concurrency > 1
+    name = "wager_pulls_total" if free else "wager_accepted_tokens_total"
+    wait_for_growth(server, before, name)
+    wanted = settings(server)
+    if wanted.hook == SCHEDULER and concurrency == 1:  # by far enough steps for each to have had its turn
+        arms = {str(arm) for arm in wanted.arms}
+        wait_until(lambda: played(server) == arms, "off and every length were not all played")
+
+
+def test_a_changed_text_would_be_seen(expected: list[Reference]) -> None:
+    text = expected[0].text
+    at = next(i for i, lead in enumerate(expected[0].leads) if lead > TIE)
+    wrong = "".join(expected[0].tokens[:at]) + "@" + text[at + 1 :]
+    assert not expected[0].differs(text)
+    assert expected[0].differs(wrong)
+    assert expected[0].differs(text + " and more")
+
+
+def test_a_stream_is_the_same_text(expected: list[Reference], server: Server) -> None:
+    chunks = ask(server, PROMPTS[0], stream=True)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert len(pieces) > 2
+    assert not expected[0].differs("".join(pieces))
+
+
+def test_an_aborted_request_leaves_nothing_behind(expected: list[Reference], server: Server) -> None:
+    stream = client(server).chat.completions.create(
+        model="smollm2-135m",
+        messages=[{"role": "user", "content": PROMPTS[3]}],
+        max_tokens=600,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    for n, _ in enumerate(stream):
+        if n == 3:
+            break
+    stream.close()
+    wait_until(lambda: idle(server), "the aborted request is still running")
+    assert not expected[1].differs(ask(server, PROMPTS[1]).choices[0].message.content)
+
+
+def test_a_request_can_turn_speculation_off(expected: list[Reference], server: Server) -> None:
+    wait_until(lambda: idle(server), "a request of an earlier test is still running")
+    before = counters(server)
+    answer = ask(server, PROMPTS[0], extra_body={"vllm_xargs": {"wager_max_length": 0}})
+    assert not expected[0].differs(answer.choices[0].message.content)
+    wait_until(lambda: idle(server), "the request is still counted as running")
+    name = "vllm:spec_decode_num_draft_tokens_total"
+    assert counters(server).get(name, 0) == before.get(name, 0)
+
+
+def test_sampled_tokens_are_likely_ones_and_greedy_texts_beside_them_stay(
+    expected: list[Reference], server: Server
+) -> None:
+    # Tokens of the likelier half of the distribution, as top_p asks: a sampler that loses its settings on the way to
+    # the drafts takes any of 49,152.
+    def sampled(seed: int) -> Any:
+        return ask(
+            server, PROMPTS[7], seed=seed, logprobs=True, top_logprobs=2, extra_body={"top_p": 0.5}, temperature=0.8
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        drawn = [pool.submit(sampled, seed) for seed in range(4)]
+        greedy = [pool.submit(ask, server, prompt) for prompt in PROMPTS[:4]]
+        answers = [one.result() for one in drawn]
+        texts = [one.result().choices[0].message.content for one in greedy]
+    unlikely = [t for answer in answers for t in answer.choices[0].logprobs.content if t.logprob < -5]
+    assert not unlikely
+    assert not [i for i, text in enumerate(texts) if expected[i].differs(text)]
+
+
+def test_the_metrics_add_up_and_top_shows_them(server: Server) -> None:
+    wait_for_growth(server, counters(server), "wager_pulls_total", "wager_steps_total")
+    found = counters(server)
+    assert found["wager_accepted_tokens_total"] <= found["wager_drafted_tokens_total"]
+    assert found["wager_emitted_tokens_total"] >= found["wager_pulls_total"] > 0
+    assert found["wager_steps_total"] > 0
+    assert 0 < found["wager_decision_seconds_total"] / found["wager_steps_total"] < 0.01
+    assert found["wager_info"] == 1
+    shown = CliRunner().invoke(app, ["top", server.url, "--once", "--json", "--interval", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)
+
+
+def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) -> None:
+    state, killed = folder / f"{server.log.stem}.json", Event()
+
+    def keep_asking(prompt: str) -> None:  # steps are what makes the server save
+        while not killed.is_set():
+            ask(server, prompt)
+
+    def written() -> int:
+        return state.stat().st_mtime_ns if state.exists() else 0
+
+    before = written()
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(keep_asking, prompt) for prompt in PROMPTS[:4]]
+        try:
+            wait_until(lambda: written() > before, "the state was not saved")
+        finally:
+            killed.set()
+            server.kill()
+        for answer in running:
+            answer.exception()
+    content = json.loads(state.read_text())
+    settings(server).build_policy().load(content)
