@@ -16,7 +16,7 @@ from heads import PROMPT, TEXT, plain, save, tiny
 from identity import first_difference_is_a_tie
 
 import wager
-from wager.core import Arm
+from wager.core import Arm, Signal
 from wager.decoding.arms import build_arms
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
