@@ -17,10 +17,10 @@ from wager.core.batch import BatchRound
 from wager.drafters import Draft, Drafter, registry
 from wager.vllm.choosers import Decoding
 from wager.vllm.metrics import Meter
+from wager.vllm.missed import Stream
 from wager.vllm.proposer import BatchProposer
 from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.settings import PROPOSER, Settings
-from wager.vllm.streams import Stream
 
 CONTEXT = 200
 ROWS = 6

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from wager.vllm.streams import SPREAD, WINDOW, Stream, Streams
+from wager.vllm.missed import Stream
+from wager.vllm.streams import SPREAD, WINDOW, Streams
 
 HEAD, TAIL = list(range(100, 160)), list(range(200, 260))  # what prompts of one template have in common
 LONGEST = 400

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from time import monotonic
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from wager.bench.arrivals import Conversation
@@ -14,6 +19,7 @@ from wager.bench.load import base_url
 from wager.bench.reference import Reference
 from wager.bench.servers import Server
 
+GROWTH = 1.1  # of the memory after a fifth of the requests, at the end
 TIMEOUT = 300.0  # seconds after which a request counts as stuck
 
 
@@ -133,3 +139,119 @@ def endure(
     asyncio.run(drive())
     result.seconds = monotonic() - began
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a server under too many requests, killed at work and started again."""
+
+    endured: Endured
+    stuck: int  # requests that still ran or waited half a minute after the last client went
+    preemptions: int
+    running_when_killed: int
+    after_restart: Endured
+    state_bytes: tuple[int, int]  # saved before the kill, and after the restart
+    state_kept: bool  # the policy knows at least as much after the restart
+
+    @property
+    def memory_growth(self) -> float:
+        """Memory at the end beside that after a fifth of the requests."""
+        memory = list(self.endured.memory.values())
+        return memory[-1] / memory[0] if len(memory) > 1 else 1.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything was lost, changed or leaked."""
+        wrong = self.endured.errors or self.endured.differing or self.after_restart.errors
+        return bool(wrong or self.stuck or self.memory_growth > GROWTH or not self.state_kept)
+
+    def json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            **self.endured.json(),
+            "stuck": self.stuck,
+            "preemptions": self.preemptions,
+            "memory_growth": self.memory_growth,
+            "after_restart": self.after_restart.json(),
+            "running_when_killed": self.running_when_killed,
+            "state_bytes_saved_and_after_restart": list(self.state_bytes),
+            "state_kept": self.state_kept,
+        }
+
+
+def survive(
+    model: str,
+    prompts: Sequence[Conversation],
+    *,
+    shared: Sequence[str],
+    ours: Sequence[str],
+    requests: int,
+    concurrency: int,
+    tokens: int,
+    on_done: Callable[[], None] | None = None,
+) -> Outcome:
+    """Texts of a server without speculation, then the requests on one of wager's, its kill at work and its restart.
+
+    shared: arguments of both servers, the model first; ours: further ones of wager's.
+    """
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with Server.vllm(*shared, log=place / "plain.log") as plain:
+            expected = references(plain.wait(), model, prompts, tokens)
+        state = place / "state.json"
+
+        def start() -> Server:
+            made = Server.wager(*shared, *ours, "--state", str(state), log=place / "wager.log")
+            return stack.enter_context(made).wait()
+
+        server = start()
+        load: dict[str, Any] = {"requests": requests, "concurrency": concurrency, "tokens": tokens}
+        endured = endure(server, model, prompts, expected, **load, on_done=on_done)
+        stuck, preemptions = _stuck(server), int(_metric(server, "vllm:num_preemptions_total"))
+        saved_before = state.stat().st_mtime_ns if state.exists() else 0
+        more = {**load, "requests": 20 * concurrency, "aborts": 0.0}
+        busy = threading.Thread(target=endure, args=(server, model, prompts, expected), kwargs=more)
+        busy.start()
+        _wait(lambda: state.exists() and state.stat().st_mtime_ns > saved_before, TIMEOUT)  # one save at least
+        running = int(_metric(server, "vllm:num_requests_running"))
+        server.kill()
+        busy.join()
+        saved = json.loads(state.read_text())
+        server = start()
+        few = {**load, "requests": concurrency, "concurrency": 4, "tokens": 8, "aborts": 0.0}
+        again = endure(server, model, prompts, expected, **few)
+        server.stop()
+        kept = json.loads(state.read_text())
+    sizes = len(json.dumps(saved)), len(json.dumps(kept))
+    known = _largest_count(kept) >= _largest_count(saved) > 0
+    return Outcome(endured, stuck, preemptions, running, again, sizes, known)
+
+
+def _largest_count(state: Any) -> float:
+    """How much a saved policy has seen: the largest number in it."""
+    if isinstance(state, dict):
+        named = [value for key, value in state.items() if key not in ("rng", "parameters")]
+        return max(map(_largest_count, named), default=0)
+    if isinstance(state, list):
+        return max(map(_largest_count, state), default=0)
+    return float(state) if isinstance(state, int | float) and not isinstance(state, bool) else 0.0
+
+
+def _metric(server: Server, name: str) -> float:
+    lines = [line for line in server.metrics().splitlines() if line.startswith(name + "{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def _stuck(server: Server) -> int:
+    def left() -> int:
+        return int(_metric(server, "vllm:num_requests_running") + _metric(server, "vllm:num_requests_waiting"))
+
+    _wait(lambda: not left(), 30.0)
+    return left()
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Until it holds, or the time is over."""
+    ends = monotonic() + seconds
+    while not condition() and monotonic() < ends:
+        sleep(0.5)

@@ -1,4 +1,4 @@
-"""`wager bench versus` and `drafters`: methods compared on real servers, vLLM without wager among them."""
+"""`wager lab versus` and `drafters`: methods compared on real servers, vLLM without wager among them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Se
     settings = Settings((drafter,), max_length)
     if settings.hook != SCHEDULER:
         raise ValueError(
-            f"vLLM has no table of lengths for {drafter}; name a drafter that it runs, or see bench drafters"
+            f"vLLM has no table of lengths for {drafter}; name a drafter that it runs, or see wager lab drafters"
         )
     name = parse_drafter(drafter)[0]
     fixed = {f"fixed {n}": f"fixed:drafter={name},length={n}" for n in range(1, max_length + 1)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ def capture_sizes(requests: int, longest: int) -> list[int]:
 def _graphs_are_set(given: Mapping[str, Any]) -> bool:
     """Whether the user has decided what graphs are captured, or that there are none."""
     own, config = ("cudagraph_capture_sizes", "max_cudagraph_capture_size"), given.get("compilation_config")
-    read = config.get if isinstance(config, Mapping) else lambda key: getattr(config, key, None)
+    read: Callable[[str], Any] = config.get if isinstance(config, Mapping) else lambda key: getattr(config, key, None)
     return bool(given.get("enforce_eager") or any(given.get(key) or read(key) for key in own) or read("cudagraph_mode"))
 
 

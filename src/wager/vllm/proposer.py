@@ -19,11 +19,12 @@ from wager.policies import Policy
 from wager.vllm import compat
 from wager.vllm.choosers import Chooser, Decoding, StepChooser
 from wager.vllm.metrics import Meter
+from wager.vllm.missed import Stream
 from wager.vllm.policy_file import PolicyFile
 from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.settings import PROPOSER, Settings
 from wager.vllm.state import open_state
-from wager.vllm.streams import Stream, Streams
+from wager.vllm.streams import Streams
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

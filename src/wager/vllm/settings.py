@@ -108,7 +108,7 @@ class Settings:
             raise ValueError(f"policy 'fixed' needs both, as in fixed:drafter={self.names[0]},length={self.max_length}")
         if not self.budget:
             return build(spec, self.arms, seed=self.seed, tokens=TOKENS)
-        able = [key for key, entry in POLICIES.items() if "budget" in entry.parameters]
+        able = [key for key, entry in POLICIES.items() if entry.make.per_request and "budget" in entry.parameters]
         if name not in able:
             raise ValueError(f"policy {name!r} has no token budget; {', '.join(able)} has")
         return build(spec, self.arms, seed=self.seed, budget=self.budget)

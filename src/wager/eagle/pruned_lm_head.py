@@ -1,4 +1,4 @@
-"""An output head cut to the frequent tokens: one product with fewer rows, which is most of what a small head costs."""
+"""The target's LM head with the rows of frequent tokens only: most of what a drafted token costs on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wager.models import calibration, packed
 from wager.models.runner import Runner
 
 
-class Cut:
+class PrunedLMHead:
     """The rows of an output head that belong to some tokens."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
@@ -36,11 +36,11 @@ class Cut:
         return self.rows.nbytes + self.weight.nbytes
 
 
-_CUTS: weakref.WeakValueDictionary[tuple[Any, ...], Cut] = weakref.WeakValueDictionary()
+_KNOWN: weakref.WeakValueDictionary[tuple[Any, ...], PrunedLMHead] = weakref.WeakValueDictionary()
 
 
 @torch.inference_mode()
-def cut(target: Runner, ids: torch.Tensor) -> Cut | None:
+def pruned_lm_head(target: Runner, ids: torch.Tensor) -> PrunedLMHead | None:
     """The target's output head for these tokens, shared by all that want the same; None where it has another form."""
     model = getattr(target, "model", None)
     head = model.get_output_embeddings() if model is not None else None
@@ -49,7 +49,7 @@ def cut(target: Runner, ids: torch.Tensor) -> Cut | None:
     weight = head.weight.detach()
     # Not the parameter itself: a model moved to another dtype keeps it.
     key = (weight.data_ptr(), weight.dtype, len(ids), hash(ids.numpy().tobytes()))
-    known = _CUTS.get(key)
+    known = _KNOWN.get(key)
     if known is None:
-        known = _CUTS[key] = Cut(weight, None if head.bias is None else head.bias.detach(), ids)
+        known = _KNOWN[key] = PrunedLMHead(weight, None if head.bias is None else head.bias.detach(), ids)
     return known

@@ -8,21 +8,40 @@ The device grows, and hands everything back in one tensor; the host chooses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from wager.models.head import Head, Luck
+from wager.eagle.gumbel import GumbelNoise
 
 
-class Branches(NamedTuple):
+class DraftTree(NamedTuple):
     """A drafted tree, parents before their children; all as long as it has nodes."""
 
     tokens: list[int]
     parents: list[int]  # index of the token before each; -1: the text's last
-    confidence: list[float]  # the head's probability of each, given those before it and the luck, if any
+    confidence: list[float]  # the head's probability of each, given those before it and the noise, if any
+
+
+class Expander(Protocol):
+    """What a tree is grown with: a head."""
+
+    def likeliest(
+        self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
+
+    def named(self, columns: torch.Tensor) -> torch.Tensor:
+        """The tokens that columns of the logits stand for."""
+
+    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+        """Outputs of nodes at one depth; ``seen`` says which of the tree's entries each sees."""
+
+    def best(
+        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of a level's nodes those with the likeliest paths: index, row, token and score."""
 
 
 def grown_nodes(depth: int, breadth: int) -> int:
@@ -31,14 +50,16 @@ def grown_nodes(depth: int, breadth: int) -> int:
 
 
 @torch.inference_mode()
-def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, luck: Luck | None = None) -> torch.Tensor:
+def grow(
+    head: Expander, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None
+) -> torch.Tensor:
     """Everything that grows after the entry with this output, level by level, in float64; nothing is read back.
 
     First the nodes' tokens, then their log-probabilities, then of every level that is expanded, but for the first, the
     nodes that are: as many as the breadth, counted within the level. The tree's entries are left in the head's cache,
-    behind its length. Where luck decides too, log-probabilities are of what the tokens are chosen by.
+    behind its length. With Gumbel noise, log-probabilities are of the perturbed scores.
     """
-    logp, columns = head.likeliest(out, breadth, 0, luck)
+    logp, columns = head.likeliest(out, breadth, 0, gumbel)
     tokens, sure, expanded = [head.named(columns[0])], [logp[0]], []
     # The nodes to be expanded: the feature they go on from, which entries they see.
     chosen, scores = tokens[0], logp[0]
@@ -48,7 +69,7 @@ def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, luck: Luck | N
     for level in range(1, depth):
         seen = torch.cat((before, own), dim=1)
         made = head.branch(chosen, features, level, seen)
-        logp, columns = head.likeliest(made, breadth, level, luck)  # (breadth, breadth)
+        logp, columns = head.likeliest(made, breadth, level, gumbel)  # (breadth, breadth)
         tokens.append(head.named(columns).flatten())
         sure.append(logp.flatten())
         if level + 1 < depth:
@@ -65,7 +86,7 @@ def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, luck: Luck | N
     return grown
 
 
-def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nodes: int) -> Branches:
+def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nodes: int) -> DraftTree:
     """At most ``nodes`` tokens, at most ``depth`` deep, of what grew ``grew`` deep: the likeliest paths."""
     all_nodes, count = grown_nodes(grew, breadth), grown_nodes(depth, breadth)
     tokens = grown[:count].astype(np.int64)
@@ -86,4 +107,4 @@ def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nod
     stay = np.sort(np.argsort(-paths, kind="stable")[:nodes])
     place = np.full(count + 1, -1)  # the last one for a parent of -1
     place[stay] = np.arange(len(stay))
-    return Branches(tokens[stay].tolist(), place[parents[stay]].tolist(), np.exp(sure[stay]).tolist())
+    return DraftTree(tokens[stay].tolist(), place[parents[stay]].tolist(), np.exp(sure[stay]).tolist())

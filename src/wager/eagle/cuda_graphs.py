@@ -13,10 +13,12 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
-from torch.nn.functional import linear
 
-from wager.models.dynamic_tree import Branches, choose, grow
-from wager.models.head import Chain, Head, Luck
+from wager.eagle.fused_layer import best_paths, fits_kernels, fused_layer, likeliest_tokens
+from wager.eagle.gumbel import GumbelNoise
+from wager.eagle.head import Chain, Head
+from wager.eagle.tree import DraftTree, choose, grow
+from wager.models.cuda_capture import capture
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
 
 log = logging.getLogger("wager")
@@ -26,7 +28,6 @@ LONGEST = 64  # tokens a captured chain has at most
 LEAST = 2048  # entries there is room for from the start: growing may mean capturing anew
 FUSED_ON = ("cuda",)  # devices with the kernels
 BROADEST = 16  # tokens after an entry that the kernels look for; beyond, torch's own search is as good
-FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 # The graphs' input. Three times where the cache is, as the kernels want to know it (addresses of cache and tables,
 # capacity, first free slot, whether a tree comes): for reading, for a chain after it and for a tree after it. Then the
@@ -41,7 +42,7 @@ TOKENS = 3 * WHERE + 3
 Body = Callable[[], Sequence[torch.Tensor]]
 
 
-class HeadGraphs(Head):
+class CUDAGraphHead(Head):
     """A head whose reading, chains and trees are captured; what cannot be goes through the plain forward."""
 
     _followed: tuple[object, ...] = ()  # what the graphs were captured with
@@ -54,14 +55,14 @@ class HeadGraphs(Head):
     def follow(self, target: Runner) -> None:
         before = self._followed
         super().follow(target)
-        self._followed = self.target, self.embed.data_ptr(), self.cut
+        self._followed = self.target, self.embed.data_ptr(), self.pruned
         if before == self._followed:
             return
         device, dtype = self.embed.device, self.embed.dtype
         self.replays: dict[Hashable, Callable[[], Sequence[torch.Tensor]]] = {}
         self.bound: set[Hashable] = set()  # graphs that hold the addresses of cache and tables
         self.captures = True
-        self.fused = self._fits_kernels(device, dtype)
+        self.fused = device.type in FUSED_ON and fits_kernels(self)
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self.inputs = torch.zeros(TOKENS + WIDTHS[-1], dtype=torch.long, device=device)
         self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
@@ -69,7 +70,7 @@ class HeadGraphs(Head):
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
         self.scratch: dict[int, torch.Tensor] = {}
-        self.luck: Luck | None = None  # read by the graphs of sampled drafts; made for the first of them
+        self.gumbel: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
         # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
         self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
         self.steps[:, START] = torch.arange(LONGEST, device=device)
@@ -81,17 +82,6 @@ class HeadGraphs(Head):
         if device.type == "cuda":
             self._warm()
             self.warm((), ())
-
-    def _fits_kernels(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether slots are positions, and sizes what the kernels take."""
-        if device.type not in FUSED_ON or dtype not in FUSED_DTYPES:
-            return False
-        try:
-            import triton  # noqa: F401
-        except ImportError:
-            return False
-        sized = self.size >= 16 and self.size & (self.size - 1) == 0
-        return self.window == 0 and sized and self.embed.is_contiguous()
 
     def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
         """Capture drafts of these shapes, so that no round pays for it; and those once asked for, for a new target."""
@@ -131,7 +121,9 @@ class HeadGraphs(Head):
 
     def _give_up(self, why: object) -> None:
         """Go on without the kernels, or, where that was it, without graphs."""
-        log.warning("drafting by %s is not used (%s): it will be slower", "kernels" if self.fused else "graphs", why)
+        log.warning(
+            "drafting by %s is not used (%s): it will be slower", "kernels" if self.fused else "CUDA graphs", why
+        )
         self.captures, self.fused = self.fused, False
         self.replays, self.bound = {}, set()
 
@@ -170,31 +162,33 @@ class HeadGraphs(Head):
         return self.last
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int, luck: Luck | None = None) -> Chain:
+    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
         # A length that was not asked to be warm comes up at a text's end: a longer one has it in it.
         whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
         if whole > LONGEST or not self.captures:
-            return super().chain(out, length, luck)
-        held = self._hold(luck, out)
+            return super().chain(out, length, gumbel)
+        held = self._hold(gumbel, out)
         self._start(out, whole, whole)
         made = self._chained(whole, held)
         if made is None:
-            return super().chain(out, length, luck)
+            return super().chain(out, length, gumbel)
         return Chain(made[0][:length], made[1 : 1 + length])
 
     @torch.inference_mode()
-    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int, luck: Luck | None = None) -> Branches:
+    def tree(
+        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
+    ) -> DraftTree:
         breadth = self._breadth(breadth)
         if not self.captures:
-            return super().tree(out, depth, breadth, nodes, luck)
+            return super().tree(out, depth, breadth, nodes, gumbel)
         whole = depth
         if (depth, breadth) not in self.trees:
             whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
-        held = self._hold(luck, out)
+        held = self._hold(gumbel, out)
         self._start(out, breadth * whole, whole)
         made = self._grown(whole, breadth, held)
         if made is None:
-            return super().tree(out, depth, breadth, nodes, luck)
+            return super().tree(out, depth, breadth, nodes, gumbel)
         return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
 
     def _start(self, out: torch.Tensor, entries: int, deep: int) -> None:
@@ -206,32 +200,33 @@ class HeadGraphs(Head):
         if self.told != (*self.where, self.slots, self.length):
             self._tell((), 0)
 
-    def _chained(self, length: int, luck: Luck | None) -> Sequence[torch.Tensor] | None:
-        kind = "chain" if luck is None else "lucky chain"
-        return self._replayed((kind, length), lambda: self._chain(length, luck))
+    def _chained(self, length: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor] | None:
+        key = ("chain" if gumbel is None else "sampled chain", length)
+        return self._replayed(key, lambda: self._chain(length, gumbel))
 
-    def _grown(self, depth: int, breadth: int, luck: Luck | None) -> Sequence[torch.Tensor] | None:
-        kind = "tree" if luck is None else "lucky tree"
-        return self._replayed((kind, depth, breadth), lambda: self._tree(depth, breadth, luck))
+    def _grown(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor] | None:
+        key = ("tree" if gumbel is None else "sampled tree", depth, breadth)
+        return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
 
-    def _hold(self, luck: Luck | None, out: torch.Tensor) -> Luck | None:
-        """Luck where the graphs look for it; levels beyond those given keep what stood there, and are not read back.
+    def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
+        """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back.
 
         The first time everything that is warm without it is captured with it: one slow draft in place of many.
         """
-        if luck is None:
+        if gumbel is None:
             return None
-        if self.luck is None:
-            self.luck = Luck(luck.rows.new_zeros((LONGEST, luck.rows.shape[1])), torch.ones_like(luck.heat))
+        if self.gumbel is None:
+            rows = gumbel.rows.new_zeros((LONGEST, gumbel.rows.shape[1]))
+            self.gumbel = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
             for length in sorted(self.chains):
                 self._start(out, length, length)
-                self._chained(length, self.luck)
+                self._chained(length, self.gumbel)
             for depth, breadth in sorted(self.trees):
                 self._start(out, breadth * depth, depth)
-                self._grown(depth, breadth, self.luck)
-        self.luck.rows[: len(luck.rows)] = luck.rows
-        self.luck.heat.copy_(luck.heat)
-        return self.luck
+                self._grown(depth, breadth, self.gumbel)
+        self.gumbel.rows[: len(gumbel.rows)] = gumbel.rows
+        self.gumbel.temperature.copy_(gumbel.temperature)
+        return self.gumbel
 
     def _tell(self, tokens: Sequence[int], width: int) -> None:
         """Everything the graphs go by, in one copy; so many of the tokens are real."""
@@ -251,30 +246,26 @@ class HeadGraphs(Head):
         torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
         return ()
 
-    def _chain(self, length: int, luck: Luck | None) -> Sequence[torch.Tensor]:
+    def _chain(self, length: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor]:
         self.part, self.rows = CHAIN, self.inputs[CHAIN : CHAIN + WHERE] + self.steps[:length]
-        drafted = super().chain(self.last, length, luck)
+        drafted = super().chain(self.last, length, gumbel)
         return drafted.tokens, *drafted.logits
 
-    def _tree(self, depth: int, breadth: int, luck: Luck | None) -> Sequence[torch.Tensor]:
+    def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor]:
         self.part = TREE
-        return (grow(self, self.last, depth, breadth, luck),)
+        return (grow(self, self.last, depth, breadth, gumbel),)
 
     def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
             return super()._top(scores, count)
-        from wager.models import head_kernels
-
-        return head_kernels.likeliest(scores, count)
+        return likeliest_tokens(scores, count)
 
     def best(
         self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.ahead is None or not self.fused or len(scores) > BROADEST:
             return super().best(scores, logp, tokens)
-        from wager.models import head_kernels
-
-        return head_kernels.best(scores, logp, tokens)
+        return best_paths(scores, logp, tokens)
 
     def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         if self.ahead is None:
@@ -282,10 +273,12 @@ class HeadGraphs(Head):
         at, width = self.ahead, len(tokens)
         self.ahead += width
         if self.fused:
-            return self._by_kernels(tokens, features, self.rows[at])
+            return fused_layer(self, self.scratch, tokens, features, self.rows[at])
         new = torch.arange(at, at + width, device=tokens.device)
         slots = self.inputs[self.part + START] + new
-        return self._masked(tokens, features, slots, self._positions() + new, self.columns <= slots[:, None])
+        return self._masked(
+            tokens, features, slots, self.inputs[POSITION[self.part]] + new, self.columns <= slots[:, None]
+        )
 
     def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
         if self.ahead is None:
@@ -295,15 +288,11 @@ class HeadGraphs(Head):
             words = (seen * self.bits[:entries]).sum(-1)
             # Tokens, which the kernels do not look at, and depths are the same number.
             where = torch.cat((self.inputs[TREE : TREE + WHERE], self.depths[depth - 1, : 2 * width], words))
-            return self._by_kernels(tokens, features, where, entries - width)
+            return fused_layer(self, self.scratch, tokens, features, where, entries - width)
         of_tree = self.inputs[TREE + START] + torch.arange(entries, device=tokens.device)
         visible = (self.columns < of_tree[:1]).repeat(width, 1).index_copy_(1, of_tree, seen)
-        positions = (self._positions() + (depth - 1)).expand(width)
+        positions = (self.inputs[POSITION[self.part]] + (depth - 1)).expand(width)
         return self._masked(tokens, features, of_tree[-width:], positions, visible)
-
-    def _positions(self) -> torch.Tensor:
-        at = POSITION[self.part]
-        return self.inputs[at : at + 1]
 
     def _masked(
         self,
@@ -316,25 +305,6 @@ class HeadGraphs(Head):
         self.holds = True
         mask = torch.where(visible, self.nothing[0], self.never)
         return self._layer(tokens, features, slots, self.capacity, (self.cos[positions], self.sin[positions]), mask)
-
-    def _by_kernels(
-        self, tokens: torch.Tensor, features: torch.Tensor, where: torch.Tensor, earlier: int = 0
-    ) -> torch.Tensor:
-        """The layer, its small operations fused; the cache is found by ``where``, as ``kernels`` has it."""
-        from wager.models import head_kernels, kernels
-
-        width, heads, groups, size = len(tokens), self.heads, self.groups, self.size
-        rows = kernels.rows_for(heads // groups * width)
-        if rows not in self.scratch:
-            shape = (groups, kernels.SPLITS, rows, size + 2)
-            self.scratch[rows] = torch.empty(shape, dtype=torch.float32, device=tokens.device)
-        x = linear(head_kernels.beside(tokens, self.embed, features), self.fc)
-        q, k, v = _apart(x, self.qkv, (heads * size, groups * size, groups * size))
-        q, k, v = q.view(width, heads, size), k.view(width, groups, size), v.view(width, groups, size)
-        mixed = kernels.attention(q, k, v, where, 0, self.scratch[rows], earlier)
-        y = kernels.norm(x, self.norm, self.eps, linear(mixed, self.out))  # x has the attention added now
-        inner = len(self.gate_up) // 2
-        return x.addmm_(kernels.gate(*_apart(y, self.gate_up, (inner, inner))), self.down.t())
 
     # -- capturing
 
@@ -364,25 +334,10 @@ class HeadGraphs(Head):
         if self.embed.device.type != "cuda":
             return run  # nothing is captured: the same arithmetic, for tests
         with torch.cuda.device(self.embed.device):
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(2):  # let every library choose its kernels; to run a body again changes nothing
-                    run()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
-                made = run()
+            graph, made = capture(run, self.pool)
 
         def replay() -> Sequence[torch.Tensor]:
             graph.replay()
             return made
 
         return replay
-
-
-def _apart(x: torch.Tensor, weight: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
-    """A product with stacked weights, in its parts, each contiguous: of one row they are that anyway."""
-    if len(x) == 1:
-        return torch.split(linear(x, weight), list(sizes), dim=-1)
-    return [linear(x, part) for part in torch.split(weight, list(sizes))]

@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from wager.models.cut import Cut, cut
-from wager.models.dynamic_tree import Branches, choose, grow
+from wager.eagle.checkpoint import Checkpoint, read
+from wager.eagle.gumbel import GumbelNoise
+from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
+from wager.eagle.tree import DraftTree, choose, grow
+from wager.models import compat_transformers
+from wager.models.attention import attend, rope_tables, rotate
 from wager.models.fingerprint import agree, fingerprint
-from wager.models.head_file import HeadFile, read
-from wager.models.lean import attend
 from wager.models.runner import CHUNK, Runner
 
 __all__ = ["Head", "fingerprint"]
@@ -34,18 +36,7 @@ class Chain(NamedTuple):
     """A drafted chain; both may be overwritten by the next."""
 
     tokens: torch.Tensor  # (length,)
-    logits: Sequence[torch.Tensor]  # what each was chosen by, but for luck, (1, vocabulary) or (1, cut)
-
-
-class Luck(NamedTuple):
-    """What decides beside the target's logits where it is sampled: it takes the largest of logits / heat + rows."""
-
-    rows: torch.Tensor  # (levels, vocabulary) or (levels, cut)
-    heat: torch.Tensor  # (), the temperature
-
-    def among(self, logits: torch.Tensor, level: int) -> torch.Tensor:
-        """What the tokens so many levels after an entry are chosen by, in float32."""
-        return logits.float() / self.heat + self.rows[level]
+    logits: Sequence[torch.Tensor]  # before any noise, (1, vocabulary) or (1, pruned)
 
 
 class Head:
@@ -61,15 +52,19 @@ class Head:
     def __init__(self, folder: str | Path, *, window: int = 0) -> None:
         if window < 0:
             raise ValueError(f"a window has 1 entry or more, or is 0 for all of them, not {window}")
-        self.file: HeadFile = read(folder)
+        self.file: Checkpoint = read(folder)
         self.window = window
         config = self.file.config
         self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
-        self.heads, self.groups, self.size = config.num_attention_heads, config.num_key_value_heads, self.file.head_size
+        self.heads, self.num_kv_heads, self.size = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            self.file.head_size,
+        )
         self.scale = self.size**-0.5
-        self.cut: Cut | None = None  # the target's output head for frequent tokens
+        self.pruned: PrunedLMHead | None = None  # the target's output head for frequent tokens
         self.embed = torch.empty(0)  # the target's
-        self.cache = torch.empty(0)  # (2 groups, capacity, head size), keys then values
+        self.cache = torch.empty(0)  # (2 kv heads, capacity, head size), keys then values
         self.cos = self.sin = torch.empty(0)  # (positions, 1, head size)
         self.target: Runner | None = None
         self.begin()
@@ -86,9 +81,9 @@ class Head:
         if self.target is None or (self.embed.dtype, self.embed.device) != (embed.dtype, embed.device):
             self._place(embed.device, embed.dtype)
         self.target, self.embed = target, embed
-        # On a GPU the whole output head costs some microseconds, and the cut some of the accepted tokens.
+        # On a GPU the whole output head costs some microseconds, and pruning it some of the accepted tokens.
         frequent = None if embed.is_cuda else self.file.frequent
-        self.cut = None if frequent is None else cut(target, frequent)
+        self.pruned = None if frequent is None else pruned_lm_head(target, frequent)
         self.begin()
 
     def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
@@ -155,14 +150,15 @@ class Head:
         """Room for so many entries more, and rotary tables that far; growing copies the cache, once per doubling."""
         if self.slots + width > self.capacity:
             capacity = max(256, 1 << (self.slots + width - 1).bit_length())
-            shape = (2 * self.groups, capacity, self.size)
+            shape = (2 * self.num_kv_heads, capacity, self.size)
             grown = torch.zeros(shape, dtype=self.fc.dtype, device=self.fc.device)
             if self.slots:
                 grown[:, : self.slots] = self.cache[:, : self.slots]
             self.cache, self.capacity = grown, capacity
         if positions > self.positions:
             self.positions = max(256, 1 << (positions - 1).bit_length())
-            self.cos, self.sin = _rotary(self.file.config, self.positions, self.fc)
+            rotary = compat_transformers.llama_rotary(self.file.config, self.fc.device)
+            self.cos, self.sin = rope_tables(rotary, self.positions, self.fc)
 
     def _let_go(self) -> None:
         """Forget entries between the first few and the window, once there are as many of them as the window has."""
@@ -199,8 +195,8 @@ class Head:
         if width > 1:
             mask = self.nothing.new_full((width, width), -math.inf).triu_(1)
             mask = torch.cat((mask.new_zeros(width, self.slots), mask), dim=1)
-        turns = self.cos[start : start + width], self.sin[start : start + width]
-        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, turns, mask)
+        rope = self.cos[start : start + width], self.sin[start : start + width]
+        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, rope, mask)
         self.length, self.slots = start + width, self.slots + width
         return out
 
@@ -214,44 +210,44 @@ class Head:
         self._reserve(width, position + 1)
         mask = torch.where(seen, 0.0, -math.inf).to(self.nothing.dtype)
         mask = torch.cat((mask.new_zeros(width, self.slots + width - seen.shape[1]), mask), dim=1)
-        turns = self.cos[position : position + 1], self.sin[position : position + 1]
-        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, turns, mask)
+        rope = self.cos[position : position + 1], self.sin[position : position + 1]
+        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, rope, mask)
         self.slots += width
         return out
 
     def logits(self, out: torch.Tensor) -> torch.Tensor:
-        """Logits of the tokens after entries, (width, vocabulary), or (width, cut) of the frequent ones alone."""
-        if self.cut is not None:
-            return self.cut(out)
+        """Logits of the tokens after entries, (width, vocabulary), or (width, pruned) of the frequent ones alone."""
+        if self.pruned is not None:
+            return self.pruned(out)
         assert self.target is not None
         return self.target.project(out)
 
     def named(self, columns: torch.Tensor) -> torch.Tensor:
         """The tokens that columns of the logits stand for."""
-        return columns if self.cut is None else self.cut.ids[columns]
+        return columns if self.pruned is None else self.pruned.ids[columns]
 
     def spread(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits (..., columns) over the whole vocabulary; a token that is not drafted has no chance."""
-        if self.cut is None:
+        if self.pruned is None:
             return logits
         # Not minus infinity: a processor that forbids all frequent tokens still has to leave a distribution.
         whole = logits.new_full((*logits.shape[:-1], self.vocabulary), -1e4)
-        return whole.index_copy_(-1, self.cut.ids, logits)
+        return whole.index_copy_(-1, self.pruned.ids, logits)
 
-    def lucky(self, noise: torch.Tensor, temperature: float) -> Luck:
+    def gumbel(self, noise: torch.Tensor, temperature: float) -> GumbelNoise:
         """Noise over the whole vocabulary, (levels, vocabulary), as drafting takes it."""
-        rows = noise if self.cut is None else noise[:, self.cut.ids]
-        return Luck(rows, rows.new_full((), temperature))
+        rows = noise if self.pruned is None else noise[:, self.pruned.ids]
+        return GumbelNoise(rows, rows.new_full((), temperature))
 
     def likeliest(
-        self, out: torch.Tensor, count: int, level: int = 0, luck: Luck | None = None
+        self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each.
 
-        With luck both are by what decides then.
+        With Gumbel noise both are of the perturbed scores.
         """
         logits = self.logits(out)
-        return self._top(logits if luck is None else luck.among(logits, level), count)
+        return self._top(logits if gumbel is None else gumbel.perturb(logits, level), count)
 
     def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         top = torch.log_softmax(scores.float(), -1).topk(count)
@@ -268,26 +264,28 @@ class Head:
         return top.indices, top.indices // len(scores), tokens[top.indices], top.values
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int, luck: Luck | None = None) -> Chain:
-        """The likeliest token after an entry, with luck if given, the likeliest after it, and so on; not read back."""
+    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
+        """The likeliest token after an entry, perturbed if noise is given, the likeliest after it, …; not read back."""
         tokens: list[torch.Tensor] = []
         logits: list[torch.Tensor] = []
         for at in range(length):
             logits.append(self.logits(out))
-            scores = logits[-1] if luck is None else luck.among(logits[-1], at)
+            scores = logits[-1] if gumbel is None else gumbel.perturb(logits[-1], at)
             tokens.append(self.named(scores.argmax(-1)))
             if at + 1 < length:
                 out = self.forward(tokens[-1], out)
         return Chain(torch.cat(tokens), logits)
 
-    def tree(self, out: torch.Tensor, depth: int, breadth: int, nodes: int, luck: Luck | None = None) -> Branches:
-        """A tree of tokens after an entry (see ``dynamic_tree``), read back at once."""
+    def tree(
+        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
+    ) -> DraftTree:
+        """A tree of tokens after an entry (see ``tree``), read back at once."""
         breadth = self._breadth(breadth)
-        return choose(grow(self, out, depth, breadth, luck).cpu().numpy(), depth, depth, breadth, nodes)
+        return choose(grow(self, out, depth, breadth, gumbel).cpu().numpy(), depth, depth, breadth, nodes)
 
     def _breadth(self, wanted: int) -> int:
         """No broader than there are tokens to draft."""
-        return min(wanted, self.vocabulary if self.cut is None else len(self.cut.ids))
+        return min(wanted, self.vocabulary if self.pruned is None else len(self.pruned.ids))
 
     def _layer(
         self,
@@ -295,51 +293,43 @@ class Head:
         features: torch.Tensor,  # (width, hidden)
         at: slice | torch.Tensor,  # slots of the new entries
         end: int,  # slots that are looked at
-        turns: tuple[torch.Tensor, torch.Tensor],  # (width or 1, 1, head size) each
+        rope: tuple[torch.Tensor, torch.Tensor],  # (width or 1, 1, head size) each
         mask: torch.Tensor | None,  # (width, end), added to the scores; None: everything is seen
     ) -> torch.Tensor:
         x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc)
-        r = linear(self._attend(linear(x, self.qkv), at, end, turns, mask), self.out).add_(x)
+        r = linear(self._attend(linear(x, self.qkv), at, end, rope, mask), self.out).add_(x)
         gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
         return linear(silu(gate).mul_(up), self.down).add_(r)
 
     def _attend(
         self,
-        qkv: torch.Tensor,  # (width, (heads + 2 groups) * head size)
+        qkv: torch.Tensor,  # (width, (heads + 2 kv heads) * head size)
         at: slice | torch.Tensor,
         end: int,
-        turns: tuple[torch.Tensor, torch.Tensor],
+        rope: tuple[torch.Tensor, torch.Tensor],
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        width, heads, groups, size = len(qkv), self.heads, self.groups, self.size
-        qkv = qkv.view(width, heads + 2 * groups, size)
-        turning = qkv[:, : heads + groups]
-        turned = torch.addcmul(turning * turns[0], turning.roll(size // 2, -1), turns[1])
-        fresh = torch.cat((turned[:, heads:], qkv[:, heads + groups :]), dim=1).transpose(0, 1)
+        width, heads, num_kv_heads, size = len(qkv), self.heads, self.num_kv_heads, self.size
+        qkv = qkv.view(width, heads + 2 * num_kv_heads, size)
+        rotating = qkv[:, : heads + num_kv_heads]
+        rotated = rotate(rotating, *rope)
+        fresh = torch.cat((rotated[:, heads:], qkv[:, heads + num_kv_heads :]), dim=1).transpose(0, 1)
         if isinstance(at, slice):
             self.cache[:, at] = fresh
         else:
             self.cache.index_copy_(1, at, fresh)
-        keys, values = self.cache[:groups, :end], self.cache[groups:, :end]  # (groups, end, head size)
-        return attend(turned[:, :heads].transpose(0, 1), keys, values, mask, self.scale)
+        keys, values = (
+            self.cache[:num_kv_heads, :end],
+            self.cache[num_kv_heads:, :end],
+        )  # (num_kv_heads, end, head size)
+        return attend(rotated[:, :heads].transpose(0, 1), keys, values, mask, self.scale)
 
     # -- what it takes
 
     @property
     def memory(self) -> int:
-        """Bytes of its weights and its cache; a cut output head counts, though heads with the same tokens share it."""
+        """Bytes of its weights and its cache; a pruned LM head counts, though heads with the same tokens share it."""
         if self.target is None:
             return sum(tensor.nbytes for tensor in self.file.tensors.values())
         held = [self.fc, self.qkv, self.out, self.gate_up, self.down, self.norm, self.cache, self.cos, self.sin]
-        return sum(tensor.nbytes for tensor in held) + (0 if self.cut is None else self.cut.memory)
-
-
-def _rotary(config: Any, positions: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotary tables, (positions, 1, head size) each; the sine's first half is negated, so that turning is one roll."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    tables: Any = LlamaRotaryEmbedding(config).to(like.device)
-    cos, sin = tables(like[:0], torch.arange(positions, device=like.device)[None])
-    sin = sin.clone()
-    sin[..., : sin.shape[-1] // 2].neg_()
-    return cos[0, :, None].contiguous(), sin[0, :, None].contiguous()
+        return sum(tensor.nbytes for tensor in held) + (0 if self.pruned is None else self.pruned.memory)

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
-import heads
 import pytest
 import torch
+from cuda_setup import tiny
 from small import path_to, tree_of
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
 ERROR = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # one step of the last digit, relative
-
-
-def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
-    import transformers
-
-    torch.manual_seed(0)
-    shape = {"hidden_size": 192, "intermediate_size": 320, "num_hidden_layers": 3, "num_attention_heads": 6}
-    sizes = {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512, "max_position_embeddings": 4096}
-    config = getattr(transformers, f"{kind}Config")(**{**shape, **sizes, **more})
-    return getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype).eval()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -93,13 +84,13 @@ def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int,
 @pytest.mark.parametrize("head", [32, 128])
 @pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3"])
 def test_graphs_give_the_models_own_logits(kind: str, head: int) -> None:
-    from wager.models.choose import runner
-    from wager.models.eager import Eager
-    from wager.models.graphs import WIDE, WIDTHS, Graphs
+    from wager.models.cuda_graph_runner import WIDE, WIDTHS, CUDAGraphRunner
+    from wager.models.hf_runner import HFRunner
+    from wager.models.select import runner
 
     model = tiny(kind, head_dim=head, **({"sliding_window": None} if kind == "Mistral" else {}))
-    graphs, eager = runner(model), Eager(model)
-    assert isinstance(graphs, Graphs)
+    graphs, eager = runner(model), HFRunner(model)
+    assert isinstance(graphs, CUDAGraphRunner)
     eager.begin()
     for width in (100, *WIDTHS, *WIDE, 3, 10, 40, 500, 600):
         tokens = torch.randint(0, 512, (width,)).tolist()
@@ -111,11 +102,11 @@ def test_graphs_give_the_models_own_logits(kind: str, head: int) -> None:
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
 def test_graphs_give_a_tree_the_logits_of_the_model_and_of_each_path_alone(kind: str) -> None:
-    from wager.models.eager import Eager
-    from wager.models.graphs import WIDTHS, Graphs
+    from wager.models.cuda_graph_runner import WIDTHS, CUDAGraphRunner
+    from wager.models.hf_runner import HFRunner
 
     model = tiny(kind)
-    graphs, eager, alone = Graphs(model), Eager(model), Graphs(model)
+    graphs, eager, alone = CUDAGraphRunner(model), HFRunner(model), CUDAGraphRunner(model)
     assert graphs.trees
     assert eager.trees
     rng = random.Random(1)
@@ -142,12 +133,12 @@ def test_graphs_give_a_tree_the_logits_of_the_model_and_of_each_path_alone(kind:
 
 
 def test_a_path_kept_on_the_device_goes_on_like_a_text_read_afresh_and_so_do_its_features() -> None:
-    from wager.models.graphs import Graphs
+    from wager.models.cuda_graph_runner import CUDAGraphRunner
 
     model = tiny()
     for seed in range(4):
         rng = random.Random(seed)
-        graphs, fresh = Graphs(model), Graphs(model)
+        graphs, fresh = CUDAGraphRunner(model), CUDAGraphRunner(model)
         graphs.begin()
         fresh.begin()
         graphs.watch()
@@ -200,11 +191,11 @@ def test_sampling_with_trees_runs_on_the_device() -> None:
 
 
 def test_a_growing_cache_needs_no_new_capture() -> None:
-    from wager.models.eager import Eager
-    from wager.models.graphs import Graphs
+    from wager.models.cuda_graph_runner import CUDAGraphRunner
+    from wager.models.hf_runner import HFRunner
 
     model = tiny()
-    graphs, eager = Graphs(model), Eager(model)
+    graphs, eager = CUDAGraphRunner(model), HFRunner(model)
     graphs.begin()
     eager.begin()
     tokens = torch.randint(0, 512, (2000,)).tolist()
@@ -222,11 +213,11 @@ def test_a_growing_cache_needs_no_new_capture() -> None:
 
 
 def test_changed_weights_are_captured_anew() -> None:
-    from wager.models.eager import Eager
-    from wager.models.graphs import Graphs
+    from wager.models.cuda_graph_runner import CUDAGraphRunner
+    from wager.models.hf_runner import HFRunner
 
     model = tiny()
-    graphs, eager = Graphs(model), Eager(model)
+    graphs, eager = CUDAGraphRunner(model), HFRunner(model)
     for _ in range(2):
         graphs.begin()
         eager.begin()
@@ -249,17 +240,17 @@ def test_greedy_text_is_the_same(policy: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_stays_as_close_as_two_widths_of_the_model_are(dtype: torch.dtype) -> None:
-    from wager.models.choose import runner
-    from wager.models.graphs import Graphs
+    from wager.models.cuda_graph_runner import CUDAGraphRunner
+    from wager.models.select import runner
 
-    assert isinstance(runner(tiny(dtype=dtype)), Graphs)  # which compares them
+    assert isinstance(runner(tiny(dtype=dtype)), CUDAGraphRunner)  # which compares them
 
 
 def test_a_head_the_kernels_cannot_take_goes_through_the_models_own_forward() -> None:
-    from wager.models.choose import runner
-    from wager.models.eager import Eager
+    from wager.models.hf_runner import HFRunner
+    from wager.models.select import runner
 
-    assert isinstance(runner(tiny(head_dim=24)), Eager)
+    assert isinstance(runner(tiny(head_dim=24)), HFRunner)
 
 
 def test_a_draft_model_drafts_on_the_device() -> None:
@@ -282,57 +273,6 @@ def test_sampling_runs_on_the_device_and_repeats_with_a_seed() -> None:
     first, second = (decoder_answer(decoder, seed=7, **settings) for _ in range(2))
     assert first == second
     assert first != decoder_answer(decoder, seed=8, **settings)
-
-
-@pytest.mark.parametrize("size", [32, 12])  # the kernels' own, and one they do not take
-def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size: int) -> None:
-    import wager
-    from wager.drafters.eagle import Eagle
-
-    model = tiny()
-    head = Eagle(heads.save(tmp_path, model, shape={"head_dim": size}))
-    arms = ["off", "eagle:4", "eagle:2", "eagle:3@3x8", "suffix:3", "suffix:3@2x6"]
-    played = wager.Decoder(model, drafters=[head, "suffix"], policy="random", arms=arms)
-    alone = wager.Decoder(model, drafters="off", policy="off")
-    kept = 0
-    for seed in range(4):
-        settings = {"max_new_tokens": 80, "do_sample": True, "temperature": 0.7, "top_k": 8, "seed": seed}
-        made = played.generate([1, 2, 3, 4] * 5, **settings)
-        assert made.tokens == alone.generate([1, 2, 3, 4] * 5, **settings).tokens
-        kept += sum(r.accepted for r in made.rounds)
-    assert kept > 0
-    assert head.head.captures
-    assert {"lucky chain", "lucky tree"} <= {key[0] for key in head.head.replays}
-
-
-@pytest.mark.parametrize("size", [32, 12])
-def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> None:
-    from wager.decoding.sampler import GumbelSampler
-    from wager.models.choose import runner
-    from wager.models.head import Head
-    from wager.models.head_graphs import HeadGraphs
-
-    model = tiny()
-    target, folder = runner(model), heads.save(tmp_path, model, shape={"head_dim": size})
-    plain, graphs = Head(folder), HeadGraphs(folder)
-    text = list(range(20, 41))
-    for head in (plain, graphs):
-        head.follow(target)
-    graphs.warm([5], [(3, 3)])
-    target.begin()
-    target.prefill(text[:-1])
-    outs = [head.read(text[1:], target.features[:20], 0).clone() for head in (plain, graphs)]
-    for seed in range(5):
-        noise = GumbelSampler(512, torch.device("cuda"), seed).gumbel(0, 8)
-        for temperature, length in ((1.0, 5), (0.4, 3), (0.0, 5)):  # 0: greedy, in between
-            drafts = []
-            for head, out in zip((plain, graphs), outs, strict=True):
-                luck = head.lucky(noise, temperature) if temperature else None
-                chain = head.chain(out, length, luck).tokens.tolist()
-                head.crop(20)
-                drafts.append((chain, *head.tree(out, 3, 3, 9, luck)[:2]))
-                head.crop(20)
-            assert drafts[0] == drafts[1]
 
 
 def decoder_answer(decoder: Any, **settings: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""The lean forward on CUDA: captured once per width, replayed ever after, prompts included.
+"""The Llama forward on CUDA: captured once per width, replayed ever after, prompts included.
 
 Launching a layer's kernels from Python takes far longer than running them. A captured graph launches all layers at
 once. The cache may grow and move without a new capture, because the kernels read its address from the device; so they
@@ -16,7 +16,8 @@ import torch
 from torch.nn.functional import embedding, linear
 
 from wager.models import kernels
-from wager.models.lean import Lean
+from wager.models.cuda_capture import capture
+from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import CHUNK, ancestry
 
 # Widths that are captured; a draft in between is padded to the next, and what the padding wrote is cropped.
@@ -36,7 +37,7 @@ class Captured:
     seconds: float  # what capturing took
 
 
-class Graphs(Lean):
+class CUDAGraphRunner(LlamaRunner):
     """Runs a Llama-shaped model on CUDA from captured graphs."""
 
     def __init__(self, model: Any) -> None:
@@ -84,17 +85,9 @@ class Graphs(Lean):
         return captured.logits[width - keep : width]
 
     def _capture(self, width: int) -> Captured:
-        """Record one width's forward; two runs beforehand let every library choose its kernels."""
+        """Record one width's forward."""
         began = perf_counter()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._body(width)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            final, logits = self._body(width)
+        graph, (final, logits) = capture(lambda: self._body(width), self.pool)
         self.captured[width] = Captured(graph, final, logits, perf_counter() - began)
         return self.captured[width]
 
@@ -108,8 +101,8 @@ class Graphs(Lean):
             attn, mlp = block.self_attn, block.mlp
             y = kernels.norm(x, layer.before, self.eps, delta)
             q = linear(y, attn.q_proj.weight, attn.q_proj.bias).view(width, self.heads, self.head)
-            k = linear(y, attn.k_proj.weight, attn.k_proj.bias).view(width, self.groups, self.head)
-            v = linear(y, attn.v_proj.weight, attn.v_proj.bias).view(width, self.groups, self.head)
+            k = linear(y, attn.k_proj.weight, attn.k_proj.bias).view(width, self.num_kv_heads, self.head)
+            v = linear(y, attn.v_proj.weight, attn.v_proj.bias).view(width, self.num_kv_heads, self.head)
             if layer.q_norm is not None and layer.k_norm is not None:
                 q, k = kernels.norm(q, layer.q_norm, self.eps), kernels.norm(k, layer.k_norm, self.eps)
             mixed = kernels.attention(q, k, v, where, at, scratch)
@@ -122,9 +115,9 @@ class Graphs(Lean):
         return final, self.weights.logits(final) if width <= WIDTHS[-1] else None
 
     def _scratch(self, width: int) -> torch.Tensor:
-        rows = kernels.rows_for(self.heads // self.groups * width)
+        rows = kernels.rows_for(self.heads // self.num_kv_heads * width)
         if rows not in self.scratch:
-            shape = (self.groups, kernels.SPLITS, rows, self.head + 2)
+            shape = (self.num_kv_heads, kernels.SPLITS, rows, self.head + 2)
             self.scratch[rows] = torch.empty(shape, dtype=torch.float32, device=self.device)
         return self.scratch[rows]
 

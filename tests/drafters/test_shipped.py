@@ -12,10 +12,10 @@ import torch
 from wager import Decoder
 from wager.core import OFF, Arm, Context, Round
 from wager.drafters import registry, shipped
-from wager.models import head_file
+from wager.eagle import checkpoint
 from wager.policies import Policy
 
-FOLDER = Path(__file__).parents[1] / "drafters" / "smollm2-135m"
+FOLDER = Path(__file__).parents[2] / "drafters" / "smollm2-135m"
 HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
 MODELS = ("ofa", "code", "math")
 SPECS = [*(f"eagle:{name}" for name in HEADS), *(f"draft:{name}" for name in MODELS)]
@@ -38,7 +38,7 @@ def test_they_are_all_there_and_small_enough() -> None:
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_is_whole(name: str) -> None:
-    head = head_file.read(FOLDER / f"eagle-{name}")
+    head = checkpoint.read(FOLDER / f"eagle-{name}")
     assert head.notes["target"] == "smollm2-135m"
     assert head.frequent is not None
     assert all(torch.isfinite(tensor.float()).all() for tensor in head.tensors.values())
@@ -82,7 +82,7 @@ def test_one_that_may_be_missing_is_taken_where_it_lies_ready_and_left_out_elsew
     assert shipped.expand(specs, "smollm2-135m") == ["suffix", "eagle:ofa"]
     assert shipped.expand(specs, "another") == specs  # its weights may be known under another name
     assert shipped.expand(specs, "another", lambda: "of other weights") == ["suffix"]
-    mark = head_file.read(FOLDER / "eagle-ofa").notes["target_fingerprint"]
+    mark = checkpoint.read(FOLDER / "eagle-ofa").notes["target_fingerprint"]
     assert shipped.expand(specs, "another", lambda: mark) == ["suffix", "eagle:ofa"]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from wager.models.shaped import STEADY_ROPES
+from wager.models.llama_weights import STEADY_ROPES
 
 WEIGHTS, INDEX, FREQUENT = "model.safetensors", "model.safetensors.index.json", "frequent.safetensors"
 FREQUENT_IDS = "frequent.ids"
@@ -25,7 +25,7 @@ BORROWED = ("embed_tokens.weight",)  # of the target: what the file has of it is
 
 
 @dataclass(slots=True)
-class HeadFile:
+class Checkpoint:
     """A head as it lies in its folder, checked."""
 
     folder: Path
@@ -40,7 +40,7 @@ class HeadFile:
         return _head_size(self.config)
 
 
-def read(folder: str | Path) -> HeadFile:
+def read(folder: str | Path) -> Checkpoint:
     """The head in this folder; ValueError with one sentence where it is none."""
     folder = Path(folder).expanduser()
     content = read_config(folder)
@@ -54,7 +54,7 @@ def read(folder: str | Path) -> HeadFile:
     wanted = shapes(config)
     _check(folder, tensors, wanted)
     frequent = _frequent(folder, notes, config.vocab_size)
-    return HeadFile(folder, config, notes, {name: tensors[name] for name in wanted}, frequent)
+    return Checkpoint(folder, config, notes, {name: tensors[name] for name in wanted}, frequent)
 
 
 def write(
@@ -92,12 +92,12 @@ def write(
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
     """Every tensor a head has, and its shape."""
     hidden, inner, size = config.hidden_size, config.intermediate_size, _head_size(config)
-    heads, groups = config.num_attention_heads * size, config.num_key_value_heads * size
+    heads, num_kv_heads = config.num_attention_heads * size, config.num_key_value_heads * size
     return {
         "fc.weight": (hidden, 2 * hidden),
         "layers.0.self_attn.q_proj.weight": (heads, hidden),
-        "layers.0.self_attn.k_proj.weight": (groups, hidden),
-        "layers.0.self_attn.v_proj.weight": (groups, hidden),
+        "layers.0.self_attn.k_proj.weight": (num_kv_heads, hidden),
+        "layers.0.self_attn.v_proj.weight": (num_kv_heads, hidden),
         "layers.0.self_attn.o_proj.weight": (hidden, heads),
         "layers.0.mlp.gate_proj.weight": (inner, hidden),
         "layers.0.mlp.up_proj.weight": (inner, hidden),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from wager.models import compat_transformers as compat
 from wager.models.runner import TOLERANCE, Runner, ancestry, apart, seen
 
 log = logging.getLogger("wager")
@@ -20,7 +21,7 @@ TRIED = [5 + 29 * i for i in range(12)]  # tokens, before they are brought into 
 _TREES: weakref.WeakKeyDictionary[Any, tuple[str, bool]] = weakref.WeakKeyDictionary()
 
 
-class Eager(Runner):
+class HFRunner(Runner):
     """Runs the model as transformers does, over transformers' own cache."""
 
     def __init__(self, model: Any, cache: Any = None, mask: torch.Tensor | None = None) -> None:
@@ -48,14 +49,13 @@ class Eager(Runner):
 
     def _prepare(self) -> None:
         """Refuse a cache that cannot be cropped; tell one that forgets to keep what it may have to give back."""
-        kinds = {type(layer).__name__ for layer in self.cache.layers if not _croppable(layer)}
+        kinds = {type(layer).__name__ for layer in self.cache.layers if not compat.croppable(layer)}
         if kinds:
             raise ValueError(
                 f"{type(self.model).__name__} keeps a cache that cannot be cropped ({', '.join(sorted(kinds))}), "
                 "so drafts cannot be taken back; use it without wager"
             )
-        if hasattr(self.cache, "activate_past_recording"):
-            self.cache.activate_past_recording()
+        compat.record_past(self.cache)
 
     @torch.no_grad()
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
@@ -85,10 +85,7 @@ class Eager(Runner):
         if length < self.length:
             self.cache.crop(length - self.length)  # negative: so many tokens fewer
         elif self.length:
-            # Layers that forget (sliding windows, linear attention) shrink back to their size only when asked.
-            for layer in self.cache.layers:
-                if getattr(layer, "record_past", False):
-                    layer.crop(0)
+            compat.forget_recorded(self.cache)
         self.length = length
 
     # -- trees
@@ -98,19 +95,19 @@ class Eager(Runner):
         """Whether the model gives for a tree what it gives for each of its paths, over this cache; tried once."""
         config = self.model.config.get_text_config()
         how, works = _TREES.get(self.model, ("", False))
-        if how != config._attn_implementation:
+        if how != compat.attention_of(config):
             works = self._try_tree(config)
-            _TREES[self.model] = config._attn_implementation, works
-        return works and (self.cache is None or _plain(self.cache))
+            _TREES[self.model] = compat.attention_of(config), works
+        return works and (self.cache is None or compat.keeps_all(self.cache))
 
     def _try_tree(self, config: Any) -> bool:
         windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
-        if not self._positions or config._attn_implementation not in MASKED or windowed:
+        if not self._positions or compat.attention_of(config) not in MASKED or windowed:
             return False
         tokens = [token % self.vocabulary for token in TRIED]
-        trial = Eager(self.model)
+        trial = HFRunner(self.model)
         trial.begin()
-        if not _plain(trial.cache):
+        if not compat.keeps_all(trial.cache):
             return False
         trial.forward(tokens[:8], 1)
         try:
@@ -140,7 +137,7 @@ class Eager(Runner):
     def _move(self, places: list[int], to: int) -> None:
         end = to + len(places)
         for layer in self.cache.layers:
-            for kept in (layer.keys, layer.values):  # (1, groups, tokens, head)
+            for kept in (layer.keys, layer.values):  # (1, num_kv_heads, tokens, head)
                 kept[..., to:end, :] = kept.index_select(-2, torch.tensor(places, device=kept.device))
         if self.watched:
             self.features[to:end] = self.features[places]
@@ -183,13 +180,3 @@ class Eager(Runner):
     def project(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model.get_output_embeddings()(x)
         return logits
-
-
-def _croppable(layer: Any) -> bool:
-    # Quantized layers inherit a crop that knows nothing of what they packed away.
-    return getattr(layer, "is_croppable", True) and "Quantized" not in type(layer).__name__
-
-
-def _plain(cache: Any) -> bool:
-    """Whether a cache holds keys and values of all tokens, each at its place."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)

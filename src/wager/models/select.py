@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from wager.models.eager import Eager
-from wager.models.lean import Lean
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
+from wager.models.llama_weights import configured, llama_weights, outline, sample_of, why_not
 from wager.models.runner import TOLERANCE, Runner, apart, vocabulary
-from wager.models.shaped import configured, outline, sample_of, shaped, why_not
 
 log = logging.getLogger("wager")
 
@@ -32,38 +32,38 @@ def runner(model: Any) -> Runner:
         type(model).__name__,
         reason,
     )
-    plain = Eager(model)
+    plain = HFRunner(model)
     plain.temporary = temporary
     return plain
 
 
 def current(model: Any, known: Runner) -> Runner:
     """The runner as it was, or another one if the model has changed under it: hooks, adapters, weights, vocabulary."""
-    if isinstance(known, Lean):
+    if isinstance(known, LlamaRunner):
         changed = known.outline != outline(model) or bool(configured(model))
-        if changed or known.weights is not shaped(model):
+        if changed or known.weights is not llama_weights(model):
             return runner(model)
-    if isinstance(known, Eager) and known.temporary and not why_not(model):
+    if isinstance(known, HFRunner) and known.temporary and not why_not(model):
         return runner(model)
     known.vocabulary = vocabulary(model)
     return known
 
 
-def _lean(model: Any) -> Lean:
+def _lean(model: Any) -> LlamaRunner:
     if model.device.type == "cuda":
-        from wager.models.graphs import Graphs
+        from wager.models.cuda_graph_runner import CUDAGraphRunner
 
-        return Graphs(model)
-    return Lean(model)
+        return CUDAGraphRunner(model)
+    return LlamaRunner(model)
 
 
-def _disagreement(model: Any, lean: Lean) -> str:
+def _disagreement(model: Any, lean: LlamaRunner) -> str:
     """Why the lean forward is not to be trusted with this model; empty if it gives what the model gives."""
     tokens = [(7 + 31 * i) % lean.vocabulary for i in range(48)]
     tried: Runner = lean
     if model.device.type == "cpu" and (some := sample_of(model)) is not None:
-        model, tried = some, Lean(some)
-    plain = Eager(model)
+        model, tried = some, LlamaRunner(some)
+    plain = HFRunner(model)
     plain.begin()
     tried.begin()
     for chunk in (tokens[:8], tokens[8:9], tokens[9:12], tokens[12:]):  # few, one, some, and many as in a prompt

@@ -15,7 +15,7 @@ from wager.drafters.base import Draft, Drafter, DraftSampler
 if TYPE_CHECKING:
     import torch
 
-    from wager.models.head import Luck
+    from wager.eagle.gumbel import GumbelNoise
     from wager.models.runner import Runner
 
 
@@ -36,7 +36,7 @@ class Eagle(Drafter):
     trees: ClassVar[bool] = True
 
     def __init__(self, folder: str | Path, name: str = "eagle", *, window: int = 0) -> None:
-        from wager.models.head import Head
+        from wager.eagle.head import Head
 
         self.name = name
         self.head = Head(folder, window=window)
@@ -59,10 +59,10 @@ class Eagle(Drafter):
 
     def follow(self, target: Runner) -> None:
         if target.device.type == "cuda":
-            from wager.models.head_graphs import HeadGraphs
+            from wager.eagle.cuda_graphs import CUDAGraphHead
 
-            if not isinstance(self.head, HeadGraphs):
-                self.head = HeadGraphs(self.head.file.folder, window=self.window)
+            if not isinstance(self.head, CUDAGraphHead):
+                self.head = CUDAGraphHead(self.head.file.folder, window=self.window)
         self.head.follow(target)
         self._target = target
         self._text, self._newest, self._out = [], 0, None
@@ -115,10 +115,10 @@ class Eagle(Drafter):
         probs: torch.Tensor | None = None
         raw: Callable[[], torch.Tensor] | None = None
         if sample is None or self.head.captures:
-            luck = self._luck(sample, length)
-            chain = self.head.chain(out, length, luck)
+            gumbel = self._gumbel(sample, length)
+            chain = self.head.chain(out, length, gumbel)
             tokens: list[int] = chain.tokens.tolist()
-            if sample is None or luck is not None:  # otherwise they count as certain
+            if sample is None or gumbel is not None:  # otherwise they count as certain
                 raw = partial(self._over_vocabulary, chain.logits)
         else:
             tokens, probs = self._draw(out, length, sample)
@@ -134,7 +134,7 @@ class Eagle(Drafter):
         began, lag = perf_counter(), self.lag
         out = self._catch_up()
         caught = self._clock(lag)
-        grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._luck(sample, length))
+        grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
         sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
         self.head.crop(len(self._text) - 1)
         paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
@@ -155,9 +155,9 @@ class Eagle(Drafter):
         assert self._out is not None
         return self._out
 
-    def _luck(self, sample: DraftSampler | None, levels: int) -> Luck | None:
+    def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:
         noise = None if sample is None else sample.gumbel(levels)
-        return None if sample is None or noise is None else self.head.lucky(noise, SHARPER * sample.temperature)
+        return None if sample is None or noise is None else self.head.gumbel(noise, SHARPER * sample.temperature)
 
     def _clock(self, lag: int) -> float:
         """Now; where there was lag to be paid, once the device has done what it was told."""
@@ -179,9 +179,9 @@ class Eagle(Drafter):
         head = self.head
         tokens: list[int] = []
         rows: list[torch.Tensor] = []
-        heat = 1.0 if sample.gumbel(1) is None else SHARPER
+        temperature = 1.0 if sample.gumbel(1) is None else SHARPER
         for at in range(length):
-            token, q = sample(self._text + tokens, head.spread(head.logits(out)[0] / heat))
+            token, q = sample(self._text + tokens, head.spread(head.logits(out)[0] / temperature))
             tokens.append(token)
             rows.append(q)
             if at + 1 < length:

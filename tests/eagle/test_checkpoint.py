@@ -13,11 +13,11 @@ from identity import first_difference_is_a_tie
 
 import wager
 from wager.drafters import registry, shipped
-from wager.drafters.eagle import Eagle
-from wager.models import head_file
-from wager.models.choose import runner
+from wager.eagle import checkpoint
+from wager.eagle.drafter import Eagle
 from wager.models.fingerprint import agree, fingerprint
-from wager.models.lean import Lean
+from wager.models.llama_runner import LlamaRunner
+from wager.models.select import runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,7 +33,7 @@ def edit(folder: Path, **content: Any) -> None:
 def without(folder: Path, model: Any, name: str) -> None:
     tensors = weights(model)
     del tensors[name]
-    head_file.write(folder, config(model), tensors, {})
+    checkpoint.write(folder, config(model), tensors, {})
 
 
 BAD = {
@@ -41,7 +41,7 @@ BAD = {
     "no config": (lambda f, m: f.mkdir(), "has no config.json"),
     "broken config": (lambda f, m: (save(f, m), (f / "config.json").write_text("{")), "cannot read config.json"),
     "no weights": (
-        lambda f, m: (save(f, m), (f / "model.safetensors").unlink(), (f / head_file.INDEX).unlink()),
+        lambda f, m: (save(f, m), (f / "model.safetensors").unlink(), (f / checkpoint.INDEX).unlink()),
         "has no model.safetensors",
     ),
     "no shard": (lambda f, m: (save(f, m), (f / "model.safetensors").unlink()), "lacks its shard model.safetensors"),
@@ -52,7 +52,7 @@ BAD = {
         r"gate_proj.weight of shape \(40, 32\)",
     ),
     "a tensor too many": (
-        lambda f, m: head_file.write(f, config(m), {**weights(m), "fc.bias": torch.zeros(32)}, {}),
+        lambda f, m: checkpoint.write(f, config(m), {**weights(m), "fc.bias": torch.zeros(32)}, {}),
         "has a tensor fc.bias",
     ),
     "two layers": (
@@ -65,7 +65,7 @@ BAD = {
         "rotary type 'dynamic'",
     ),
     "no frequent tokens": (
-        lambda f, m: (save(f, m, frequent=[1, 2]), (f / head_file.FREQUENT).unlink()),
+        lambda f, m: (save(f, m, frequent=[1, 2]), (f / checkpoint.FREQUENT).unlink()),
         "drafts 2 frequent tokens but has no frequent.safetensors",
     ),
     "other frequent tokens": (
@@ -212,4 +212,4 @@ def test_heads_are_told_apart_in_a_policys_memory(tmp_path: Path) -> None:
     eagle.follow(runner(model))
     eagle.begin(TEXT)
     assert _drafter(eagle) == one
-    assert isinstance(eagle.head.target, Lean)
+    assert isinstance(eagle.head.target, LlamaRunner)

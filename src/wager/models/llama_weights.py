@@ -15,7 +15,7 @@ from wager.models import calibration, compat_torch, packed
 
 log = logging.getLogger("wager")
 
-SHAPED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
 LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
@@ -31,8 +31,8 @@ def why_not(model: Any) -> str:
 def configured(model: Any) -> str:
     """What its configuration says against it."""
     config = model.config
-    if type(model).__name__ not in SHAPED:
-        return f"{type(model).__name__} is not one of {', '.join(SHAPED)}"
+    if type(model).__name__ not in LLAMA_LIKE:
+        return f"{type(model).__name__} is not one of {', '.join(LLAMA_LIKE)}"
     if getattr(config, "quantization_config", None) is not None or hasattr(model, "peft_config"):
         return "its weights are quantized or adapted"
     if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -104,7 +104,7 @@ class Layer:
         return known
 
 
-class Shaped:
+class LlamaWeights:
     """A model's weights as the lean forward takes them; all that run the model share them."""
 
     def __init__(self, model: Any) -> None:
@@ -167,14 +167,14 @@ class Shaped:
         )
 
 
-_SHAPED: weakref.WeakKeyDictionary[Any, Shaped] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
 
 
-def shaped(model: Any) -> Shaped:
+def llama_weights(model: Any) -> LlamaWeights:
     """The model's weights, read and packed once for as long as they stay what they are."""
-    known = _SHAPED.get(model)
+    known = _KNOWN.get(model)
     if known is None or known.stamp != stamp(model):  # someone trained, merged or moved the model: copies are stale
-        known = _SHAPED[model] = Shaped(model)
+        known = _KNOWN[model] = LlamaWeights(model)
     return known
 
 

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import embedding, rms_norm
 
+from wager.models.attention import attend, rope_tables, rotate
+from wager.models.llama_weights import Layer, llama_weights
 from wager.models.runner import Runner, ancestry, seen
-from wager.models.shaped import Layer, shaped
-
-NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-NARROW = 32  # up to this width attention is two small products; above it, the fused kernel made for prompts
 
 
-class Lean(Runner):
+class LlamaRunner(Runner):
     """Runs a Llama-shaped model on the CPU over a preallocated cache."""
 
     trees = True
@@ -34,7 +30,7 @@ class Lean(Runner):
         self.model = model
         self.dtype: torch.dtype = model.dtype
         self.eps = config.rms_norm_eps
-        self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
+        self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         # Scaling queries beforehand is exact in any dtype if it is by a power of two.
         scale = self.head**-0.5
@@ -42,14 +38,14 @@ class Lean(Runner):
         self.after = scale / self.ahead
         self.outline: object = None  # of the model when it was found fit for this
         self.capacity = 0
-        self.cache = torch.empty(0)  # (layers, 2 groups, capacity, head), keys then values
-        self.weights = shaped(model)
+        self.cache = torch.empty(0)  # (layers, 2 kv heads, capacity, head), keys then values
+        self.weights = llama_weights(model)
 
     # -- cache
 
     def begin(self) -> None:
         self.length = 0
-        weights = shaped(self.model)
+        weights = llama_weights(self.model)
         if weights is not self.weights:
             self.weights = weights
             self.device, self.dtype, self.capacity = weights.device, weights.dtype, 0
@@ -62,12 +58,12 @@ class Lean(Runner):
         if tokens <= self.capacity:
             return
         capacity = max(256, 1 << (tokens - 1).bit_length())
-        shape = (len(self.weights.layers), 2 * self.groups, capacity, self.head)
+        shape = (len(self.weights.layers), 2 * self.num_kv_heads, capacity, self.head)
         grown = torch.empty(shape, dtype=self.dtype, device=self.device)
         if self.length:
             grown[:, :, : self.length] = self.cache[:, :, : self.length]
         self.cache, self.capacity = grown, capacity
-        self.cos, self.sin = rotary(self.model, capacity)
+        self.cos, self.sin = rope_tables(self.model.model.rotary_emb, capacity, self.embed)
         if self.watched:
             self._widen()
 
@@ -111,12 +107,12 @@ class Lean(Runner):
         self._reserve(end)
         weights = self.weights
         if parents is None:
-            cos, sin = self._turns(self.cos[start:end], self.sin[start:end])
+            cos, sin = self._rope(self.cos[start:end], self.sin[start:end])
             mask = self._mask(width, start)
         else:
             depths, words = ancestry(parents)
             at = torch.tensor(depths, device=self.device) + start
-            cos, sin = self._turns(self.cos[at], self.sin[at])
+            cos, sin = self._rope(self.cos[at], self.sin[at])
             mask = self._mask(width, start, seen(words, self.device))
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
         for layer, by, cache in zip(weights.layers, weights.products(width), self.cache, strict=True):
@@ -130,12 +126,12 @@ class Lean(Runner):
             return self.weights.logits(x[-keep:])
         return self.weights.logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
 
-    def _turns(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rotation of every head, (width, heads + 2 groups, head), so that one step serves a whole layer.
+    def _rope(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer.
 
         Queries are scaled by it too, and values stand still.
         """
-        queries, keys = (-1, self.heads, -1), (-1, self.groups, -1)
+        queries, keys = (-1, self.heads, -1), (-1, self.num_kv_heads, -1)
         still = torch.ones_like(cos).expand(keys)
         turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
         return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
@@ -153,74 +149,22 @@ class Lean(Runner):
 
     def _attend(
         self,
-        qkv: torch.Tensor,  # (width, (heads + 2 groups) * head)
+        qkv: torch.Tensor,  # (width, (heads + 2 kv heads) * head)
         layer: Layer,
-        cache: torch.Tensor,  # (2 groups, capacity, head), keys then values
-        cos: torch.Tensor,  # (width, heads + 2 groups, head)
+        cache: torch.Tensor,  # (2 kv heads, capacity, head), keys then values
+        cos: torch.Tensor,  # (width, heads + 2 kv heads, head)
         sin: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
         width, start = qkv.shape[0], self.length
         end = start + width
-        heads, groups, head = self.heads, self.groups, self.head
-        qkv = qkv.view(width, heads + 2 * groups, head)
+        heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
+        qkv = qkv.view(width, heads + 2 * num_kv_heads, head)
         if layer.q_norm is not None and layer.k_norm is not None:
             q_normed = rms_norm(qkv[:, :heads], (head,), layer.q_norm, self.eps)
-            k_normed = rms_norm(qkv[:, heads : heads + groups], (head,), layer.k_norm, self.eps)
-            qkv = torch.cat((q_normed, k_normed, qkv[:, heads + groups :]), dim=1)
-        qkv = torch.addcmul(qkv * cos, qkv.roll(head // 2, -1), sin)  # sin carries rotate_half's minus sign
+            k_normed = rms_norm(qkv[:, heads : heads + num_kv_heads], (head,), layer.k_norm, self.eps)
+            qkv = torch.cat((q_normed, k_normed, qkv[:, heads + num_kv_heads :]), dim=1)
+        qkv = rotate(qkv, cos, sin)
         cache[:, start:end] = qkv[:, heads:].transpose(0, 1)
-        keys, values = cache[:groups, :end], cache[groups:, :end]  # (groups, end, head)
+        keys, values = cache[:num_kv_heads, :end], cache[num_kv_heads:, :end]  # (num_kv_heads, end, head)
         return attend(qkv[:, :heads].transpose(0, 1), keys, values, mask, self.after)
-
-
-def attend(
-    q: torch.Tensor,  # (heads, width, head)
-    keys: torch.Tensor,  # (groups, end, head)
-    values: torch.Tensor,
-    mask: torch.Tensor | None,  # (width, end), added to the scores; None: every token sees all keys
-    scale: float,
-) -> torch.Tensor:
-    """Attention over a cache: (width, heads * head)."""
-    (heads, width, head), groups = q.shape, len(keys)
-    if width > NARROW:
-        return attend_wide(q, keys, values, mask, scale)
-    # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated. The
-    # mask is added afterwards: with one to add, torch on ARM runs a product for each group.
-    scores = torch.bmm(q.reshape(groups, -1, head), keys.transpose(1, 2))  # (groups, heads / groups * width, end)
-    if scale != 1.0:
-        scores = scores.mul_(scale)
-    if mask is not None:
-        scores.view(-1, *mask.shape).add_(mask)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
-    return torch.bmm(weights, values).view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
-
-
-def attend_wide(
-    q: torch.Tensor,  # (heads, width, head)
-    keys: torch.Tensor,  # (groups, end, head)
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-) -> torch.Tensor:
-    """Attention of many tokens by torch: (width, heads * head).
-
-    Not by cuDNN, which plans for every new shape, and that takes longer than a short text.
-    """
-    with sdpa_kernel(NOT_CUDNN) if q.is_cuda else nullcontext():
-        mixed = scaled_dot_product_attention(
-            q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=len(q) != len(keys)
-        )
-    return mixed[0].transpose(0, 1).flatten(1)
-
-
-def rotary(model: Any, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's rotary tables for the first ``capacity`` positions, (capacity, 1, head) each, in its dtype.
-
-    The sine's first half is negated, so that rotating is one roll and one multiply-add.
-    """
-    positions = torch.arange(capacity, device=model.device)[None]
-    cos, sin = model.model.rotary_emb(torch.empty(0, dtype=model.dtype, device=model.device), positions)
-    sin = sin.clone()
-    sin[..., : sin.shape[-1] // 2].neg_()
-    return cos[0, :, None].contiguous(), sin[0, :, None].contiguous()
