@@ -15,11 +15,19 @@ import pytest
 
 from wager.core import OFF, Arm, Context, Hint, Round, Tree
 from wager.policies import build
-from wager.policies.auto import IDEAS, Auto
-from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, Costs, Drafting, Pace, Widths
-from wager.policies.curves import Curves
+from wager.policies.auto.acceptance import AGREEMENT, CONFIDENCE, EMA, POSITION, AcceptanceModel, Other, Proposal
+from wager.policies.auto.latency import (
+    OFF_STEP,
+    RAGGED,
+    UNIFORM,
+    DraftLatency,
+    ReferenceRate,
+    StepLatency,
+    VerifyLatency,
+)
+from wager.policies.auto.policy import IDEAS, Auto
+from wager.policies.auto.positional import PositionalAcceptance
 from wager.policies.rows import Outcome, RowPolicy, Rows
-from wager.policies.survival import BESIDE, CONFIDENCE, LUCK, POSITION, Other, Proposal, Survival
 from wager.simulation import Drafter, Serving, Stream, play
 from wager.simulation.stream import VerifyCost
 
@@ -37,7 +45,7 @@ def auto(spec: str = "auto", drafters: int = 3, longest: int = 6, seed: int = 0)
 # --- survival --------------------------------------------------------------------------------------------------------
 
 Drawn = tuple[Hint, list[Other], list[float]]  # a proposal, and the true chance of each of its tokens
-BEHIND = BESIDE + 4  # where drafter 1's weights begin
+BEHIND = AGREEMENT + 4  # where drafter 1's weights begin
 
 
 def by_match(rng: np.random.Generator) -> Drawn:
@@ -66,7 +74,7 @@ def run_of(rng: np.random.Generator, chances: Sequence[float]) -> int:
 
 @pytest.mark.parametrize("draw", [by_match, by_confidence, by_company, by_position])
 def test_survival_learns_what_tells_tokens_apart(draw: Callable[[np.random.Generator], Drawn]) -> None:
-    rng, survival = np.random.default_rng(0), Survival(2)
+    rng, survival = np.random.default_rng(0), AcceptanceModel(2)
     seen: list[tuple[float, float, bool]] = []  # expected, true, accepted: of scored tokens of fresh proposals
     for number in range(3000):
         hint, others, true = draw(rng)
@@ -87,7 +95,7 @@ def test_survival_learns_what_tells_tokens_apart(draw: Callable[[np.random.Gener
 
 @pytest.mark.parametrize(("accepted", "low", "high"), [(6, 0.98, 0.99), (0, 0.0, 0.02)])
 def test_no_token_is_certain_however_often_it_was_right_or_wrong(accepted: int, low: float, high: float) -> None:
-    survival = Survival(1)
+    survival = AcceptanceModel(1)
     for _ in range(3000):
         proposal = Proposal(Hint(3, size=6), 6, ())
         survival.look(0, proposal)
@@ -96,7 +104,7 @@ def test_no_token_is_certain_however_often_it_was_right_or_wrong(accepted: int, 
 
 
 def test_proposals_looked_at_as_far_as_needed_teach_as_much_as_in_full() -> None:
-    rng, lazy, full = np.random.default_rng(0), Survival(2), Survival(2)
+    rng, lazy, full = np.random.default_rng(0), AcceptanceModel(2), AcceptanceModel(2)
     later = 0
     for _ in range(400):
         hint, others, _ = by_company(rng)
@@ -111,7 +119,7 @@ def test_proposals_looked_at_as_far_as_needed_teach_as_much_as_in_full() -> None
 
 
 def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts_do() -> None:
-    survival = Survival(1)
+    survival = AcceptanceModel(1)
 
     def chance() -> float:
         return survival.look(0, Proposal(Hint(3, size=1), 1, ()))[0]
@@ -123,15 +131,15 @@ def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts
             rate = rng.choice([0.3, 0.95])
         proposal = Proposal(Hint(3, size=1), 1, ())
         survival.learn(0, proposal, 1, int(rng.random() < rate))
-    lasting = survival.lasting[0]
+    lasting = survival.mean_acceptance_ema[0]
     survival.begin()
     before = chance()
     for _ in range(12):
         survival.learn(0, Proposal(Hint(3, size=1), 1, ()), 1, 0)
-    assert survival.recent[0] < survival.lasting[0] - 0.5 < lasting - 0.5
+    assert survival.acceptance_ema[0] < survival.mean_acceptance_ema[0] - 0.5 < lasting - 0.5
     bad = chance()
     survival.begin()
-    assert survival.recent == survival.lasting
+    assert survival.acceptance_ema == survival.mean_acceptance_ema
     assert bad < chance() < before
     assert chance() - bad > 0.03
 
@@ -140,7 +148,7 @@ def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts
 
 
 def test_draws_close_in_on_what_a_curve_has_shown() -> None:
-    rng, curves = np.random.default_rng(0), Curves(np.random.default_rng(1))
+    rng, curves = np.random.default_rng(0), PositionalAcceptance(np.random.default_rng(1))
     spread, runs = [], []
     for rounds in (0, 20, 180):
         for _ in range(rounds):
@@ -155,7 +163,7 @@ def test_draws_close_in_on_what_a_curve_has_shown() -> None:
 
 
 def test_a_change_of_one_drafter_is_noticed_and_the_others_are_doubted() -> None:
-    rng, curves = np.random.default_rng(0), Curves(np.random.default_rng(1))
+    rng, curves = np.random.default_rng(0), PositionalAcceptance(np.random.default_rng(1))
     for _ in range(300):
         curves.learn("x", run_of(rng, [0.9] * 4), 4)
         curves.learn("y", run_of(rng, [0.2] * 4), 4)
@@ -173,7 +181,7 @@ def test_a_change_of_one_drafter_is_noticed_and_the_others_are_doubted() -> None
 
 
 def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
-    rng, curves = np.random.default_rng(0), Curves(np.random.default_rng(1))
+    rng, curves = np.random.default_rng(0), PositionalAcceptance(np.random.default_rng(1))
     accepted = rejected = 0
     for _ in range(40):
         runs = [run_of(rng, [0.7] * 5) for _ in range(8)]
@@ -189,7 +197,7 @@ def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
 
 
 def test_widths_learn_a_curve_that_jumps_and_never_falls() -> None:
-    rng, widths = np.random.default_rng(0), Widths(7)
+    rng, widths = np.random.default_rng(0), VerifyLatency(7)
     true = [0.0, 0.020, 0.031, 0.031, 0.032, 0.032, 0.033, 0.033]
     for number in range(400):
         width = 1 + number % 7
@@ -199,7 +207,7 @@ def test_widths_learn_a_curve_that_jumps_and_never_falls() -> None:
 
 
 def test_widths_are_unmoved_by_an_accident_and_believe_three_in_a_row() -> None:
-    widths = Widths(4)
+    widths = VerifyLatency(4)
     for number in range(100):
         widths.learn(1 + number % 4, 0.02)
     for width in (1, 3):
@@ -220,7 +228,7 @@ def test_widths_are_unmoved_by_an_accident_and_believe_three_in_a_row() -> None:
 
 
 def test_all_widths_drift_with_the_one_that_is_played() -> None:
-    widths = Widths(4)
+    widths = VerifyLatency(4)
     for number in range(100):
         widths.learn(1 + number % 4, 0.02)
     for number in range(100):
@@ -232,14 +240,14 @@ def test_all_widths_drift_with_the_one_that_is_played() -> None:
 def test_the_first_round_is_no_surprise_whatever_the_machine() -> None:
     usual = []
     for seconds in (0.001, 1.0, 60.0):
-        widths = Widths(4)
+        widths = VerifyLatency(4)
         widths.learn(1, seconds)
         usual.append(widths.usual)
     assert usual[0] == usual[1] == usual[2]
 
 
 def test_a_pace_is_tokens_a_second_of_late_for_every_size_of_batch() -> None:
-    pace = Pace()
+    pace = ReferenceRate()
     assert pace.at(5, 17.0) == 17.0
     for tokens in [8] * 500 + [2] * 500:
         pace.learn(4, tokens, 0.1)
@@ -249,7 +257,7 @@ def test_a_pace_is_tokens_a_second_of_late_for_every_size_of_batch() -> None:
 
 
 def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
-    drafting = Drafting()
+    drafting = DraftLatency()
     assert drafting.parts("x", 0.02) == (0.0, pytest.approx(0.001))
     assert drafting.lag("x", 100) == 0.0
     for _ in range(60):
@@ -267,14 +275,14 @@ def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
 
 
 def test_a_first_draft_that_was_slow_for_once_does_not_end_a_drafter() -> None:
-    drafting = Drafting()
+    drafting = DraftLatency()
     drafting.learn("x", 4, 2.0)  # a kernel is compiled, a graph captured
     assert sum(drafting.parts("x", 0.02)) <= 0.001 + 1e-12  # as if never played
     drafting.learn("x", 4, 0.002)
     drafting.learn("x", 4, 0.002)
     fixed, each = drafting.parts("x", 0.02)
     assert fixed + 4 * each == pytest.approx(0.002)
-    again = Drafting()
+    again = DraftLatency()
     again.saved = drafting.saved
     assert again.parts("x", 0.02) == (fixed, each)
 
@@ -366,7 +374,7 @@ def steps_of(seed: int, accidents: float) -> list[tuple[int, int, int, float]]:
 
 
 def test_costs_are_those_of_the_reference() -> None:
-    fast, slow = Costs(), SlowCosts()
+    fast, slow = StepLatency(), SlowCosts()
     for number, (count, n, full, seconds) in enumerate(steps_of(1, 0.05)):
         factor = 0.3 if number > 250 else 1.0
         for costs in (fast, slow):
@@ -375,7 +383,7 @@ def test_costs_are_those_of_the_reference() -> None:
 
 
 def test_costs_are_found_in_spite_of_accidents() -> None:
-    costs = Costs()
+    costs = StepLatency()
     for step in steps_of(0, 0.03):
         costs.learn(*step)
     base, token, ragged = costs.at(6)
@@ -396,27 +404,27 @@ class Slow:
 
     def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
         """That token j of drafter i's proposal is accepted if those before it are."""
-        w = self.known.survival.weights[i]
+        w = self.known.acceptance.weights[i]
         z = w[sum(hint.match >= edge for edge in (2, 3, 4, 6, 10))]
         if j < len(hint.confidence):
             grid = math.floor(hint.confidence[j] * 40) / 40
             z += w[CONFIDENCE + 1 + sum(grid >= edge for edge in (0.1, 0.3, 0.5, 0.7, 0.85, 0.975))]
         else:
             z += w[CONFIDENCE]
-        z += w[POSITION + min(j, 3)] + self.luck(i)
+        z += w[POSITION + min(j, 3)] + self.acceptance_ema(i)
         for other, (common, size) in beside.items():
             z += w[self.company(other, j, common, size)]
         return min(0.99, 1 / (1 + math.exp(-z)))
 
-    def luck(self, i: int) -> float:
-        return self.known.survival.weights[i][LUCK] * self.known.survival.recent[i]
+    def acceptance_ema(self, i: int) -> float:
+        return self.known.acceptance.weights[i][EMA] * self.known.acceptance.acceptance_ema[i]
 
     def company(self, other: int, j: int, common: int, size: int) -> int:
         says = 2 if j < common else 0 if size == 0 else 3 if common == size else 1
-        return BESIDE + 4 * other + says
+        return AGREEMENT + 4 * other + says
 
     def rate(self) -> float:
-        tokens, seconds = self.known.pace.sums.get(1, (1.0, self.known.widths.seconds[1]))
+        tokens, seconds = self.known.reference_rate.sums.get(1, (1.0, self.known.verify_latency.seconds[1]))
         return tokens / seconds
 
     def value(self, tokens: float, seconds: float) -> float:
@@ -424,7 +432,7 @@ class Slow:
 
     def values(self, context: Context) -> dict[Arm, float]:
         """Of every arm that may be played."""
-        known, seconds = self.known, self.known.widths.seconds
+        known, seconds = self.known, self.known.verify_latency.seconds
         out: dict[Arm, float] = {}
         for i, name in enumerate(known.drafters):
             hint = context.hints.get(name)
@@ -452,19 +460,19 @@ class Slow:
             for tree in dict.fromkeys(arm.tree for arm in own):
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
-                tokens = known.curves.tokens(key, arms[-1].length)
-                lag = known.drafting.lag(name, context.lag.get(name, 0))
+                tokens = known.positional.tokens(key, arms[-1].length)
+                lag = known.draft_latency.lag(name, context.lag.get(name, 0))
                 for arm in arms:
-                    fixed, each = known.drafting.parts(key, seconds[1])
-                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / known.stay
+                    fixed, each = known.draft_latency.parts(key, seconds[1])
+                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / known.expected_stay
                     out[arm] = self.value(tokens[arm.length], cost)
         return out
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""
-        widths = self.known.widths
+        widths = self.known.verify_latency
         if context.previous is None:
-            self.known.survival.recent = list(self.known.survival.lasting)
+            self.known.acceptance.acceptance_ema = list(self.known.acceptance.mean_acceptance_ema)
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
         if off and (widths.rounds[1] < 3 or widths.overdue(250)):
             return off
@@ -551,11 +559,11 @@ class BestRatio(Slow):
 
 class NobodyBeside(Slow):
     def company(self, other: int, j: int, common: int, size: int) -> int:
-        return BESIDE + 4 * other
+        return AGREEMENT + 4 * other
 
 
 class NoLuck(Slow):
-    def luck(self, i: int) -> float:
+    def acceptance_ema(self, i: int) -> float:
         return 0.0
 
 
@@ -568,12 +576,12 @@ class PlainPace(Slow):
     """Takes a second to be worth what plain decoding brings."""
 
     def rate(self) -> float:
-        return 1 / self.known.widths.seconds[1]
+        return 1 / self.known.verify_latency.seconds[1]
 
 
 class NeverOverdue(Slow):
     def choose(self, context: Context) -> dict[Arm, float]:
-        widths = self.known.widths
+        widths = self.known.verify_latency
         widths.rounds[1], widths.checks, widths.seen[1] = 3.0, 0, widths._learned
         return super().choose(context)
 
@@ -816,24 +824,24 @@ def random_rows(
 
 def shaken(rng: np.random.Generator, policy: Auto) -> Auto:
     """With weights and lucks that learning may have led to."""
-    survival = policy.survival
+    survival = policy.acceptance
     for w in survival.weights:
         w[:] = (np.array(w) + rng.normal(0, 0.5, len(w))).tolist()
-    survival.lasting = rng.uniform(-2, 2, survival.drafters).tolist()
-    policy.crowd.luck = rng.uniform(-2, 2, policy.crowd.luck.shape)
+    survival.mean_acceptance_ema = rng.uniform(-2, 2, survival.drafters).tolist()
+    policy.batch.acceptance_ema = rng.uniform(-2, 2, policy.batch.acceptance_ema.shape)
     return policy
 
 
 def chances_of(policy: Auto, rows: Rows, d: int, i: int) -> list[float]:
     """As one stream would see a request's proposal."""
-    survival = policy.survival
-    survival.recent = policy.crowd.luck[rows.slots[i]].tolist()
+    survival = policy.acceptance
+    survival.acceptance_ema = policy.batch.acceptance_ema[rows.slots[i]].tolist()
     told = [p for p in rows.confidence[d, i, : rows.size[d, i]].tolist() if not math.isnan(p)]
     hint = Hint(int(rows.match[d, i]), tuple(told), int(rows.size[d, i]))
     others: list[Other] = []
     if rows.shared is not None:
         others = [
-            (BESIDE + 4 * j, int(rows.shared[d, j, i]), int(rows.size[j, i]))
+            (AGREEMENT + 4 * j, int(rows.shared[d, j, i]), int(rows.size[j, i]))
             for j in range(survival.drafters)
             if j != d
         ]
@@ -864,7 +872,7 @@ def test_columns_choose_what_is_worth_most(drafters: int, extra: float, monkeypa
     for number in range(120):
         policy = shaken(rng, auto(drafters=drafters, longest=4))
         base, token = 0.02, float(rng.choice([0.0001, 0.001, 0.004]))
-        monkeypatch.setattr(policy.costs, "at", lambda count, costs=(base, token, extra): costs)
+        monkeypatch.setattr(policy.step_latency, "at", lambda count, costs=(base, token, extra): costs)
         monkeypatch.setattr(policy, "trial", leading)
         count = 1 + number % 5
         rows = random_rows(rng, count, drafters, 4)
@@ -913,7 +921,7 @@ def test_no_choice_exceeds_budget_limit_or_proposal(
     for number in range(60):
         budget = (0, 1, 5, 12)[number % 4]
         policy = shaken(rng, auto(f"auto:budget={budget}", longest=5))
-        monkeypatch.setattr(policy.costs, "at", lambda count: (0.02, token, 0.0))
+        monkeypatch.setattr(policy.step_latency, "at", lambda count: (0.02, token, 0.0))
         if trial is not None:
             monkeypatch.setattr(policy, "trial", lambda *_: trial)
         rows = random_rows(rng, 8, 3, 5)
@@ -933,17 +941,17 @@ def test_slots_grow_and_a_new_request_has_everybodys_luck() -> None:
     rows = random_rows(rng, 3, 3, 6, fresh=2.0)
     rows.slots = np.array([2, 15, 300])
     rows.size[:] = 6
-    policy.survival.lasting = [1.0, 0.5, -1.0]
+    policy.acceptance.mean_acceptance_ema = [1.0, 0.5, -1.0]
     drafter, length = policy.choose_rows(rows)
-    assert policy.crowd.luck[[2, 300]].tolist() == [[1.0, 0.5, -1.0]] * 2
+    assert policy.batch.acceptance_ema[[2, 300]].tolist() == [[1.0, 0.5, -1.0]] * 2
     emitted = np.ones(3, dtype=int)
     policy.observe_rows(Outcome(rows, drafter, length, emitted, np.zeros((3, 3), dtype=int), 0.02))
-    assert (policy.crowd.luck[300] < [1.0, 0.5, -1.0]).all()
-    assert (policy.crowd.luck[7] == 0.0).all()
-    before = policy.crowd.luck[300].copy()
+    assert (policy.batch.acceptance_ema[300] < [1.0, 0.5, -1.0]).all()
+    assert (policy.batch.acceptance_ema[7] == 0.0).all()
+    before = policy.batch.acceptance_ema[300].copy()
     policy.choose_rows(replace(rows, fresh=np.array([True, True, False]), work=None))
-    assert (policy.crowd.luck[300] == before).all()
-    assert policy.crowd.luck[2].tolist() == policy.survival.lasting
+    assert (policy.batch.acceptance_ema[300] == before).all()
+    assert policy.batch.acceptance_ema[2].tolist() == policy.acceptance.mean_acceptance_ema
 
 
 def test_columns_learn_what_one_stream_learns() -> None:
@@ -961,17 +969,17 @@ def test_columns_learn_what_one_stream_learns() -> None:
             size = int(rows.size[d, 0])
             told = [p for p in rows.confidence[d, 0, :size].tolist() if not math.isnan(p)]
             proposal = Proposal(Hint(int(rows.match[d, 0]), tuple(told), size), size, ())
-            one.survival.look(d, proposal)
-            one.survival.learn(d, proposal, min(runs[d] + 1, size), runs[d])
-    assert many.crowd.luck[0] == pytest.approx(one.survival.recent)
-    assert many.survival.lasting == pytest.approx(one.survival.lasting, abs=0.02)
+            one.acceptance.look(d, proposal)
+            one.acceptance.learn(d, proposal, min(runs[d] + 1, size), runs[d])
+    assert many.batch.acceptance_ema[0] == pytest.approx(one.acceptance.acceptance_ema)
+    assert many.acceptance.mean_acceptance_ema == pytest.approx(one.acceptance.mean_acceptance_ema, abs=0.02)
     # a step's tokens together, or one after the other: nearly the same
-    assert [w[LUCK] for w in many.survival.weights] == pytest.approx([w[LUCK] for w in one.survival.weights], abs=0.2)
+    assert [w[EMA] for w in many.acceptance.weights] == pytest.approx([w[EMA] for w in one.acceptance.weights], abs=0.2)
     chances = []
     for policy in (one, many):
-        policy.survival.recent = [0.5, -0.5]
+        policy.acceptance.acceptance_ema = [0.5, -0.5]
         hints = [Hint(match, (sure,) * 4) for match in (1, 5, 12) for sure in (0.2, 0.6, 0.9)]
-        chances.append([policy.survival.look(d, Proposal(h, 4, ()), 0.0) for d in range(2) for h in hints])
+        chances.append([policy.acceptance.look(d, Proposal(h, 4, ()), 0.0) for d in range(2) for h in hints])
     assert np.abs(np.subtract(*chances)).mean() < 0.05
 
 

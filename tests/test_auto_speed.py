@@ -14,7 +14,7 @@ import pytest
 from wager.bench.decisions import hinted_seconds
 from wager.core import OFF, Arm, Context, Hint, Round
 from wager.policies.auto import Auto
-from wager.policies.survival import BESIDE, LUCK, Other, Proposal, Survival
+from wager.policies.auto.acceptance import AGREEMENT, EMA, AcceptanceModel, Other, Proposal
 
 NAMES = ("x", "y", "z")
 ARMS = (OFF, *(Arm(name, n) for name in NAMES for n in range(1, 7)))
@@ -48,17 +48,17 @@ def outcome(rng: np.random.Generator, context: Context, arm: Arm) -> Round:
     return Round(arm, drafted, accepted, accepted + 1, verify_seconds=seconds, others=others)
 
 
-def shaken(rng: np.random.Generator) -> Survival:
-    survival = Survival(3)
+def shaken(rng: np.random.Generator) -> AcceptanceModel:
+    survival = AcceptanceModel(3)
     survival.weights = [(np.array(w) + rng.normal(0, 0.7, len(w))).tolist() for w in survival.weights]
-    survival.recent = rng.uniform(-2, 2, 3).tolist()
+    survival.acceptance_ema = rng.uniform(-2, 2, 3).tolist()
     return survival
 
 
 def beside(rng: np.random.Generator, own: Hint) -> list[Other]:
     """What drafters 1 and 2 say to a proposal of drafter 0; one of size 0 may propose any number of tokens."""
     sizes = rng.integers(0, 8, 2).tolist()
-    return [(BESIDE + 4 * j, int(rng.integers(0, 1 + own.size)), size) for j, size in enumerate(sizes, 1)]
+    return [(AGREEMENT + 4 * j, int(rng.integers(0, 1 + own.size)), size) for j, size in enumerate(sizes, 1)]
 
 
 def test_the_part_worth_most_is_that_of_all_parts_one_by_one() -> None:
@@ -87,7 +87,7 @@ def test_tokens_are_looked_at_by_the_weights_they_teach() -> None:
     for _ in range(300):
         survival, own = shaken(rng), hint(rng, 8)
         proposal = Proposal(own, own.size, beside(rng, own))
-        w, luck = survival.weights[0], survival.weights[0][LUCK] * survival.recent[0]
+        w, luck = survival.weights[0], survival.weights[0][EMA] * survival.acceptance_ema[0]
         for j, chance in enumerate(survival.look(0, proposal, 0.0)):
             z = luck + sum(w[place] for place in proposal.places(j))
             assert chance == pytest.approx(min(0.99, 1 / (1 + math.exp(-z))), abs=1e-3)
@@ -95,14 +95,20 @@ def test_tokens_are_looked_at_by_the_weights_they_teach() -> None:
 
 def test_a_proposal_filled_in_again_is_looked_at_and_learned_from_as_a_new_one() -> None:
     rng = np.random.default_rng(0)
-    again, fresh = shaken(rng), Survival(3)
+    again, fresh = shaken(rng), AcceptanceModel(3)
     fresh.saved = json.loads(json.dumps(again.saved))
     used = Proposal(Hint(), 8)
     for _ in range(400):
         own = hint(rng, 8)
         others, run = beside(rng, own), int(rng.integers(0, own.size + 1))
         new = Proposal(own, own.size, others)
-        used.hint, used.length, used.beside, used.common, used.hints = own, own.size, new.beside, new.common, new.hints
+        used.hint, used.length, used.drafter_agreement, used.common, used.hints = (
+            own,
+            own.size,
+            new.drafter_agreement,
+            new.common,
+            new.hints,
+        )
         assert again.look(0, used) == fresh.look(0, new)
         assert used.saved == new.saved
         for survival, proposal in ((again, used), (fresh, new)):
@@ -146,7 +152,7 @@ def test_a_round_that_is_over_is_not_held_on_to() -> None:
 
 
 def test_proposals_may_be_as_long_as_they_like() -> None:
-    survival, proposal = Survival(1), Proposal(Hint(9, (0.9,) * 300), 300)
+    survival, proposal = AcceptanceModel(1), Proposal(Hint(9, (0.9,) * 300), 300)
     chances = survival.look(0, proposal, 0.0)
     assert len(chances) == 300
     assert len(set(chances[:4])) == 4  # first, second, third, and all that follow

@@ -11,7 +11,7 @@ AS_EVER, ACCIDENT, SLOWER, FASTER = range(4)  # a step's seconds against those e
 
 
 @dataclass(slots=True)
-class Fit:
+class LatencyFit:
     """Seconds of a step as a + b·requests + c·draft tokens + r where it is ragged, by fading least squares."""
 
     steps: int = 0
@@ -46,7 +46,7 @@ class Fit:
         self.sums[kind] = [keep * old + new for old, new in zip(self.sums[kind], step, strict=True)]
 
     def solve(self, ridge: Sequence[float], prior: Sequence[float]) -> None:
-        """Fit anew, drawn towards the prior by as many squared units of each feature as ``ridge`` says."""
+        """LatencyFit anew, drawn towards the prior by as many squared units of each feature as ``ridge`` says."""
         off, ragged, uniform = self.sums
         s = [x + y + z for x, y, z in zip(off, ragged, uniform, strict=True)]
         r = ragged  # only there r's feature is not 0 but 1
@@ -70,7 +70,7 @@ class Fit:
         self.theta = [start, request, token, extra]
 
 
-class Widths:
+class VerifyLatency:
     """Seconds of verification by width, for one text: a scale that follows the machine, times a ratio per width.
 
     A wider forward never counts as quicker. Before a width was tried, a token more takes 3 % of the first.
@@ -176,7 +176,7 @@ class Widths:
         self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
 
 
-class Line:
+class DraftLine:
     """Seconds of one drafter's drafts by their length: a part that every draft has, and one for each token."""
 
     FADE = 0.95  # of what was learned, from draft to draft
@@ -217,7 +217,7 @@ class Line:
         return seconds - each * length, each
 
 
-class Drafting:
+class DraftLatency:
     """Seconds of drafters that are models: of their drafts, and of catching up on tokens.
 
     Catching up on a hundred tokens takes hardly longer than on ten where they are read at once, so it is known by the
@@ -228,7 +228,7 @@ class Drafting:
     UNKNOWN = 0.05  # of the target's own seconds that a token of a drafter never played may take
 
     def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, DraftLine] = {}
         self.lags: dict[str, dict[int, float]] = {}  # drafter -> power of two -> seconds
 
     def parts(self, key: str, verify: float) -> tuple[float, float]:
@@ -237,7 +237,7 @@ class Drafting:
         if line is None:
             return 0.0, self.UNKNOWN * verify
         fixed, each = line.parts()
-        if line.count < Line.FEW:
+        if line.count < DraftLine.FEW:
             return 0.0, min(each, self.UNKNOWN * verify)
         return fixed, each
 
@@ -254,7 +254,7 @@ class Drafting:
 
     def learn(self, key: str, length: int, seconds: float) -> None:
         """A draft took so long."""
-        self.lines.setdefault(key, Line()).learn(length, seconds)
+        self.lines.setdefault(key, DraftLine()).learn(length, seconds)
 
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long."""
@@ -276,12 +276,12 @@ class Drafting:
         self.lines = {}
         self.lags = {who: {int(size): s for size, s in known.items()} for who, known in saved["lags"].items()}
         for key, sums in saved["lines"].items():
-            line = self.lines[key] = Line()
+            line = self.lines[key] = DraftLine()
             for name in vars(line):
                 setattr(line, name, sums[name])
 
 
-class Pace:
+class ReferenceRate:
     """Tokens a second of late, for every size of batch (powers of 2): what a second is worth."""
 
     FADE = 0.99
@@ -311,7 +311,7 @@ class Pace:
         self.sums = {size: (sums[0], sums[1]) for size, sums in saved.items()}
 
 
-class Costs:
+class StepLatency:
     """What steps take, learned for every size of batch (powers of 2) and drawn towards what all sizes have in common.
 
     Before anything is known, a draft token takes 3 % of what a request takes of a step.
@@ -321,10 +321,10 @@ class Costs:
     RIDGE = 0.25  # steps of one draft token per request that the common fit is worth
 
     def __init__(self) -> None:
-        self.all = Fit()
+        self.all = LatencyFit()
         self.level = 0.0  # mean seconds of a step
         self.share = 0.0  # mean seconds of a step per request
-        self.sizes: dict[int, Fit] = {}
+        self.sizes: dict[int, LatencyFit] = {}
 
     def at(self, count: int) -> tuple[float, float, float]:
         """Seconds of a step in which so many requests draft nothing, per draft token, and for being ragged."""
@@ -338,7 +338,7 @@ class Costs:
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> None:
         """One step more: so many draft tokens of at most ``full`` for so many requests."""
         size, kind = 1 << count.bit_length(), kind_of(drafted, full)
-        fit, common = self.sizes.setdefault(size, Fit()), self.all
+        fit, common = self.sizes.setdefault(size, LatencyFit()), self.all
         fit.steps += 1
         if fit.steps == 1:  # the first step of a size may pay for what later ones find done
             return
@@ -373,8 +373,8 @@ class Costs:
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
-        self.all, self.level, self.share = Fit(*saved["all"]), saved["level"], saved["share"]
-        self.sizes = {size: Fit(*fit) for size, fit in saved["sizes"].items()}
+        self.all, self.level, self.share = LatencyFit(*saved["all"]), saved["level"], saved["share"]
+        self.sizes = {size: LatencyFit(*fit) for size, fit in saved["sizes"].items()}
 
 
 def kind_of(drafted: int, full: int) -> int:

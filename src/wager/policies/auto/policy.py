@@ -7,12 +7,21 @@ from math import inf
 from typing import Any, ClassVar
 
 from wager.core import OFF, Arm, Context, Hint, Round
+from wager.policies.auto.acceptance import AGREEMENT, AcceptanceModel, Proposal
+from wager.policies.auto.batch import BatchAuto
+from wager.policies.auto.latency import (
+    OFF_STEP,
+    RAGGED,
+    UNIFORM,
+    DraftLatency,
+    ReferenceRate,
+    StepLatency,
+    VerifyLatency,
+    kind_of,
+)
+from wager.policies.auto.positional import PositionalAcceptance
 from wager.policies.base import ArmPolicy, Option, require
-from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM, Costs, Drafting, Pace, Widths, kind_of
-from wager.policies.crowd import Crowd
-from wager.policies.curves import Curves
 from wager.policies.rows import Ints, Outcome, Rows
-from wager.policies.survival import BESIDE, Proposal, Survival
 
 IDEAS = ("costs", "sharing", "hints", "others", "off", "memory", "pace", "asking", "staying")
 STAY = 32  # rounds a drafter that was woken is expected to stay awake, at most
@@ -43,8 +52,19 @@ class Auto(ArmPolicy):
     uses = frozenset({"hints", "others"})
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
-        *("stay", "stayed", "awake"),
-        *("drafters", "place", "survival", "widths", "pace", "worth", "doze", "calm", "blind", "hinted"),
+        *("expected_stay", "rounds_stayed", "last_drafter"),
+        *(
+            "drafters",
+            "place",
+            "acceptance",
+            "verify_latency",
+            "reference_rate",
+            "drafter_value",
+            "probe_backoff",
+            "rounds_since_sleep",
+            "rounds_since_draft",
+            "hinted",
+        ),
         *("_by_ratio", "_unpriced", "_unhinting", "_unscored", "_sleepless", "_driven"),
         *("_menu_of", "_off", "_reach", "_over", "_seats", "_asked", "_weighed", "_chosen", "_rated"),
     )
@@ -70,20 +90,23 @@ class Auto(ArmPolicy):
     def reset(self) -> None:
         super().reset()
         count = len(self.drafters)
-        self.survival = Survival(count)
-        self.curves = Curves(self.rng)
-        self.widths = Widths(1 + max(arm.budget for arm in self.arms))
-        self.costs = Costs()
-        self.drafting = Drafting()
-        self.pace = Pace()
-        self.crowd = Crowd(self)
-        self.worth = [1.0] * count  # tokens a round that asking each drafter has brought of late
-        self.asleep = [0] * count  # rounds until it is asked again
-        self.doze = [1] * count  # rounds it sleeps when it does not pay
-        self.calm = 0  # rounds since a drafter fell asleep or woke
-        self.blind = 0  # rounds since something was drafted
-        self.awake, self.stayed = "", 0  # the drafter that says nothing beforehand played last, and for how many rounds
-        self.stay = float(STAY)  # rounds such a drafter stays, of late
+        self.acceptance = AcceptanceModel(count)
+        self.positional = PositionalAcceptance(self.rng)
+        self.verify_latency = VerifyLatency(1 + max(arm.budget for arm in self.arms))
+        self.step_latency = StepLatency()
+        self.draft_latency = DraftLatency()
+        self.reference_rate = ReferenceRate()
+        self.batch = BatchAuto(self)
+        self.drafter_value = [1.0] * count  # tokens a round that asking each drafter has brought of late
+        self.rounds_until_probe = [0] * count  # rounds until it is asked again
+        self.probe_backoff = [1] * count  # rounds it sleeps when it does not pay
+        self.rounds_since_sleep = 0  # rounds since a drafter fell asleep or woke
+        self.rounds_since_draft = 0  # rounds since something was drafted
+        self.last_drafter, self.rounds_stayed = (
+            "",
+            0,
+        )  # the drafter that says nothing beforehand played last, and for how many rounds
+        self.expected_stay = float(STAY)  # rounds such a drafter stays, of late
         self.tried: dict[int, list[int]] = {}  # size of batch -> steps of each kind that were learned from
         self.hinted: set[int] = set()  # drafters that tell beforehand
         self._seats: dict[tuple[str, ...], list[Seat]] = {}  # by who has a hint
@@ -94,7 +117,7 @@ class Auto(ArmPolicy):
 
     def asking(self) -> list[str]:
         """The cheap drafters whose proposals are worth their time; the others are asked now and then."""
-        asleep = self.asleep
+        asleep = self.rounds_until_probe
         if not any(asleep):
             return list(self.drafters)
         names = []
@@ -112,9 +135,9 @@ class Auto(ArmPolicy):
         """
         if self._sleepless:
             return
-        self.calm += 1
+        self.rounds_since_sleep += 1
         poorest, loss = -1, 0.0
-        place, worth, doze, trifle = self.place, self.worth, self.doze, TRIFLE * plain
+        place, worth, doze, trifle = self.place, self.drafter_value, self.probe_backoff, TRIFLE * plain
         for name, seconds in asked.items():
             i = place[name]
             if doze[i] == 1:
@@ -124,12 +147,12 @@ class Auto(ArmPolicy):
             else:
                 worth[i] = PROBE_FADE * worth[i] + PROBE_GAIN * gains[i]
                 if seconds > trifle and CREDIT * rate * seconds - worth[i] > 0:
-                    doze[i] = self.asleep[i] = min(DOZE, 2 * doze[i])
+                    doze[i] = self.rounds_until_probe[i] = min(DOZE, 2 * doze[i])
                 else:
-                    doze[i], self.calm = 1, 0
-        if poorest >= 0 and self.calm > SETTLE:
-            doze[poorest] = self.asleep[poorest] = 8
-            self.calm = 0
+                    doze[i], self.rounds_since_sleep = 1, 0
+        if poorest >= 0 and self.rounds_since_sleep > SETTLE:
+            doze[poorest] = self.rounds_until_probe[poorest] = 8
+            self.rounds_since_sleep = 0
 
     # --- one text ----------------------------------------------------------------------------------------------------
 
@@ -140,10 +163,10 @@ class Auto(ArmPolicy):
             return self._choose_for_all(context)
         if context.previous is None:
             self._begin()
-        if self._off and self.widths.overdue(OVERDUE, TRIES):
+        if self._off and self.verify_latency.overdue(OVERDUE, TRIES):
             return self._just_off()
-        probing = self.blind >= PROBE
-        seconds, pace = self.widths.seconds, self.pace.sums.get(1)
+        probing = self.rounds_since_draft >= PROBE
+        seconds, pace = self.verify_latency.seconds, self.reference_rate.sums.get(1)
         rate = pace[0] / pace[1] if pace else 1.0 / seconds[1]
         if self._unpriced:
             seconds = [1.0] * len(seconds)
@@ -153,7 +176,7 @@ class Auto(ArmPolicy):
         second, leader = top, -1  # second: the best without the drafter of the best
         weighed = [(OFF, 1.0, seconds[1])]
         self._asked = asked = self._proposals(context)
-        reach, over, cut = self._reach, self._over, self.survival.cut
+        reach, over, cut = self._reach, self._over, self.acceptance.cut
         for i, _, proposal in asked:
             value, n, tokens = cut(i, proposal, seconds, rate)
             arm, taken = reach[i][n] if n < proposal.length else over[i][n], seconds[n + 1]
@@ -207,9 +230,9 @@ class Auto(ArmPolicy):
         return best
 
     def _just_off(self) -> Arm:
-        seconds = self.widths.seconds[1]
+        seconds = self.verify_latency.seconds[1]
         self._asked = []
-        self._weighed, self._chosen, self._rated = [(OFF, 1.0, seconds)], OFF, self.pace.at(1, 1.0 / seconds)
+        self._weighed, self._chosen, self._rated = [(OFF, 1.0, seconds)], OFF, self.reference_rate.at(1, 1.0 / seconds)
         return OFF
 
     def _proposals(self, context: Context) -> list[Seat]:
@@ -243,7 +266,9 @@ class Auto(ArmPolicy):
         for name in sorted(known, key=self.place.__getitem__):
             proposal = Proposal(NOTHING, self.longest)
             if not self._unhinting:
-                proposal.beside = [(other, BESIDE + 4 * self.place[other]) for other in known if other != name]
+                proposal.drafter_agreement = [
+                    (other, AGREEMENT + 4 * self.place[other]) for other in known if other != name
+                ]
             seats.append((self.place[name], name, proposal))
         return seats
 
@@ -253,14 +278,16 @@ class Auto(ArmPolicy):
         for i, name in enumerate(self.drafters):
             if i in self.hinted:
                 continue
-            lag = self.drafting.lag(name, context.lag.get(name, 0)) / self.stay
+            lag = self.draft_latency.lag(name, context.lag.get(name, 0)) / self.expected_stay
             for arms in self._plain[i]:
                 if self._unshared:  # every arm by itself, as if nothing could be learned of it from the others
-                    out += [(a, self.curves.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms]
+                    out += [
+                        (a, self.positional.tokens(str(a), a.length)[a.length], seconds[a.budget + 1]) for a in arms
+                    ]
                     continue
                 key = _key(arms[0])
-                tokens = self.curves.tokens(key, arms[-1].length)
-                fixed, each = self.drafting.parts(key, seconds[1])
+                tokens = self.positional.tokens(key, arms[-1].length)
+                fixed, each = self.draft_latency.parts(key, seconds[1])
                 fixed += lag
                 out += [(a, tokens[a.length], seconds[a.budget + 1] + fixed + each * a.length) for a in arms]
         return out
@@ -271,10 +298,10 @@ class Auto(ArmPolicy):
             return
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
         if round.verify_seconds > 1e-9:
-            self.widths.learn(drafted + 1, round.verify_seconds)
+            self.verify_latency.learn(drafted + 1, round.verify_seconds)
         elif not drafted:  # without a clock there is nothing to wait for
-            self.widths.rounds[1] += 1.0
-        self.pace.learn(1, emitted, round.seconds)
+            self.verify_latency.rounds[1] += 1.0
+        self.reference_rate.learn(1, emitted, round.seconds)
         self._notice(drafted > 0, round.accepted >= max(1, drafted))
         hinted = False
         for i, name, proposal in self._asked:
@@ -290,32 +317,32 @@ class Auto(ArmPolicy):
                 scored = length
             if scored > emitted:
                 scored = emitted
-            self.survival.learn(i, proposal, scored, agreed)
+            self.acceptance.learn(i, proposal, scored, agreed)
             proposal.hint, proposal.common, proposal.hints = NOTHING, NOBODY, NOBODY  # the round is let go
         self._asked = []
         self._follow(arm.drafter if drafted and not hinted else "")
         if drafted and not hinted:
             length = arm.length if arm.tree else drafted
-            self.curves.learn(str(arm) if self._unshared else _key(arm), round.accepted, length)
-            self.drafting.learn(_key(arm), length, round.draft_seconds)
+            self.positional.learn(str(arm) if self._unshared else _key(arm), round.accepted, length)
+            self.draft_latency.learn(_key(arm), length, round.draft_seconds)
         if round.lag_seconds:
-            self.drafting.caught_up(arm.drafter, round.lag, round.lag_seconds)
+            self.draft_latency.caught_up(arm.drafter, round.lag, round.lag_seconds)
 
     def _follow(self, drafter: str) -> None:
         """Learn for how many rounds those who had to catch up stay: the fewer, the more each round pays for it."""
-        if drafter == self.awake:
-            self.stayed += 1
+        if drafter == self.last_drafter:
+            self.rounds_stayed += 1
         else:
-            if self.awake and not self._restless:
-                self.stay += STAYED * (min(self.stayed, STAY) - self.stay)
-            self.awake, self.stayed = drafter, 1
+            if self.last_drafter and not self._restless:
+                self.expected_stay += STAYED * (min(self.rounds_stayed, STAY) - self.expected_stay)
+            self.last_drafter, self.rounds_stayed = drafter, 1
 
     def _notice(self, drafted: bool, lucky: bool) -> None:
         """Count rounds in which nothing was drafted; a try that went well is followed by another."""
         if not drafted:
-            self.blind += 1
-        elif self.blind < PROBE or not lucky:
-            self.blind = 0
+            self.rounds_since_draft += 1
+        elif self.rounds_since_draft < PROBE or not lucky:
+            self.rounds_since_draft = 0
 
     def options(self) -> list[Option]:
         """What was expected of the best arm of every drafter in the round chosen last."""
@@ -327,8 +354,8 @@ class Auto(ArmPolicy):
         """Another text begins."""
         if "memory" in self.without:
             self.reset()
-        self.survival.begin()
-        self.asleep = [0] * len(self.drafters)
+        self.acceptance.begin()
+        self.rounds_until_probe = [0] * len(self.drafters)
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
         """Which arms there are, drafter by drafter."""
@@ -353,15 +380,15 @@ class Auto(ArmPolicy):
         """The arm of a step for requests of which nothing is known one by one."""
         count = context.batch
         size = 1 << count.bit_length()
-        base, token, ragged = self.costs.at(count)
-        rate = self.pace.at(count, count / base)
+        base, token, ragged = self.step_latency.at(count)
+        rate = self.reference_rate.at(count, count / base)
         leaders: list[Arm | None] = [None, None, None]
         values, tokens_of, seconds_of = [-inf] * 3, [0.0] * 3, [1.0] * 3
         self._asked = []
         for name, by_tree in zip(self.drafters, self._plain, strict=True):
-            lag = self.drafting.lag(name, context.lag.get(name, 0)) / STAY
+            lag = self.draft_latency.lag(name, context.lag.get(name, 0)) / STAY
             for arms in by_tree:
-                expected = self.curves.tokens(_key(arms[0]), arms[-1].length)
+                expected = self.positional.tokens(_key(arms[0]), arms[-1].length)
                 for arm in arms:
                     if 0 < self.budget < arm.budget * count:
                         continue
@@ -374,7 +401,7 @@ class Auto(ArmPolicy):
         if self._off:
             values[OFF_STEP], leaders[OFF_STEP] = count - rate * base, OFF
             tokens_of[OFF_STEP], seconds_of[OFF_STEP] = float(count), base
-        if self._off and self.blind >= PROBE and any(values[kind] > -inf for kind in (RAGGED, UNIFORM)):
+        if self._off and self.rounds_since_draft >= PROBE and any(values[kind] > -inf for kind in (RAGGED, UNIFORM)):
             drafter = max((arm for arm in leaders[1:] if arm is not None), key=_length).drafter
             self._chosen = min((arm for arm in self._menu if arm.drafter == drafter), key=_budget)
             return self._chosen
@@ -390,17 +417,17 @@ class Auto(ArmPolicy):
     def _observe_all(self, round: Round) -> None:
         seconds = round.draft_seconds + round.verify_seconds
         if seconds > 1e-9:
-            self.costs.learn(round.batch, round.drafted, self.longest * round.batch, seconds)
-            self.pace.learn(round.batch, round.emitted, round.seconds)
+            self.step_latency.learn(round.batch, round.drafted, self.longest * round.batch, seconds)
+            self.reference_rate.learn(round.batch, round.emitted, round.seconds)
             # by what was played: a drafter may have had less to propose than it was allowed
             self.note(round.batch, kind_of(round.arm.budget, self.longest))
         if round.lag_seconds:
-            self.drafting.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
+            self.draft_latency.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
         arm = round.arm
-        rate = self.curves.tokens(_key(arm), 1, mean=True)[1] - 1.0 if round.drafted else 0.0
+        rate = self.positional.tokens(_key(arm), 1, mean=True)[1] - 1.0 if round.drafted else 0.0
         self._notice(round.drafted > 0, round.accepted > rate * (round.accepted + round.rejected))
         if round.drafted:
-            self.curves.learn_all(_key(round.arm), round.accepted, round.rejected, round.arm.length)
+            self.positional.learn_all(_key(round.arm), round.accepted, round.rejected, round.arm.length)
 
     def note(self, count: int, kind: int) -> None:
         """A step of this kind was learned from."""
@@ -432,29 +459,37 @@ class Auto(ArmPolicy):
 
     def choose_rows(self, rows: Rows) -> tuple[Ints, Ints]:
         """Drafter and length per request: the tokens worth more than their seconds."""
-        return self.crowd.choose(rows)
+        return self.batch.choose(rows)
 
     def observe_rows(self, outcome: Outcome) -> None:
         """Learn from a finished step: every proposal's tokens as far as the true ones are known, and the seconds."""
-        self.crowd.observe(outcome)
+        self.batch.observe(outcome)
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
     @property
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
-        parts = ("survival", "curves", "widths", "costs", "drafting", "pace", "crowd")
+        parts = (
+            "acceptance",
+            "positional",
+            "verify_latency",
+            "step_latency",
+            "draft_latency",
+            "reference_rate",
+            "batch",
+        )
         asked = {i: proposal.saved for i, _, proposal in self._asked}
         return {
             **{name: getattr(self, name).saved for name in parts},
-            "worth": list(self.worth),
-            "asleep": list(self.asleep),
-            "doze": list(self.doze),
-            "calm": self.calm,
-            "blind": self.blind,
-            "stay": self.stay,
-            "stayed": self.stayed,
-            "awake": self.awake,
+            "drafter_value": list(self.drafter_value),
+            "rounds_until_probe": list(self.rounds_until_probe),
+            "probe_backoff": list(self.probe_backoff),
+            "rounds_since_sleep": self.rounds_since_sleep,
+            "rounds_since_draft": self.rounds_since_draft,
+            "expected_stay": self.expected_stay,
+            "rounds_stayed": self.rounds_stayed,
+            "last_drafter": self.last_drafter,
             "tried": {size: list(tries) for size, tries in self.tried.items()},
             "hinted": sorted(self.hinted),
             "asked": [asked.get(i) for i in range(len(self.drafters))],
@@ -463,9 +498,16 @@ class Auto(ArmPolicy):
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
-            if name in ("worth", "asleep", "doze"):
+            if name in ("drafter_value", "rounds_until_probe", "probe_backoff"):
                 setattr(self, name, list(value))
-            elif name in ("calm", "blind", "tried", "stay", "stayed", "awake"):
+            elif name in (
+                "rounds_since_sleep",
+                "rounds_since_draft",
+                "tried",
+                "expected_stay",
+                "rounds_stayed",
+                "last_drafter",
+            ):
                 setattr(self, name, value)
             elif name == "hinted":
                 self.hinted = set(value)

@@ -1,6 +1,6 @@
 """A drafter and a length for every request of a batch, in columns: `auto` where requests are many.
 
-Arrays over a batch are (K, N): positions, then drafters and requests. The estimator is `Survival`'s, its weights
+Arrays over a batch are (K, N): positions, then drafters and requests. The estimator is `AcceptanceModel`'s, its weights
 shared with the single stream; what each request has shown of its own luck is kept by slot.
 """
 
@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wager.policies.base import require
-from wager.policies.costs import OFF_STEP, RAGGED, UNIFORM
-from wager.policies.rows import Ints, Outcome, Rows
-from wager.policies.survival import (
+from wager.policies.auto.acceptance import (
     AGAINST,
-    BESIDE,
+    AGREEMENT,
     CONFIDENCE,
+    EMA,
     ENDED,
     FADE,
     GRID,
     LASTING,
-    LUCK,
     MATCHES,
     POSITION,
     RATE,
@@ -34,6 +31,9 @@ from wager.policies.survival import (
     Floats,
     bucket,
 )
+from wager.policies.auto.latency import OFF_STEP, RAGGED, UNIFORM
+from wager.policies.base import require
+from wager.policies.rows import Ints, Outcome, Rows
 
 if TYPE_CHECKING:
     from wager.policies.auto import Auto
@@ -49,7 +49,7 @@ _CELL = _SURE + 0 * np.arange(DEPTHS)[:, None]  # (DEPTHS, COLUMNS)
 _DEPTH = np.repeat(np.arange(POSITION, POSITION + DEPTHS)[:, None], COLUMNS, axis=1)
 
 
-class Crowd:
+class BatchAuto:
     """The batch's half of `auto`."""
 
     def __init__(self, auto: Auto) -> None:
@@ -57,7 +57,7 @@ class Crowd:
         self.drafters = len(auto.drafters)
         self.turn = 0  # which rows of a large batch are learned from
         self.kind = OFF_STEP  # of the step chosen last
-        self.luck: Floats = np.zeros((16, max(1, self.drafters)))  # by slot and drafter
+        self.acceptance_ema: Floats = np.zeros((16, max(1, self.drafters)))  # by slot and drafter
         self._numbers = np.arange(1024)
         self._parts: dict[int, Floats] = {}
         self._known: dict[int, Ints] = {}
@@ -71,8 +71,8 @@ class Crowd:
             return _nobody(count)
         auto = self.auto
         size = 1 << count.bit_length()
-        base, token, ragged = auto.costs.at(count)
-        rate = auto.pace.at(count, count / base)
+        base, token, ragged = auto.step_latency.at(count)
+        rate = auto.reference_rate.at(count, count / base)
         room = int(np.minimum.reduce(rows.limit))
         chains = self._survival(rows, rows.size if room >= longest else np.minimum(rows.size, rows.limit))
 
@@ -86,7 +86,7 @@ class Crowd:
             self._appraise(rows.asked, gain, best, price * longest, rate, base)
         kept = chains.take(best * count + self._upto(count), axis=1)  # (K, B)
 
-        # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
+        # AcceptanceModel falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
         lengths: Ints = np.add.reduce(kept > price, axis=0)
         n, most, full = int(np.add.reduce(lengths)), auto.budget, longest * count
         if most and n > most:
@@ -133,9 +133,9 @@ class Crowd:
         auto = self.auto
         if outcome.seconds > 0.0:
             seconds = outcome.seconds + outcome.draft_seconds
-            auto.costs.learn(count, int(np.add.reduce(outcome.drafted)), longest * count, seconds)
+            auto.step_latency.learn(count, int(np.add.reduce(outcome.drafted)), longest * count, seconds)
             auto.note(count, self.kind)
-            auto.pace.learn(count, int(np.add.reduce(outcome.emitted)), seconds)
+            auto.reference_rate.learn(count, int(np.add.reduce(outcome.emitted)), seconds)
         if rows.work is None:
             self._survival(rows, rows.size)
         cells, chances, codes = rows.work
@@ -162,10 +162,10 @@ class Crowd:
     def _survival(self, rows: Rows, size: Ints) -> Floats:
         """Probability that each proposed token is reached and accepted, (K, N); 0 past ``size``, (D, B)."""
         drafters, count, longest = rows.confidence.shape
-        w = np.array(self.auto.survival.weights)
+        w = np.array(self.auto.acceptance.weights)
         table = w[:, _CELL] + w[:, _DEPTH]  # (D, DEPTHS, COLUMNS): confidence and position at once
         own = w[self._upto(drafters)[:, None], _MATCHES.take(rows.match, mode="clip")]  # (D, B)
-        own += w[:, LUCK, None] * self._lucks(rows).T
+        own += w[:, EMA, None] * self._lucks(rows).T
         at = np.empty((longest, drafters, count))
         np.multiply(rows.confidence.transpose(2, 0, 1), float(GRID), out=at)
         np.fmax(at, -1.0, out=at)  # where there is no confidence: the column before the first
@@ -179,7 +179,7 @@ class Crowd:
             for i in range(drafters):
                 for j in range(drafters):
                     if i != j:
-                        z[:, i] += w[i, BESIDE + 4 * j + states].take(codes[i, j], axis=1)
+                        z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
         np.clip(z, -STEEP, STEEP, out=z)
         chances = 1.0 / (1.0 + np.exp(-z))
         np.minimum(chances, SURE, out=chances)
@@ -221,8 +221,8 @@ class Crowd:
         at = np.nonzero(depth < scored)  # positions, drafters, requests
         position, drafter, request = at
         errors = chances[at] - (position < agreed[drafter, request])
-        luck = self.luck[slots[request], drafter]  # of before the step: later it would know the answer
-        width = self.auto.survival.width
+        luck = self.acceptance_ema[slots[request], drafter]  # of before the step: later it would know the answer
+        width = self.auto.acceptance.width
         first = drafter * width
         kinds = [
             _MATCHES.take(match[drafter, request], mode="clip"),
@@ -234,12 +234,12 @@ class Crowd:
             for other in range(self.drafters):
                 code = codes[drafter, other, request]
                 # the one beside itself: a place nobody reads
-                kinds.append(BESIDE + 4 * other + np.where(drafter == other, SILENT, states[position, code]))
-        places = np.concatenate([first + kind for kind in kinds] + [first + LUCK])
+                kinds.append(AGREEMENT + 4 * other + np.where(drafter == other, SILENT, states[position, code]))
+        places = np.concatenate([first + kind for kind in kinds] + [first + EMA])
         total = np.bincount(places, np.concatenate([errors] * len(kinds) + [errors * luck]), self.drafters * width)
         errors, luck = errors * errors, luck * luck
         more = np.bincount(places, np.concatenate([errors] * len(kinds) + [errors * luck]), self.drafters * width)
-        survival = self.auto.survival
+        survival = self.auto.acceptance
         for place in np.flatnonzero(more).tolist():
             i, j = divmod(place, width)
             own = survival.squares[i]
@@ -249,28 +249,30 @@ class Crowd:
         for i, (tokens, right) in enumerate(zip(scored.sum(axis=1).tolist(), hits, strict=True)):
             if tokens:
                 keep = (1.0 - LASTING) ** tokens
-                survival.lasting[i] = keep * survival.lasting[i] + (1 - keep) * (4.0 * right / tokens - 2.0)
+                survival.mean_acceptance_ema[i] = keep * survival.mean_acceptance_ema[i] + (1 - keep) * (
+                    4.0 * right / tokens - 2.0
+                )
 
     # --- what each request has shown ---------------------------------------------------------------------------------
 
     def _lucks(self, rows: Rows) -> Floats:
         """Luck of these requests, (B, D); that of new ones is everybody's."""
         top = int(rows.slots.max())
-        if top >= len(self.luck):
-            wider = np.zeros((2 * top + 1, self.luck.shape[1]))
-            wider[: len(self.luck)] = self.luck
-            self.luck = wider
+        if top >= len(self.acceptance_ema):
+            wider = np.zeros((2 * top + 1, self.acceptance_ema.shape[1]))
+            wider[: len(self.acceptance_ema)] = self.acceptance_ema
+            self.acceptance_ema = wider
         if np.count_nonzero(rows.fresh):
-            self.luck[rows.slots[rows.fresh]] = self.auto.survival.lasting
-        own: Floats = self.luck.take(rows.slots, axis=0)
+            self.acceptance_ema[rows.slots[rows.fresh]] = self.auto.acceptance.mean_acceptance_ema
+        own: Floats = self.acceptance_ema.take(rows.slots, axis=0)
         return own
 
     def _lucky(self, slots: Ints, hits: Ints, lost: Any) -> None:
         """So many tokens were accepted, and perhaps one was not, (D, B)."""
-        own = self.luck[slots].T
+        own = self.acceptance_ema[slots].T
         own = 2.0 - (2.0 - own) * (1.0 - RECENT) ** hits
         own += lost * RECENT * (-2.0 - own)
-        self.luck[slots] = own.T
+        self.acceptance_ema[slots] = own.T
 
     # --- arrays that are the same in every step ----------------------------------------------------------------------
 
@@ -298,11 +300,11 @@ class Crowd:
     @property
     def saved(self) -> dict[str, Any]:
         """What is known of requests under way."""
-        return {"turn": self.turn, "kind": self.kind, "luck": self.luck.tolist()}
+        return {"turn": self.turn, "kind": self.kind, "acceptance_ema": self.acceptance_ema.tolist()}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
-        self.turn, self.kind, self.luck = saved["turn"], saved["kind"], np.array(saved["luck"])
+        self.turn, self.kind, self.acceptance_ema = saved["turn"], saved["kind"], np.array(saved["acceptance_ema"])
 
 
 def _nobody(count: int) -> tuple[Ints, Ints]:

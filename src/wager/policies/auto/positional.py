@@ -25,7 +25,7 @@ TRUST = 0.5  # of the latest evidence that stays when it contradicts the rest: s
 
 
 @dataclass(slots=True)
-class Curve:
+class AcceptanceCounts:
     """One drafter's, or one drafter's tree's."""
 
     tried: list[float] = field(default_factory=list)  # tokens verified by position, all before them accepted
@@ -38,13 +38,13 @@ class Curve:
         self.kept = [x * keep for x in self.kept]
 
 
-class Curves:
+class PositionalAcceptance:
     """Acceptance by position of every drafter that was played without a hint."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.known: dict[str, Curve] = {}
-        self._luck: list[float] = []
+        self.known: dict[str, AcceptanceCounts] = {}
+        self._thompson_draws: list[float] = []
 
     def tokens(self, key: str, length: int, *, mean: bool = False) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … ``length`` tokens, by one draw of what is possible.
@@ -56,9 +56,9 @@ class Curves:
         rate = (kept + 1.0) / (tried + 2.0)
         shift = 0.0
         if not mean:
-            if not self._luck:
-                self._luck = self.rng.standard_normal(DRAWS).tolist()
-            shift = self._luck.pop() / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
+            if not self._thompson_draws:
+                self._thompson_draws = self.rng.standard_normal(DRAWS).tolist()
+            shift = self._thompson_draws.pop() / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
         alive = total = 1.0
         out = [1.0]
         for j in range(length):
@@ -113,16 +113,16 @@ class Curves:
         if fade < 1.0:
             curve.fade(fade)
 
-    def _of(self, key: str) -> Curve:
-        return self.known.setdefault(key, Curve())
+    def _of(self, key: str) -> AcceptanceCounts:
+        return self.known.setdefault(key, AcceptanceCounts())
 
     @property
     def saved(self) -> dict[str, Any]:
         """Everything learned, in lists."""
         known = {key: list(astuple(curve)) for key, curve in self.known.items()}
-        return {"known": known, "luck": list(self._luck)}
+        return {"known": known, "thompson_draws": list(self._thompson_draws)}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
-        self.known = {key: Curve(*parts) for key, parts in saved["known"].items()}
-        self._luck = list(saved["luck"])
+        self.known = {key: AcceptanceCounts(*parts) for key, parts in saved["known"].items()}
+        self._thompson_draws = list(saved["thompson_draws"])

@@ -27,8 +27,8 @@ EDGES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.975)  # confidence is told apart there; a d
 GRID = 40  # confidence is looked up in 40ths
 CONFIDENCE = 6  # first of: none, below 0.1, ... 0.975 and above
 POSITION = CONFIDENCE + len(EDGES) + 2  # first, second, third, later token
-LUCK = POSITION + 4
-BESIDE = LUCK + 1
+EMA = POSITION + 4
+AGREEMENT = EMA + 1
 SILENT, AGAINST, WITH, ENDED = range(4)  # another proposes nothing; otherwise; the same; the same, but is at its end
 
 # Before anything is learned: surer and longer matches are better bets, and two drafters are better than one.
@@ -38,7 +38,7 @@ PRIOR = (
     *(-0.1, 0.0, 0.1, 0.3),
     0.3,
 )
-COMPANY = (0.0, -0.3, 0.4, 0.1)
+AGREEMENT_PRIOR = (0.0, -0.3, 0.4, 0.1)
 RATE = 0.3  # of learning, by AdaGrad; sums of squares start at 1
 FADE = 0.9995  # of those sums, token by token: what is learned late still counts
 RECENT, LASTING = 0.1, 0.01  # shares of a drafter's luck that its last token makes up: in this text, and in all
@@ -67,11 +67,13 @@ class Proposal:
     takes.
     """
 
-    __slots__ = ("beside", "chances", "common", "hint", "hints", "length", "looked")
+    __slots__ = ("chances", "common", "drafter_agreement", "hint", "hints", "length", "looked")
 
     def __init__(self, hint: Hint, length: int, others: Sequence[Other] = ()) -> None:
         self.hint, self.length = hint, length
-        self.beside: Sequence[tuple[Any, int]] = [(first, first) for first, _, _ in others]  # who, and its first weight
+        self.drafter_agreement: Sequence[tuple[Any, int]] = [
+            (first, first) for first, _, _ in others
+        ]  # who, and its first weight
         self.common: Mapping[Any, int] = {first: common for first, common, _ in others}  # who -> tokens in common
         self.hints: Mapping[Any, Hint] = {first: Hint(size=size) for first, _, size in others}  # who -> what it says
         self.chances = [0.0] * length
@@ -83,7 +85,7 @@ class Proposal:
         hint, sure = self.hint, self.hint.confidence
         told = _BUCKET[floor(sure[j] * _FINE)] if j < len(sure) else CONFIDENCE
         own = [MATCHES[hint.match] if hint.match < 10 else 5, told, _DEPTH[j]]
-        for who, first in self.beside:
+        for who, first in self.drafter_agreement:
             common = self.common.get(who) or 0
             if j < common:
                 first += WITH
@@ -96,7 +98,7 @@ class Proposal:
     def saved(self) -> tuple[Any, ...]:
         """It and what was expected of it, in lists."""
         hint = self.hint
-        others = [(first, self.common.get(who) or 0, self.hints[who].size) for who, first in self.beside]
+        others = [(first, self.common.get(who) or 0, self.hints[who].size) for who, first in self.drafter_agreement]
         return (hint.match, list(hint.confidence), hint.size), self.length, others, self.chances[: self.looked]
 
     @classmethod
@@ -109,22 +111,22 @@ class Proposal:
         return own
 
 
-class Survival:
+class AcceptanceModel:
     """Acceptance of hinted drafters, each called by its place in the policy's list of them."""
 
     def __init__(self, drafters: int) -> None:
         self.drafters = drafters
-        self.width = BESIDE + 4 * drafters
-        self.weights = [[*PRIOR, *(COMPANY * drafters)] for _ in range(drafters)]
+        self.width = AGREEMENT + 4 * drafters
+        self.weights = [[*PRIOR, *(AGREEMENT_PRIOR * drafters)] for _ in range(drafters)]
         self.squares = [[1.0] * self.width for _ in range(drafters)]
-        self.lasting = [0.0] * drafters  # luck: 2 for every token accepted, -2 for one that was not, faded
-        self.recent = [0.0] * drafters  # of the one text that is generated now
+        self.mean_acceptance_ema = [0.0] * drafters  # luck: 2 for every token accepted, -2 for one that was not, faded
+        self.acceptance_ema = [0.0] * drafters  # of the one text that is generated now
 
     # --- one text ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Another text: its luck is as yet everybody's."""
-        self.recent = list(self.lasting)
+        self.acceptance_ema = list(self.mean_acceptance_ema)
 
     def look(self, drafter: int, proposal: Proposal, least: float = HOPELESS) -> list[float]:
         """That each token is accepted if all before it are, until too little is left to hope for."""
@@ -140,11 +142,11 @@ class Survival:
         until too little is left to hope for.
         """
         w, hint, length, chances = self.weights[drafter], proposal.hint, proposal.length, proposal.chances
-        base = w[LUCK] * self.recent[drafter] + w[MATCHES[hint.match] if hint.match < 10 else 5]
+        base = w[EMA] * self.acceptance_ema[drafter] + w[MATCHES[hint.match] if hint.match < 10 else 5]
         # What another drafter says changes once along a proposal: where it parts from it, or ends.
         turns = [0.0] * length
         common_with, hints = proposal.common, proposal.hints
-        for who, first in proposal.beside:
+        for who, first in proposal.drafter_agreement:
             common = common_with.get(who)
             if not common:
                 base += w[first + (AGAINST if hints[who].size else SILENT)]
@@ -182,7 +184,7 @@ class Survival:
         if scored > proposal.looked:
             self.look(drafter, proposal, 0.0)
         weights, squares = self.weights[drafter], self.squares[drafter]
-        recent, lasting = self.recent[drafter], self.lasting[drafter]
+        recent, lasting = self.acceptance_ema[drafter], self.mean_acceptance_ema[drafter]
         for j in range(scored):
             truth, luck = (1.0, 2.0) if j < agreed else (0.0, -2.0)
             error = proposal.chances[j] - truth
@@ -190,11 +192,11 @@ class Survival:
             for i in proposal.places(j):
                 squares[i] = seen = FADE * squares[i] + square
                 weights[i] -= step / sqrt(seen)
-            squares[LUCK] = seen = FADE * squares[LUCK] + square * recent * recent
-            weights[LUCK] -= step * recent / sqrt(seen)
+            squares[EMA] = seen = FADE * squares[EMA] + square * recent * recent
+            weights[EMA] -= step * recent / sqrt(seen)
             recent += RECENT * (luck - recent)
             lasting += LASTING * (luck - lasting)
-        self.recent[drafter], self.lasting[drafter] = recent, lasting
+        self.acceptance_ema[drafter], self.mean_acceptance_ema[drafter] = recent, lasting
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
@@ -204,8 +206,8 @@ class Survival:
         return {
             "weights": [list(w) for w in self.weights],
             "squares": [list(s) for s in self.squares],
-            "lasting": list(self.lasting),
-            "recent": list(self.recent),
+            "mean_acceptance_ema": list(self.mean_acceptance_ema),
+            "acceptance_ema": list(self.acceptance_ema),
         }
 
     @saved.setter
