@@ -1,216 +1,366 @@
-"""How far a proposal will be accepted: a small logistic regression per drafter, learned from every token scored.
+"""How many tokens of a draft are accepted: one logistic model per drafter, for one request and for a batch.
 
-The chance that a proposed token is accepted, given that all before it were, is the logistic function of a sum: one
-weight for the length of the match, one for the drafter's own confidence in the token, one for the token's position,
-one for each other drafter by whether it proposes the same, and the drafter's recent luck in this very text times a
-weight of its own. All lengths of all requests share these few weights, so a handful of rounds says what any draft
-would bring.
+The probability that a proposed token is accepted, given that all before it were, is the logistic function of a sum of
+weights: one for the length of the match, one for the drafter's confidence in the token, one for the token's position,
+one for each other drafter by whether it proposes the same, and one times the drafter's acceptance average in this
+text. All lengths of all requests share these weights. They start at 0 and are learned by AdaGrad from every token
+that can be scored.
+
+``cut`` and ``learn`` evaluate it for one request; ``survival`` and ``learn_batch`` do for arrays of shape (K, D, B):
+positions, drafters, requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, floor, inf, sqrt
-from typing import Any
+from math import exp, inf, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wager.core import Hint
+from wager.policies.auto.config import AutoConfig
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
+Ints = NDArray[np.integer[Any]]
 
-# The weights of a drafter, one after the other; after these come four for every drafter beside it.
-MATCHES = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)  # by tokens of match: none or 1, 2, 3, 4 to 5, 6 to 9, more
-EDGES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.975)  # confidence is told apart there; a drafter may have none
-GRID = 40  # confidence is looked up in 40ths
-CONFIDENCE = 6  # first of: none, below 0.1, ... 0.975 and above
-POSITION = CONFIDENCE + len(EDGES) + 2  # first, second, third, later token
-EMA = POSITION + 4
-AGREEMENT = EMA + 1
-SILENT, AGAINST, WITH, ENDED = range(4)  # another proposes nothing; otherwise; the same; the same, but is at its end
+# The weights of a drafter, one class after the other; then come four for every drafter.
+MATCHES = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)  # class by tokens of match: none or 1, 2, 3, 4 to 5, 6 to 9, more
+LEVELS = 8  # confidence is told apart in eighths
+CONFIDENCE = 6  # first of: none, below 1/8, … below 1, certain
+POSITION = CONFIDENCE + LEVELS + 2  # first of: first, second, third, later token
+POSITIONS = 4
+EMA = POSITION + POSITIONS  # of the acceptance average
+AGREEMENT = EMA + 1  # first of four for each other drafter
+SILENT, AGAINST, WITH, ENDED = range(4)  # it proposes nothing; otherwise; the same; the same, but it has ended
 
-# Before anything is learned: surer and longer matches are better bets, and two drafters are better than one.
-PRIOR = (
-    *(-0.6, -0.2, 0.0, 0.2, 0.4, 0.6),
-    *(0.0, -0.8, -0.6, -0.4, -0.2, 0.0, 0.3, 0.8),
-    *(-0.1, 0.0, 0.1, 0.3),
-    0.3,
-)
-AGREEMENT_PRIOR = (0.0, -0.3, 0.4, 0.1)
-RATE = 0.3  # of learning, by AdaGrad; sums of squares start at 1
-FADE = 0.9995  # of those sums, token by token: what is learned late still counts
-RECENT, LASTING = 0.1, 0.01  # shares of a drafter's luck that its last token makes up: in this text, and in all
-SURE = 0.99  # no token is likelier than this
-HOPELESS = 0.02  # chance of reaching a token below which a proposal is not looked at any further
-STEEP = 8.0  # sums are clipped there
+MIN_REACH = 0.02  # probability of being reached below which the tokens of a proposal are not evaluated
+SAMPLE = 64  # requests of a step that are learned from, at least
+COLUMNS = LEVELS + 2  # of the lookup table of a batch
+LOST, WON = -2.0, 2.0  # what a rejected and an accepted token add to the acceptance average: about its log odds
 
-Other = tuple[int, int, int]  # where its weights begin, tokens it has in common with a proposal, tokens it proposes
+_MATCH = np.array(MATCHES)
+NO_AGREEMENT: Mapping[str, int] = {}
 
 
-def bucket(confidence: float) -> int:
-    """The weight for this confidence."""
-    return CONFIDENCE + 1 + sum(confidence >= edge for edge in EDGES)
+class Scored(NamedTuple):
+    """What `survival` looked up, for `learn_batch`."""
 
-
-_BUCKET = tuple(bucket(i / GRID) for i in range(GRID + 1))
-_FINE = float(GRID)
-_FLAT = -STEEP
-_DEPTH = [POSITION, POSITION + 1, POSITION + 2, POSITION + 3]  # by position; the last is for all that follow
+    cells: Ints  # (K, D, B) position in the lookup table
+    chances: Floats  # (K, D, B) of acceptance, given that all before were accepted
+    codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
 
 
 class Proposal:
-    """A drafter's proposal, what the others say to it, and the chances of its tokens as far as it was looked at.
+    """One drafter's proposal with what the others propose, and its acceptance probabilities once evaluated.
 
-    One can be filled in again and again, up to the length it was made with: making objects is most of what a decision
-    takes.
+    It is filled in again every round: making objects is most of the time of a decision.
     """
 
-    __slots__ = ("chances", "common", "drafter_agreement", "hint", "hints", "length", "looked")
+    __slots__ = ("agreement", "chances", "evaluated", "hint", "hints", "index", "length", "name", "others")
 
-    def __init__(self, hint: Hint, length: int, others: Sequence[Other] = ()) -> None:
-        self.hint, self.length = hint, length
-        self.drafter_agreement: Sequence[tuple[Any, int]] = [
-            (first, first) for first, _, _ in others
-        ]  # who, and its first weight
-        self.common: Mapping[Any, int] = {first: common for first, common, _ in others}  # who -> tokens in common
-        self.hints: Mapping[Any, Hint] = {first: Hint(size=size) for first, _, size in others}  # who -> what it says
+    def __init__(self, index: int, name: str, length: int, others: Sequence[tuple[str, int]] = ()) -> None:
+        self.index, self.name, self.length = index, name, length
+        self.others = others  # other drafters, each with the first of its four weights
+        self.hint = Hint()
+        self.agreement: Mapping[str, int] = NO_AGREEMENT  # other drafter -> leading tokens both propose
+        self.hints: Mapping[str, Hint] = {}
         self.chances = [0.0] * length
-        self.looked = 0  # tokens whose chances are known
-        _DEPTH.extend(_DEPTH[-1:] * (length - len(_DEPTH)))
+        self.evaluated = 0  # tokens whose probability is known
 
-    def places(self, j: int) -> list[int]:
-        """The weights its token at this position is made of, luck's aside."""
-        hint, sure = self.hint, self.hint.confidence
-        told = _BUCKET[floor(sure[j] * _FINE)] if j < len(sure) else CONFIDENCE
-        own = [MATCHES[hint.match] if hint.match < 10 else 5, told, _DEPTH[j]]
-        for who, first in self.drafter_agreement:
-            common = self.common.get(who) or 0
-            if j < common:
+    def fill(self, hint: Hint, length: int, hints: Mapping[str, Hint], agreement: Mapping[str, int]) -> Proposal:
+        """Take the proposal of another round."""
+        self.hint, self.length, self.hints, self.agreement = hint, length, hints, agreement
+        return self
+
+    def features(self, position: int) -> list[int]:
+        """The weights that make up the probability of one token, but that of the average."""
+        hint = self.hint
+        sure = hint.confidence
+        level = CONFIDENCE + 1 + int(sure[position] * LEVELS) if position < len(sure) else CONFIDENCE
+        own = [_match(hint.match), level, POSITION + min(position, POSITIONS - 1)]
+        for name, first in self.others:
+            common = self.agreement.get(name) or 0
+            if position < common:
                 first += WITH
-            elif size := self.hints[who].size:
+            elif size := self.hints[name].size:
                 first += ENDED if common == size else AGAINST
             own.append(first)
         return own
 
-    @property
-    def saved(self) -> tuple[Any, ...]:
-        """It and what was expected of it, in lists."""
-        hint = self.hint
-        others = [(first, self.common.get(who) or 0, self.hints[who].size) for who, first in self.drafter_agreement]
-        return (hint.match, list(hint.confidence), hint.size), self.length, others, self.chances[: self.looked]
+    def state_dict(self) -> dict[str, Any]:
+        """The proposal and its probabilities."""
+        hints = {
+            name: (h.match, list(h.confidence), h.size) for name, h in {**self.hints, self.name: self.hint}.items()
+        }
+        return {
+            "name": self.name,
+            "length": self.length,
+            "others": list(self.others),
+            "hints": hints,
+            "agreement": dict(self.agreement),
+            "chances": self.chances[: self.evaluated],
+        }
 
     @classmethod
-    def load(cls, hint: Sequence[Any], length: int, others: Sequence[Any], chances: Sequence[float]) -> Proposal:
-        """Back from what was saved."""
-        match, sure, size = hint
-        own = cls(Hint(match, tuple(sure), size), length, [(a, b, c) for a, b, c in others])
-        own.looked = len(chances)
-        own.chances[: own.looked] = chances
+    def from_state(cls, index: int, longest: int, state: Mapping[str, Any]) -> Proposal:
+        """The proposal that was saved."""
+        own = cls(index, state["name"], longest, [(name, first) for name, first in state["others"]])
+        hints = {name: Hint(match, tuple(sure), size) for name, (match, sure, size) in state["hints"].items()}
+        own.fill(hints[own.name], state["length"], hints, state["agreement"])
+        own.evaluated = len(state["chances"])
+        own.chances[: own.evaluated] = state["chances"]
         return own
 
 
 class AcceptanceModel:
-    """Acceptance of hinted drafters, each called by its place in the policy's list of them."""
+    """Acceptance probabilities of the drafters whose proposals are known before a round; each called by its index."""
 
-    def __init__(self, drafters: int) -> None:
-        self.drafters = drafters
+    learned = ("weights", "squares", "mean_ema", "text_ema", "turn")
+
+    def __init__(self, drafters: int, config: AutoConfig) -> None:
+        self.drafters, self.config = drafters, config
         self.width = AGREEMENT + 4 * drafters
-        self.weights = [[*PRIOR, *(AGREEMENT_PRIOR * drafters)] for _ in range(drafters)]
-        self.squares = [[1.0] * self.width for _ in range(drafters)]
-        self.mean_acceptance_ema = [0.0] * drafters  # luck: 2 for every token accepted, -2 for one that was not, faded
-        self.acceptance_ema = [0.0] * drafters  # of the one text that is generated now
+        self.weights = [[0.0] * self.width for _ in range(drafters)]
+        self.squares = [[1.0] * self.width for _ in range(drafters)]  # sums of squared gradients
+        self.mean_ema = [0.0] * drafters  # acceptance average over all texts
+        self.text_ema = [0.0] * drafters  # of the one text that is generated now
+        self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
+        self.turn = 0  # which requests of a large batch are learned from
+        self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
+        self._numbers = np.arange(1024)
+        self._table_start: dict[int, Floats] = {}
+        self._states: dict[int, Ints] = {}
 
-    # --- one text ----------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {name: getattr(self, name) for name in self.learned} | {"slot_ema": self.slot_ema.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        for name in self.learned:
+            setattr(self, name, state[name])
+        self.slot_ema = np.array(state["slot_ema"])
+
+    # --- one request -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Another text: its luck is as yet everybody's."""
-        self.acceptance_ema = list(self.mean_acceptance_ema)
+        """A new text: its acceptance average starts from that of all texts."""
+        self.text_ema = list(self.mean_ema)
 
-    def look(self, drafter: int, proposal: Proposal, least: float = HOPELESS) -> list[float]:
-        """That each token is accepted if all before it are, until too little is left to hope for."""
-        self.cut(drafter, proposal, [0.0] * (proposal.length + 2), 0.0, least)
-        return proposal.chances[: proposal.looked]
+    def resume(self, slot: int) -> None:
+        """Go on with the text of a batch's slot."""
+        if slot < len(self.slot_ema):
+            self.text_ema = self.slot_ema[slot, : self.drafters].tolist()
+
+    def suspend(self, slot: int) -> None:
+        """Keep the text's acceptance average in a batch's slot."""
+        self._grow(slot)
+        self.slot_ema[slot, : self.drafters] = self.text_ema
 
     def cut(
-        self, drafter: int, proposal: Proposal, seconds: Sequence[float], rate: float, least: float = HOPELESS
+        self, proposal: Proposal, seconds: Sequence[float], rate: float, min_reach: float = MIN_REACH
     ) -> tuple[float, int, float]:
-        """The part of a proposal that is worth most: its value, its tokens, and the tokens to expect of the round.
+        """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
-        ``seconds`` are those of a verification by width, each worth ``rate`` tokens. It looks at the proposal for that,
-        until too little is left to hope for.
+        The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
         """
-        w, hint, length, chances = self.weights[drafter], proposal.hint, proposal.length, proposal.chances
-        base = w[EMA] * self.acceptance_ema[drafter] + w[MATCHES[hint.match] if hint.match < 10 else 5]
-        # What another drafter says changes once along a proposal: where it parts from it, or ends.
-        turns = [0.0] * length
-        common_with, hints = proposal.common, proposal.hints
-        for who, first in proposal.drafter_agreement:
-            common = common_with.get(who)
+        w, hint, length, chances = self.weights[proposal.index], proposal.hint, proposal.length, proposal.chances
+        base = w[EMA] * self.text_ema[proposal.index] + w[MATCHES[hint.match] if hint.match < 10 else 5]
+        # What another drafter says changes once along a proposal: where it differs, or ends.
+        steps = [0.0] * length
+        agreement, hints = proposal.agreement, proposal.hints
+        for name, first in proposal.others:
+            common = agreement.get(name)
             if not common:
-                base += w[first + (AGAINST if hints[who].size else SILENT)]
+                base += w[first + (AGAINST if hints[name].size else SILENT)]
                 continue
             alike = w[first + WITH]
             base += alike
             if common < length:
-                size = hints[who].size
+                size = hints[name].size
                 then = w[first + (ENDED if common == size else AGAINST if size else SILENT)]
-                turns[common] = turns[common] + then - alike
-        sure, bucket, depth = hint.confidence, _BUCKET, _DEPTH
-        told, untold = len(sure), w[CONFIDENCE]
-        alive = tokens = 1.0
-        top, best, most = -inf, 0, 1.0
+                steps[common] += then - alike
+        position = self._position
+        if length > len(position):
+            position.extend(position[-1:] * (length - len(position)))
+        sure, first, most = hint.confidence, CONFIDENCE + 1, self.config.max_acceptance
+        known, unknown = len(sure), w[CONFIDENCE]
+        reach = tokens = 1.0
+        top, best, expected = -inf, 0, 1.0
         j = -1
-        for j, turn in enumerate(turns):
-            base += turn
-            z = base + (w[bucket[floor(sure[j] * _FINE)]] if j < told else untold) + w[depth[j]]
-            p = 1.0 / (1.0 + exp(-z)) if z > _FLAT else 0.0
-            if p > SURE:
-                p = SURE
-            chances[j] = p
-            alive *= p
-            tokens += alive
+        for j, step in enumerate(steps):
+            base += step
+            z = base + (w[first + int(sure[j] * LEVELS)] if j < known else unknown) + w[position[j]]
+            chance = 1.0 / (1.0 + exp(-z))
+            if chance > most:
+                chance = most
+            chances[j] = chance
+            reach *= chance
+            tokens += reach
             value = tokens - rate * seconds[j + 2]
             if value > top:
-                top, best, most = value, j + 1, tokens
-            if alive < least:
+                top, best, expected = value, j + 1, tokens
+            if reach < min_reach:
                 break
-        proposal.looked = j + 1
-        return top, best, most
+        proposal.evaluated = j + 1
+        return top, best, expected
 
-    def learn(self, drafter: int, proposal: Proposal, scored: int, agreed: int) -> None:
-        """``scored`` tokens of it are known by now, and ``agreed`` of them, all or all but the last, were right."""
-        if scored > proposal.looked:
-            self.look(drafter, proposal, 0.0)
-        weights, squares = self.weights[drafter], self.squares[drafter]
-        recent, lasting = self.acceptance_ema[drafter], self.mean_acceptance_ema[drafter]
+    def evaluate(self, proposal: Proposal, min_reach: float = MIN_REACH) -> list[float]:
+        """Each token's probability of being accepted if all before it are."""
+        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, min_reach)
+        return proposal.chances[: proposal.evaluated]
+
+    def learn(self, proposal: Proposal, scored: int, agreed: int) -> None:
+        """Of ``scored`` tokens, ``agreed`` were right: all, or all but the last."""
+        if scored > proposal.evaluated:
+            self.evaluate(proposal, 0.0)
+        i, config = proposal.index, self.config
+        keep, rate = 1.0 - 1.0 / config.gradient_memory, config.learning_rate
+        weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
-            truth, luck = (1.0, 2.0) if j < agreed else (0.0, -2.0)
+            truth, target = (1.0, WON) if j < agreed else (0.0, LOST)
             error = proposal.chances[j] - truth
-            step, square = RATE * error, error * error
-            for i in proposal.places(j):
-                squares[i] = seen = FADE * squares[i] + square
-                weights[i] -= step / sqrt(seen)
-            squares[EMA] = seen = FADE * squares[EMA] + square * recent * recent
-            weights[EMA] -= step * recent / sqrt(seen)
-            recent += RECENT * (luck - recent)
-            lasting += LASTING * (luck - lasting)
-        self.acceptance_ema[drafter], self.mean_acceptance_ema[drafter] = recent, lasting
+            step, square = rate * error, error * error
+            for at in proposal.features(j):
+                squares[at] = total = keep * squares[at] + square
+                weights[at] -= step / sqrt(total)
+            squares[EMA] = total = keep * squares[EMA] + square * ema * ema
+            weights[EMA] -= step * ema / sqrt(total)
+            ema += (target - ema) / config.text_memory
+            mean += (target - mean) / config.mean_memory
+        self.text_ema[i], self.mean_ema[i] = ema, mean
 
-    # --- saving ------------------------------------------------------------------------------------------------------
+    # --- a batch -----------------------------------------------------------------------------------------------------
 
-    @property
-    def saved(self) -> dict[str, Any]:
-        """Everything learned, in lists."""
-        return {
-            "weights": [list(w) for w in self.weights],
-            "squares": [list(s) for s in self.squares],
-            "mean_acceptance_ema": list(self.mean_acceptance_ema),
-            "acceptance_ema": list(self.acceptance_ema),
-        }
+    def survival(self, batch: Any, size: Ints) -> tuple[Floats, Scored]:
+        """Probability that each token is reached and accepted, (K, D * B); 0 past ``size``, (D, B)."""
+        drafters, count, longest = batch.confidence.shape
+        w = np.array(self.weights)
+        table = w[:, None, CONFIDENCE:POSITION] + w[:, POSITION:EMA, None]  # (D, POSITIONS, COLUMNS)
+        own = w[self._upto(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
+        own += w[:, EMA, None] * self._averages(batch).T
+        at = np.empty((longest, drafters, count))
+        np.multiply(batch.confidence.transpose(2, 0, 1), float(LEVELS), out=at)
+        np.fmax(at, -1.0, out=at)  # nan: the column before the first level
+        at += self._starts(longest)
+        cells = at.astype(np.intp)
+        z = table.take(cells)
+        z += own
+        codes = None
+        if batch.shared is not None:
+            codes = np.where(batch.size > 0, 1 + 2 * batch.shared + (batch.shared == batch.size), 0)
+            states = self._agreement_states(longest)
+            for i in range(drafters):
+                for j in range(drafters):
+                    if i != j:
+                        z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
+        chances = 1.0 / (1.0 + np.exp(-z))
+        np.minimum(chances, self.config.max_acceptance, out=chances)
+        padded = np.empty((longest + 1, drafters * count))
+        chains = padded[:longest]
+        chains[:] = chances.reshape(longest, drafters * count)
+        ends = np.multiply(size.ravel(), size.size, dtype=np.intp)
+        padded.reshape(-1)[ends + self._upto(size.size)] = 0.0  # after the last token; it makes all that follow 0
+        for before, row in zip(chains, chains[1:], strict=False):
+            np.multiply(before, row, row)
+        return chains, Scored(cells, chances, codes)
 
-    @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
-        for name, value in saved.items():
-            setattr(self, name, value)
+    def learn_batch(self, batch: Any, found: Scored, scored: Ints, agreed: Ints) -> None:
+        """One AdaGrad step for every weight from all scored tokens; (D, B): ``agreed`` of ``scored`` were right."""
+        part = slice(None)
+        count = scored.shape[1]
+        if count >= 2 * SAMPLE:  # of a large batch some requests are enough, others in every step
+            self.turn = (self.turn + 1) % (count // SAMPLE)
+            part = slice(self.turn, None, count // SAMPLE)
+        places, errors, ema = self._errors(batch, found, scored[:, part], agreed[:, part], part)
+        kinds = len(places) // max(1, len(errors)) - 1
+        size = self.drafters * self.width
+        total = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
+        errors, ema = errors * errors, ema * ema
+        more = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
+        keep, rate = 1.0 - 1.0 / self.config.gradient_memory, self.config.learning_rate
+        for place in np.flatnonzero(more).tolist():
+            i, j = divmod(place, self.width)
+            own = self.squares[i]
+            own[j] = seen = keep * own[j] + float(more[place])
+            self.weights[i][j] -= rate * float(total[place]) / seen**0.5
+        hits = np.minimum(agreed, scored)
+        known, right_of = scored[:, part].sum(axis=1).tolist(), hits[:, part].sum(axis=1).tolist()
+        for i, (tokens, right) in enumerate(zip(known, right_of, strict=True)):
+            if tokens:
+                left = (1.0 - 1.0 / self.config.mean_memory) ** tokens
+                self.mean_ema[i] = left * self.mean_ema[i] + (1 - left) * (LOST + (WON - LOST) * right / tokens)
+        own = self.slot_ema[batch.slots].T
+        share = 1.0 / self.config.text_memory
+        own = WON - (WON - own) * (1.0 - share) ** hits
+        own += (scored > agreed) * share * (LOST - own)
+        self.slot_ema[batch.slots] = own.T
+
+    def _errors(
+        self, batch: Any, found: Scored, scored: Ints, agreed: Ints, part: slice
+    ) -> tuple[Ints, Floats, Floats]:
+        """Of every scored token: the weights it is made of (that of the average last), its error, and the average."""
+        cells = found.cells[..., part]
+        position, drafter, request = at = np.nonzero(self._upto(len(cells))[:, None, None] < scored)
+        errors = found.chances[..., part][at] - (position < agreed[drafter, request])
+        ema = self.slot_ema[batch.slots[part][request], drafter]
+        first = drafter * self.width
+        kinds = [
+            _MATCH.take(batch.match[:, part][drafter, request], mode="clip"),
+            CONFIDENCE + cells[at] % COLUMNS,
+            POSITION + np.minimum(position, POSITIONS - 1),
+        ]
+        if found.codes is not None:
+            states, codes = self._agreement_states(len(cells)), found.codes[..., part]
+            for other in range(self.drafters):
+                state = states[position, codes[drafter, other, request]]
+                # of a drafter with itself: a weight that nothing reads
+                kinds.append(AGREEMENT + 4 * other + np.where(drafter == other, SILENT, state))
+        return np.concatenate([first + kind for kind in kinds] + [first + EMA]), errors, ema
+
+    def _averages(self, batch: Any) -> Floats:
+        """Acceptance averages of these requests, (B, D); new ones start from that of all texts."""
+        self._grow(int(batch.slots.max()))
+        if np.count_nonzero(batch.fresh):
+            self.slot_ema[batch.slots[batch.fresh]] = self.mean_ema
+        own: Floats = self.slot_ema.take(batch.slots, axis=0)
+        return own
+
+    def _grow(self, slot: int) -> None:
+        if slot >= len(self.slot_ema):
+            wider = np.zeros((2 * slot + 1, self.slot_ema.shape[1]))
+            wider[: len(self.slot_ema)] = self.slot_ema
+            self.slot_ema = wider
+
+    # --- arrays that are the same in every step ----------------------------------------------------------------------
+
+    def _upto(self, count: int) -> Ints:
+        """0, 1, ... count - 1."""
+        if len(self._numbers) < count:
+            self._numbers = np.arange(2 * count)
+        return self._numbers[:count]
+
+    def _starts(self, longest: int) -> Floats:
+        """Where the first level of each position and drafter stands in the lookup table, (K, D, 1)."""
+        known = self._table_start.get(longest)
+        if known is None:
+            depth = np.minimum(np.arange(longest), POSITIONS - 1)[:, None, None] * float(COLUMNS)
+            known = depth + np.arange(self.drafters)[:, None] * (POSITIONS * COLUMNS) + 1.0
+            self._table_start[longest] = known
+        return known
+
+    def _agreement_states(self, longest: int) -> Ints:
+        """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
+        known = self._states.get(longest)
+        if known is None:
+            common, ended = np.divmod(np.arange(2 * longest + 2), 2)
+            depth = np.arange(longest)[:, None]
+            known = np.where(depth < common, WITH, np.where(ended > 0, ENDED, AGAINST))
+            known = self._states[longest] = np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
+        return known
+
+
+def _match(tokens: int) -> int:
+    return MATCHES[tokens] if tokens < len(MATCHES) else MATCHES[-1]

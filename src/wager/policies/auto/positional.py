@@ -1,128 +1,147 @@
-"""How far drafts of a drafter that says nothing beforehand are accepted: counts, and a draw of luck.
+"""Acceptance of drafters that say nothing before they draft: counts by position, and Thompson draws.
 
-Such a drafter has to be played to be known, so what is expected of it is drawn from what is possible (Thompson's
-rule): one that is little known is tried now and then, one that is well known and worse is not. When the latest drafts
-contradict all before them, those are forgotten, and what is known of other drafters is doubted.
+Such a drafter has to be run to be known. Its acceptance is drawn from what its counts allow (Thompson sampling), so
+one that is little known is tried, and one that is well known and worse is not. When its latest drafts contradict all
+before them, those are dropped, and the counts of the other drafters are cut down to be tried again.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import astuple, dataclass, field
+from collections.abc import Mapping
+from math import exp, sqrt
 from typing import Any
 
 import numpy as np
 
-WINDOW = 1000.0  # tokens a curve remembers
-STEP = 20.0  # tokens that a step of a batch counts for at most: its requests are of one moment
-SHRINK = 8.0  # tokens of evidence its mean is worth at every position
-RECENT = 0.95  # of the latest evidence, from round to round
-SURPRISE = 3.2  # standard deviations between the latest evidence and all of it that are taken for a change
-DOUBT = 10.0  # tokens of evidence that other drafters keep when one is found to have changed
-SURE = 0.99
-DRAWS = 256
-TRUST = 0.5  # of the latest evidence that stays when it contradicts the rest: some is older than the change
+from wager.policies.auto.config import AutoConfig
+
+DRAWS = 256  # random numbers drawn at a time
 
 
-@dataclass(slots=True)
 class AcceptanceCounts:
-    """One drafter's, or one drafter's tree's."""
+    """Of one drafter's chains, or of one of its trees."""
 
-    tried: list[float] = field(default_factory=list)  # tokens verified by position, all before them accepted
-    kept: list[float] = field(default_factory=list)  # of those, accepted
-    latest: list[float] = field(default_factory=lambda: [0.0, 0.0])  # the same over all positions, of late
+    __slots__ = ("deviation", "kept", "latest_kept", "latest_tried", "odds", "rate", "shrinkage", "total", "tried")
+
+    def __init__(self, shrinkage: float) -> None:
+        self.shrinkage = shrinkage
+        self.tried: list[float] = []  # tokens verified by position, all before them accepted
+        self.kept: list[float] = []  # of those, accepted
+        self.latest_tried = self.latest_kept = 0.0  # the same over all positions, in the latest rounds
+        self.settle()
+
+    def settle(self) -> None:
+        """What follows from the counts: each position's odds, drawn towards the mean over all."""
+        self.total = total = sum(self.tried)
+        self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
+        self.deviation = 1.0 / sqrt((total + 2.0) * rate * (1.0 - rate))  # of the log odds
+        prior, more = self.shrinkage * rate, self.shrinkage
+        self.odds = [(k + prior) / (n - k + more - prior) for k, n in zip(self.kept, self.tried, strict=True)]
 
     def fade(self, keep: float) -> None:
         """Leave so much of the evidence."""
         self.tried = [x * keep for x in self.tried]
         self.kept = [x * keep for x in self.kept]
 
+    def state(self) -> list[Any]:
+        """The counts."""
+        return [self.tried, self.kept, self.latest_tried, self.latest_kept]
+
 
 class PositionalAcceptance:
-    """Acceptance by position of every drafter that was played without a hint."""
+    """Acceptance by position of every drafter that was run without a hint."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
-        self.known: dict[str, AcceptanceCounts] = {}
-        self._thompson_draws: list[float] = []
+    def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
+        self.rng, self.config = rng, config
+        self.counts: dict[str, AcceptanceCounts] = {}
+        self._draws: list[float] = []
 
-    def tokens(self, key: str, length: int, *, mean: bool = False) -> list[float]:
-        """Tokens a round emits with drafts of 0, 1, … ``length`` tokens, by one draw of what is possible.
-
-        mean: what is to be expected instead, without luck.
-        """
-        curve = self._of(key)
-        tried, kept = sum(curve.tried), sum(curve.kept)
-        rate = (kept + 1.0) / (tried + 2.0)
-        shift = 0.0
-        if not mean:
-            if not self._thompson_draws:
-                self._thompson_draws = self.rng.standard_normal(DRAWS).tolist()
-            shift = self._thompson_draws.pop() / math.sqrt((tried + 2.0) * rate * (1.0 - rate))
-        alive = total = 1.0
-        out = [1.0]
+    def tokens(self, key: str, length: int) -> list[float]:
+        """Tokens a round emits with drafts of 0, 1, … ``length`` tokens, by one Thompson draw."""
+        own = self.of(key)
+        if not self._draws:
+            self._draws = self.rng.standard_normal(DRAWS).tolist()
+        shift = exp(self._draws.pop() * own.deviation)  # moves the log odds of all positions alike
+        most, reach, total, out = self.config.max_acceptance, 1.0, 1.0, [1.0]
+        odds = own.odds
+        if len(odds) < length:
+            odds = odds + [own.rate / (1.0 - own.rate)] * (length - len(odds))
         for j in range(length):
-            chance = rate
-            if j < len(curve.tried):
-                chance = (curve.kept[j] + SHRINK * rate) / (curve.tried[j] + SHRINK)
-            # the draw moves all positions alike, on the scale of log odds
-            odds = chance / (1.0 - chance) * math.exp(shift)
-            chance = odds / (1.0 + odds)
-            alive *= chance if chance < SURE else SURE
-            total += alive
+            x = odds[j] * shift
+            x /= 1.0 + x
+            reach *= x if x < most else most
+            total += reach
             out.append(total)
         return out
+
+    def rate(self, key: str) -> float:
+        """Share of this drafter's tokens that are accepted."""
+        return self.of(key).rate
 
     def learn(self, key: str, accepted: int, drafted: int) -> None:
         """A draft of so many tokens was accepted so far."""
         scored = min(accepted + 1, drafted)
         self._add(key, [1.0] * scored, [1.0] * accepted)
 
-    def learn_all(self, key: str, accepted: int, rejected: int, length: int) -> None:
-        """Drafts of a batch of which only totals are known, as if every token had been as likely as every other."""
+    def learn_batch(self, key: str, accepted: int, rejected: int, length: int) -> None:
+        """Drafts of a batch of which only totals are known, as if every token had been as likely as every other.
+
+        Its requests are of one moment, so they count for no more tokens than a change is judged by.
+        """
         trials = accepted + rejected
         if trials:
             rate = accepted / trials
-            shares = [rate**j for j in range(length)]
-            tried = [min(trials, STEP) * share / sum(shares) for share in shares]
+            shares = [1.0]
+            for _ in range(length - 1):
+                shares.append(shares[-1] * rate)
+            scale = min(trials, self.config.change_memory) / sum(shares)
+            tried = [share * scale for share in shares]
             self._add(key, tried, [n * rate for n in tried])
 
     def _add(self, key: str, tried: list[float], kept: list[float]) -> None:
-        curve = self._of(key)
-        while len(curve.tried) < len(tried):
-            curve.tried.append(0.0)
-            curve.kept.append(0.0)
-        before = (sum(curve.kept) + 1.0) / (sum(curve.tried) + 2.0)
+        own, config = self.of(key), self.config
+        before = own.rate
+        more = len(tried) - len(own.tried)
+        if more > 0:
+            own.tried += [0.0] * more
+            own.kept += [0.0] * more
         for j, n in enumerate(tried):
-            curve.tried[j] += n
+            own.tried[j] += n
         for j, n in enumerate(kept):
-            curve.kept[j] += n
-        curve.latest = [RECENT * curve.latest[0] + sum(tried), RECENT * curve.latest[1] + sum(kept)]
-        total, (n, hits) = sum(curve.tried), curve.latest
-        if total > 2 * n > 8 and abs(hits - before * n) > SURPRISE * math.sqrt(before * (1 - before) * n):
-            # what was known before no longer holds: the latest evidence is all there is
-            curve.tried = [x * TRUST * n / total for x in curve.tried]
-            curve.kept = [x * hits / n for x in curve.tried]
-            curve.latest = [TRUST * n, TRUST * hits]
-            fade = 1.0
-            for other in self.known.values():
-                if other is not curve:
-                    other.fade(min(1.0, DOUBT / max(1.0, sum(other.tried))))
-        else:
-            fade = min(1.0, WINDOW / total)
-        if fade < 1.0:
-            curve.fade(fade)
+            own.kept[j] += n
+        keep = 1.0 - 1.0 / config.change_memory
+        own.latest_tried = n = keep * own.latest_tried + sum(tried)
+        own.latest_kept = hits = keep * own.latest_kept + sum(kept)
+        total = sum(own.tried)
+        deviations = config.change_deviations
+        if total > 2 * n > config.shrinkage and (hits - before * n) ** 2 > deviations**2 * before * (1 - before) * n:
+            # Half of the latest evidence stays: some of it is older than the change.
+            own.tried = [0.5 * x * n / total for x in own.tried]
+            own.kept = [x * hits / n for x in own.tried]
+            own.latest_tried, own.latest_kept = 0.5 * n, 0.5 * hits
+            for other in self.counts.values():
+                if other is not own and other.total > config.shrinkage:
+                    other.fade(config.shrinkage / other.total)
+                    other.settle()
+        elif total > config.count_memory:
+            own.fade(config.count_memory / total)
+        own.settle()
 
-    def _of(self, key: str) -> AcceptanceCounts:
-        return self.known.setdefault(key, AcceptanceCounts())
+    def of(self, key: str) -> AcceptanceCounts:
+        """The counts of a drafter or tree."""
+        own = self.counts.get(key)
+        if own is None:
+            own = self.counts[key] = AcceptanceCounts(self.config.shrinkage)
+        return own
 
-    @property
-    def saved(self) -> dict[str, Any]:
-        """Everything learned, in lists."""
-        known = {key: list(astuple(curve)) for key, curve in self.known.items()}
-        return {"known": known, "thompson_draws": list(self._thompson_draws)}
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {"counts": {key: own.state() for key, own in self.counts.items()}, "draws": list(self._draws)}
 
-    @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
-        self.known = {key: AcceptanceCounts(*parts) for key, parts in saved["known"].items()}
-        self._thompson_draws = list(saved["thompson_draws"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        self._draws, self.counts = list(state["draws"]), {}
+        for key, (tried, kept, latest_tried, latest_kept) in state["counts"].items():
+            own = self.of(key)
+            own.tried, own.kept, own.latest_tried, own.latest_kept = tried, kept, latest_tried, latest_kept
+            own.settle()
