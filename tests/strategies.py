@@ -38,7 +38,7 @@ def rounds(draw: st.DrawFn, arms: tuple[Arm, ...] = ARMS) -> Round:
         lag_seconds=draw(seconds),
         overlap=draw(st.lists(unit, max_size=arm.budget).map(tuple)),
         others=draw(st.dictionaries(st.sampled_from(DRAFTERS), st.integers(0, 8))),
-        seen=draw(st.none() | st.integers(0, emitted)),
+        repeated=draw(st.none() | st.integers(0, emitted)),
     )
 
 

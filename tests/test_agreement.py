@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from reference.onthefly import Analytical, PromptRouter, QLearning
 from reference.stronger import KLUCB
 
 from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
-from wager.policies import build
+from wager.core.batch import Batch
+from wager.policies import Policy, build
 
 SEED = 11
 TIE = 1e-9  # relative; two indices this close may be told apart by rounding alone
@@ -206,7 +207,7 @@ class Stream:
             lag=lag,
             lag_seconds=clock * (0.004 * lag * (1 + batch / 20)) * (0.5 + rng.random()) if lag else 0.0,
             overlap=overlap,
-            seen=None if rng.random() < 0.2 else self.integer(0, min(2, emitted)),
+            repeated=None if rng.random() < 0.2 else self.integer(0, min(2, emitted)),
         )
         for drafter in self.behind:
             self.behind[drafter] = 0 if drafter == arm.drafter else self.behind[drafter] + -(-emitted // batch)
@@ -351,7 +352,26 @@ def test_policy_decides_as_its_reference(spec: str, scenario: str) -> None:
 
 def batches_of(stream: Stream, count: int) -> Iterator[list[Context]]:
     for _ in range(count):
-        yield [stream.context() for _ in range(stream.integer(1, 12))]
+        contexts = [stream.context() for _ in range(stream.integer(1, 12))]
+        names = {arm.drafter for arm in MIXED.arms if arm.length}
+        yield [
+            replace(c, arms=contexts[0].arms, hints={name: c.hints.get(name, Hint()) for name in names})
+            for c in contexts
+        ]
+
+
+def as_batch(contexts: Sequence[Context], policy: Policy) -> Batch:
+    """Hints as arrays; the first context's arms are those of the step."""
+    shape = len(policy.drafters), len(contexts)
+    confidence = np.full((*shape, policy.longest), np.nan)
+    for d, name in enumerate(policy.drafters):
+        for i, context in enumerate(contexts):
+            sure = context.hints[name].confidence[: policy.longest]
+            confidence[d, i, : len(sure)] = sure
+    full = np.full(shape, policy.longest)
+    return Batch(
+        np.arange(shape[1]), np.zeros(shape[1], np.bool_), full, full, confidence, full[0], context=contexts[0]
+    )
 
 
 @pytest.mark.parametrize("spec", ["tetris", "tetris:per_request=1,drafter=alpha", "tetris:per_request=2,drafter=gamma"])
@@ -360,9 +380,11 @@ def test_tetris_shares_a_batch_as_its_reference(spec: str) -> None:
     fast, slow = build(spec, MIXED.arms, seed=SEED), REFERENCES[name](MIXED.arms, seed=SEED, **params)
     stream = Stream(MIXED)
     for contexts in batches_of(stream, 600):
-        chosen: Sequence[Arm] = fast.choose_batch(contexts)
-        assert list(chosen) == slow.choose_batch(contexts)
-        for arm in chosen:
+        expected = slow.choose_batch(contexts)
+        chosen = fast.choose_batch(as_batch(contexts, fast))
+        assert chosen.length.tolist() == [arm.length for arm in expected]
+        assert chosen.arm == max(expected, key=lambda arm: arm.length)
+        for arm in expected:
             came_back = stream.played(arm)
             fast.observe(came_back)
             slow.observe(came_back)

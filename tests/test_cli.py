@@ -134,7 +134,7 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
 def test_bad_input_ends_in_one_sentence_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], names: str) -> None:
     (tmp_path / "here.csv").write_text("a,b\n1,2\n")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
-    (tmp_path / "odd.jsonl").write_text('{"format": "wager-trace", "version": 1, "meta": 5}\n')
+    (tmp_path / "odd.jsonl").write_text('{"format": "wager-trace", "version": 2, "meta": 5}\n')
     done = wager(*words, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert names in done.stderr

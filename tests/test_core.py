@@ -68,7 +68,7 @@ FOUR = Arm("suffix", 4)
         {"overlap": (0.5, 1.5)},
         {"overlap": (0.5,) * 5},
         {"overlap": (float("nan"), 0.5)},
-        {"seen": 4},
+        {"repeated": 4},
     ],
 )
 def test_a_round_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
@@ -140,7 +140,7 @@ def _write(path: Path, records: list[Request | Round]) -> Path:
 
 RECORDS = [
     Request("code", PromptFeatures(12, 3.5, (0.1, 0.2))),
-    Round(FOUR, 4, 2, 3, others={"lookup": 3}, overlap=(0.5, 0.25), seen=1),
+    Round(FOUR, 4, 2, 3, others={"lookup": 3}, overlap=(0.5, 0.25), repeated=1),
     Round(OFF, 0, 0, 1, verify_seconds=0.25),
 ]
 

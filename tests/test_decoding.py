@@ -42,7 +42,7 @@ from transformers import (
 )
 
 import wager
-from wager.core import OFF, Arm, Context, Request, Round, TraceWriter
+from wager.core import OFF, Arm, Context, Request, Round, Signal, TraceWriter
 from wager.core import trace as traces
 from wager.decoding import decoder as decoding
 from wager.decoding.identity import Difference, difference
@@ -54,6 +54,7 @@ from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
 from wager.models.eager import Eager
 from wager.models.lean import Lean
+from wager.policies import Policy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -764,10 +765,13 @@ def test_a_model_of_an_odd_shape_goes_through_its_own_forward() -> None:
 # -- what policies and traces see
 
 
-class Watching:
-    """A policy that is not an ArmPolicy: every arm in turn, and everything it was shown."""
+class Watching(Policy):
+    """Every arm in turn, and everything it was shown."""
 
-    def __init__(self) -> None:
+    needs = frozenset(Signal)
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        super().__init__(arms)
         self.contexts: list[Context] = []
         self.rounds: list[Round] = []
 
@@ -780,7 +784,9 @@ class Watching:
 
 
 def test_a_policy_of_ones_own_sees_contexts_and_rounds() -> None:
-    model, policy = tiny(), Watching()
+    model = tiny()
+    arms = informed(model).arms
+    policy = Watching(arms)
     decoder = informed(model, policy=policy)
     check(model, PROMPT, ours(decoder), plain(model))
     contexts, rounds = policy.contexts, policy.rounds
@@ -808,7 +814,7 @@ def test_a_draft_models_lag_is_what_it_has_not_read() -> None:
             super().choose(context)
             return next(a for a in context.arms if a.length == (4 if len(self.contexts) in (6, 7) else 0))
 
-    model, policy = tiny(), Late()
+    model, policy = tiny(), Late((OFF, Arm("draft-model", 4)))
     decoder = wager.Decoder(model, drafters=[DraftModel(tiny())], policy=policy, lengths=(4,))
     ours(decoder)
     lags = [context.lag["draft-model"] for context in policy.contexts]
@@ -841,7 +847,7 @@ def test_a_trace_holds_everything_and_reads_back(tmp_path: Path) -> None:
     assert rounds == [r for answer in answers for r in answer.rounds]
     for played in rounds:
         assert len(played.overlap) == played.drafted
-        assert played.seen is not None
+        assert played.repeated is not None
         assert played.arm.drafter not in played.others
     # what others would have got is right: the one who knows the text is asked in every round but the last few
     knowing = [r for r in answers[0].rounds if r.arm == OFF]
@@ -854,7 +860,7 @@ def test_a_trace_holds_everything_and_reads_back(tmp_path: Path) -> None:
         known = {*text, *answers[0].tokens[:at]}
         seen.append(sum((t in known) or known.add(t) or False for t in new))
         at += played.emitted
-    assert [r.seen for r in answers[0].rounds] == seen
+    assert [r.repeated for r in answers[0].rounds] == seen
 
 
 def test_memory_is_kept_unless_told_to_forget() -> None:

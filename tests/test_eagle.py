@@ -20,7 +20,7 @@ from identity import first_difference_is_a_tie
 from reference.eagle import SlowHead
 
 import wager
-from wager.core import Arm, Tree
+from wager.core import Arm, Signal, Tree
 from wager.decoding.arms import build_arms
 from wager.decoding.choosing import RESIDUAL, RULES
 from wager.decoding.features import Prompts
@@ -628,8 +628,8 @@ def test_greedy_rounds_tell_the_overlap_of_both_distributions(
     arms = build_arms([f"{drafter.name}:1", f"{drafter.name}:4"], {drafter.name: drafter}, (1,))
     target = runner(model)
     drafter.follow(target)
-    wanted = frozenset({"overlap"})
-    loop = Checked(target, {drafter.name: drafter}, build("random", arms), arms, wanted, Prompts().features)
+    needs = frozenset({Signal.OVERLAP})
+    loop = Checked(target, {drafter.name: drafter}, build("random", arms), arms, needs, Prompts().features)
     prepared = wager.Decoder(model, drafters="off", policy="off").prepare(PROMPT, {"max_new_tokens": 25, **settings})
     target.begin()
     for step in loop.run(Request(list(PROMPT), prepared.processors, Stopping([], len(PROMPT) + 25))):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wager import Decoder
-from wager.core import Arm, Context, Round, kept
-from wager.core.kept import MemoryWarning
+from wager.core import Arm, Context, Round, files
+from wager.core.files import MemoryWarning
 from wager.decoding import memory as memories
 from wager.decoding.memory import FORMAT, default_path, described
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
-from wager.policies import build
+from wager.policies import Policy, build
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
 SHAPE: dict[str, Any] = {
@@ -84,7 +84,7 @@ def keep(decoder: Decoder) -> Path:
 
 
 def state(decoder: Decoder) -> dict[str, Any]:
-    kept: dict[str, Any] = decoder.policy.state()  # type: ignore[attr-defined]
+    kept: dict[str, Any] = decoder.policy.state_dict()  # type: ignore[attr-defined]
     return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
 
 
@@ -266,7 +266,7 @@ def test_it_is_saved_after_a_text_when_the_last_time_is_ten_seconds_ago(model: A
     made = decoder(model)
     assert made.memory is not None
     made.memory.clock = lambda: now
-    made.memory._next = kept.EVERY
+    made.memory._next = files.EVERY
     path = file_of(made)
     now = 9.9
     answer(made)
@@ -344,13 +344,13 @@ def test_a_writer_that_is_stopped_leaves_the_old_file_whole_and_nothing_beside_i
 def test_a_reader_never_sees_half_of_what_two_write_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     contents = [{"who": who, "much": [who] * 20_000} for who in (0, 1)]
-    kept.write(path, contents[0])
-    writers = [threading.Thread(target=lambda c=c: [kept.write(path, c) for _ in range(20)]) for c in contents]
+    files.write_json(path, contents[0])
+    writers = [threading.Thread(target=lambda c=c: [files.write_json(path, c) for _ in range(20)]) for c in contents]
     for writer in writers:
         writer.start()
     reads = 0
     while any(writer.is_alive() for writer in writers):
-        assert kept.read(path) in contents
+        assert files.read_json(path) in contents
         reads += 1
     assert reads > 1
     assert list(tmp_path.iterdir()) == [path]
@@ -404,54 +404,54 @@ def test_reset_goes_back_to_what_was_loaded(model: Any) -> None:
 # -- policies of the user's own
 
 
-class Bare:
-    """No state."""
+class Counting(Policy):
+    """The last arm always; it counts the rounds."""
+
+    learned = ("count",)
+    count: Any = 0
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        super().__init__(arms)
+        self.reset()
 
     def choose(self, context: Context) -> Arm:
         return context.arms[-1]
 
     def observe(self, round: Round) -> None:
-        pass
+        self.count += 1
 
 
-class Counting(Bare):
-    """A state, and no way to reset it."""
-
-    seen: Any = 0
-
-    def observe(self, round: Round) -> None:
-        self.seen += 1
-
-    def state(self) -> dict[str, Any]:
-        return {"seen": self.seen}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
+def counting(model: Any) -> Counting:
+    return Counting(decoder(model, memory=False).arms)
 
 
-def test_a_policy_without_state_has_no_memory_and_one_sentence_says_so(model: Any, cache: Path) -> None:
-    with pytest.warns(MemoryWarning, match="Bare has no state\\(\\) and load\\(\\)") as said:
-        made = decoder(model, policy=Bare())
-    assert len(said) == 1
-    assert said[0].filename == __file__
+def test_a_policy_that_learns_nothing_has_no_memory(model: Any, cache: Path) -> None:
+    made = decoder(model, policy="round-robin")
+    assert made.memory is not None
+    made = decoder(model, policy="random")
     answer(made)
     assert made.memory is None
     assert not cache.exists()
 
 
-def test_a_policy_of_ones_own_with_state_is_remembered(model: Any) -> None:
-    first = decoder(model, policy=Counting())
+def test_a_policy_that_is_none_is_refused(model: Any) -> None:
+    with pytest.raises(TypeError, match="a policy is a name or"):
+        decoder(model, policy={})
+
+
+def test_a_policy_of_ones_own_is_remembered(model: Any) -> None:
+    first = decoder(model, policy=counting(model))
     rounds = len(answer(first))
     keep(first)
-    own = Counting()
+    own = counting(model)
     decoder(model, policy=own)
-    assert own.seen == rounds > 0
+    assert own.count == rounds > 0
 
 
 def test_a_state_that_is_no_json_is_said_and_stops_nobody(model: Any) -> None:
-    own = Counting()
+    own = counting(model)
     made = decoder(model, policy=own)
     answer(made)
-    own.seen = {1, 2}
+    own.count = {1, 2}
     with pytest.warns(MemoryWarning, match="its state is not JSON"):
         keep(made)

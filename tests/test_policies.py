@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ARMS, contexts, rounds
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core.batch import Batch, BatchRound
 from wager.policies import POLICIES, build
 from wager.policies.posterior import upper_bound
 from wager.simulation import Drafter, Serving, Stream, VerifyCost, play
@@ -45,9 +46,9 @@ def test_any_legal_stream_gets_available_arms_and_survives_saving(
 ) -> None:
     policy = build(spec, ARMS, seed=seed)
     _follow(policy, events)
-    saved = json.loads(json.dumps(policy.state(), allow_nan=False))
+    saved = json.loads(json.dumps(policy.state_dict(), allow_nan=False))
     twin = build(spec, ARMS, seed=seed + 1)
-    twin.load(saved)
+    twin.load_state_dict(saved)
     assert _follow(policy, later) == _follow(twin, later)
 
 
@@ -65,15 +66,15 @@ def _follow(policy: object, events: list[Event]) -> list[Arm]:
 @pytest.mark.parametrize("spec", SPECS)
 def test_reset_forgets_everything(spec: str) -> None:
     policy = build(spec, ARMS, seed=7)
-    fresh = json.dumps(policy.state())
+    fresh = json.dumps(policy.state_dict())
     rng = np.random.default_rng(0)
     for _ in range(50):
         arm = policy.choose(Context(ARMS))
         accepted = int(rng.integers(0, arm.length + 1))
         policy.observe(Round(arm, arm.length, accepted, accepted + 1, verify_seconds=0.1))
-    assert spec.startswith(("off", "fixed")) or json.dumps(policy.state()) != fresh
+    assert spec.startswith(("off", "fixed")) or json.dumps(policy.state_dict()) != fresh
     policy.reset()
-    assert json.dumps(policy.state()) == fresh
+    assert json.dumps(policy.state_dict()) == fresh
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -100,19 +101,19 @@ def test_memory_does_not_grow_with_rounds(spec: str) -> None:
 
 
 def test_saved_state_of_another_policy_or_other_arms_is_refused() -> None:
-    saved = build("ucbspec", ARMS).state()
+    saved = build("ucbspec", ARMS).state_dict()
     with pytest.raises(ValueError, match="saved state is for policy UCBSpec, not EXP3Spec"):
-        build("exp3spec", ARMS).load(saved)
+        build("exp3spec", ARMS).load_state_dict(saved)
     with pytest.raises(ValueError, match="saved state is for arms"):
-        build("ucbspec", ARMS[:3]).load(saved)
+        build("ucbspec", ARMS[:3]).load_state_dict(saved)
     with pytest.raises(ValueError, match="saved state is for parameters"):
-        build("ucbspec:reward=goodput", ARMS).load(saved)
+        build("ucbspec:reward=goodput", ARMS).load_state_dict(saved)
     untouched = build("ucbspec", ARMS)
     untouched.observe(Round(ARMS[1], 1, 1, 2))
-    before = untouched.state()
+    before = untouched.state_dict()
     with pytest.raises(ValueError, match="saved state lacks pulls"):
-        untouched.load({**saved, "learned": {k: v for k, v in saved["learned"].items() if k != "pulls"}})
-    assert untouched.state() == before
+        untouched.load_state_dict({**saved, "learned": {k: v for k, v in saved["learned"].items() if k != "pulls"}})
+    assert untouched.state_dict() == before
 
 
 @pytest.mark.parametrize(
@@ -183,14 +184,67 @@ def test_drafters_and_lengths_are_arms_alike() -> None:
 
 
 def test_tetris_spends_its_budget_on_the_surest_drafts() -> None:
-    from wager.core import Hint
-
     arms = (OFF, *(Arm("d", n) for n in range(1, 6)))
     policy = build("tetris:per_request=2", arms)
-    sure, unsure = Hint(confidence=(0.9,) * 5), Hint(confidence=(0.3,) * 5)
-    contexts_ = [Context(arms, batch=2, hints={"d": hint}) for hint in (unsure, sure)]
-    assert policy.choose_batch(contexts_) == [OFF, Arm("d", 4)]  # type: ignore[attr-defined]
+    chosen = policy.choose_batch(batch(np.array([[[0.3] * 5, [0.9] * 5]])))
+    assert chosen.length.tolist() == [0, 4]
+    assert chosen.drafter.tolist() == [-1, 0]
+    assert chosen.arm == Arm("d", 4)
+    assert policy.choose(Context(arms, hints={"d": Hint(confidence=(0.3,) * 5)})) == Arm("d", 2)
     assert play(Serving(goal=2000, load=(4,)), "tetris", 0).rounds > 0
+
+
+def batch(confidence: np.ndarray) -> Batch:
+    """Requests whose drafters all propose as many tokens, with these confidences (drafters, requests, tokens)."""
+    drafters, count, longest = confidence.shape
+    return Batch(
+        slots=np.arange(count),
+        fresh=np.ones(count, np.bool_),
+        match=np.ones((drafters, count), np.int64),
+        size=np.full((drafters, count), longest),
+        confidence=confidence,
+        limit=np.full(count, longest),
+    )
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.startswith(("auto", "tetris"))])
+def test_a_policy_that_decides_one_arm_decides_it_for_a_whole_batch(spec: str) -> None:
+    """The default of the batch side of the contract: one choice, and one round that comes back."""
+    alone, many = build(spec, ARMS, seed=3), build(spec, ARMS, seed=3)
+    for step in range(60):
+        rows = batch(np.full((len(many.drafters), 4, many.longest), 0.5))
+        rows.size[:, 0] = step % 3
+        arm, chosen = alone.choose(Context(ARMS, batch=4)), many.choose_batch(rows)
+        assert chosen.arm == arm
+        assert chosen.length.tolist() == [min(arm.length, size) for size in rows.size[0].tolist()]
+        own = many.drafters.index(arm.drafter) if arm.length else -1
+        assert chosen.drafter.tolist() == [own if n else -1 for n in chosen.length.tolist()]
+        emitted = np.minimum(chosen.length, [0, 1, 2, 9]) + 1
+        many.observe_batch(
+            BatchRound(
+                rows,
+                chosen.drafter,
+                chosen.length,
+                emitted,
+                np.zeros_like(rows.size),
+                seconds=0.02,
+                draft_seconds=0.01,
+                arm=chosen.arm,
+            )
+        )
+        alone.observe(
+            Round(
+                arm,
+                drafted=int(chosen.length.sum()),
+                accepted=int(emitted.sum()) - 4,
+                emitted=int(emitted.sum()),
+                batch=4,
+                rejected=int((emitted - 1 < chosen.length).sum()),
+                draft_seconds=0.01,
+                verify_seconds=0.02,
+            )
+        )
+        assert many.state_dict() == alone.state_dict()
 
 
 def test_switching_cost_keeps_meta_ucb_with_a_drafter() -> None:

@@ -82,9 +82,9 @@ TEXT = Text(
         "draft-model": Track([2, 2, 2], [2, 1, 0], [0] * 3, [(0.5, 0.5)] * 3, overlap=[0.9, 0.8, 0.1], cheap=False),
     },
     limit=9,
-    shared={"suffix": {"prompt-lookup": [2, 0, 0]}},
+    agreement={"suffix": {"prompt-lookup": [2, 0, 0]}},
 )
-HEADER = {"format": "wager-recording", "version": 1, "meta": {"model": "m"}}
+HEADER = {"format": "wager-recording", "version": 2, "meta": {"model": "m"}}
 
 
 def write(path: Path, *lines: Any) -> Path:
@@ -161,9 +161,9 @@ def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
         ([HEADER, line(tokens=4)], "3 entries in each column"),
         ([HEADER, line(limit=2)], "limited to 2"),
         ([HEADER, line(more=1)], "line 2"),
-        ([HEADER, line(shared={"s": {"t": [0, 0]}})], "needs their tracks"),
-        ([HEADER, line(shared={"s": {"s": [0]}})], "as many entries"),
-        ([HEADER, line(shared={"s": {"s": [0, -1]}})], "whole numbers from 0"),
+        ([HEADER, line(agreement={"s": {"t": [0, 0]}})], "needs their tracks"),
+        ([HEADER, line(agreement={"s": {"s": [0]}})], "as many entries"),
+        ([HEADER, line(agreement={"s": {"s": [0, -1]}})], "whole numbers from 0"),
         ([HEADER, column("agreed", [1, 2])], "2 of 1 tokens cannot agree"),
         ([HEADER, column("agreed", [1, -1])], "-1 of 1"),
         ([HEADER, column("size", [1, 1.5])], "whole numbers"),

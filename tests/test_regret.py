@@ -74,8 +74,12 @@ def test_a_prompt_opens_every_phase_and_routes_to_its_drafter() -> None:
     scenario = Stream((Drafter("d1", (0.9, 0.1)), Drafter("d2", (0.1, 0.9))), (4,), 40000, phase_tokens=400)
     prompts = []
     play(scenario, "random", 0, watch=lambda context, outcome: prompts.append(context.prompt is not None))
+    assert not any(prompts)
+    prompts.clear()
+    routed = play(
+        scenario, "prompt-router", 0, watch=lambda context, outcome: prompts.append(context.prompt is not None)
+    )
     assert sum(prompts) == 100
-    routed = play(scenario, "prompt-router", 0)
     assert routed.rounds < 1.1 * play(scenario, CLAIRVOYANT, 0).rounds
     assert routed.rounds < play(scenario, "ucbspec", 0).rounds
 

@@ -18,15 +18,15 @@ from test_recording import alike, recorder, tiny
 import wager
 from wager.cli import main
 from wager.cli.replay import parse_cost
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.recording import RecordingWriter, Text, Track
 from wager.drafters import Drafter
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
 from wager.policies import POLICIES
-from wager.policies.base import ArmPolicy, Option
-from wager.policies.plain import Fixed
+from wager.policies.base import Option, Policy
+from wager.policies.plain import Fixed, Off
 from wager.policies.registry import Entry
 from wager.simulation import CLAIRVOYANT, Replay, RoundCost, VerifyCost, compare, joined, play
 from wager.simulation.replay import quickest
@@ -91,9 +91,15 @@ class Watched(Fixed):
 
 def watched(arms: Sequence[Arm], arm: Arm, *, asks: bool) -> Watched:
     policy = Watched(arms, drafter=arm.drafter, length=arm.length)
-    policy.uses = frozenset({"hints", "others"}) if asks else frozenset()
+    policy.needs = frozenset({Signal.HINTS, Signal.OTHERS}) if asks else frozenset()
     policy.contexts = []
     return policy
+
+
+class Hinted(Off):
+    """Plain decoding that has the cheap drafters propose in every round."""
+
+    needs = frozenset({Signal.HINTS, Signal.OTHERS})
 
 
 def both(model: Any, made: Sequence[Any], arm: Arm, lengths: Sequence[int], *, asks: bool, count: int = 60) -> Any:
@@ -113,8 +119,7 @@ def both(model: Any, made: Sequence[Any], arm: Arm, lengths: Sequence[int], *, a
     scenario = Replay(tuple(t for t in texts if t is not None), COSTS, tuple(lengths), 0.0, phases=True)
     assert set(scenario.arms) == set(arms)
     again = watched(arms, arm, asks=asks)
-    environment = scenario.start(0)
-    environment.asks = asks
+    environment = scenario.start(0, again)
     rounds = []
     while not environment.done:
         rounds.append(environment.play(again.choose(environment.context())))
@@ -166,9 +171,9 @@ def test_a_policy_that_asks_sees_what_it_sees_in_the_engine(arm: Arm) -> None:
     assert [r.others for r in replayed] == [r.others for r in engine]
     assert [(c.tokens, c.previous, c.lag) for c in again] == [(c.tokens, c.previous, c.lag) for c in seen]
     assert [c.hints for c in again] == [c.hints for c in seen]
-    assert [c.shared for c in again] == [c.shared for c in seen]
-    assert [set(c.asked) for c in again] == [set(c.asked) for c in seen]
-    assert any(c.shared and c.shared["suffix"]["prompt-lookup"] for c in again)
+    assert [c.agreement for c in again] == [c.agreement for c in seen]
+    assert [set(c.proposal_seconds) for c in again] == [set(c.proposal_seconds) for c in seen]
+    assert any(c.agreement and c.agreement["suffix"]["prompt-lookup"] for c in again)
     assert any(c.hints and c.hints["suffix"].confidence for c in again)
     assert any(sum(r.others.values()) for r in replayed)
 
@@ -207,42 +212,44 @@ def test_a_rounds_seconds_are_those_of_its_parts() -> None:
 
 def test_asking_cheap_drafters_takes_a_rounds_time_whatever_is_played() -> None:
     scenario = replay()
-    quiet, asking = scenario.start(0), scenario.start(0)
-    asking.asks = True
+    quiet, asking = scenario.start(0), scenario.start(0, Hinted(scenario.arms))
     rooms = 0
     while not quiet.done:
         context = asking.context()
-        assert context.asked == ({"suffix": 2e-3, "lookup": 1e-3} if context.hints else {})
-        assert quiet.context().hints == quiet.context().asked == {}
+        assert context.proposal_seconds == ({"suffix": 2e-3, "lookup": 1e-3} if context.hints else {})
+        assert quiet.context().hints == quiet.context().proposal_seconds == {}
         plain, other = quiet.play(OFF), asking.play(OFF)
-        assert other.draft_seconds == sum(context.asked.values())
+        assert other.draft_seconds == sum(context.proposal_seconds.values())
         assert other.verify_seconds == plain.verify_seconds
         rooms += bool(context.hints)
     assert asking.seconds - quiet.seconds == pytest.approx(rooms * 3e-3)
-    played = replay().start(0)
-    played.asks = True
+    played = scenario.start(0, Hinted(scenario.arms))
     played.context()
     assert played.play(Arm("suffix", 2)).draft_seconds == pytest.approx(3e-3)  # asked already
 
 
 def test_hints_and_what_they_share_reach_no_further_than_the_longest_arm() -> None:
-    environment = replace(replay(), lengths=(1, 2)).start(0)
-    environment.asks = True
+    scenario = replace(replay(), lengths=(1, 2))
+    environment = scenario.start(0, Hinted(scenario.arms))
     sizes, common = set(), set()
     while not environment.done:
         context = environment.context()
         sizes |= {hint.size for hint in context.hints.values()}
-        common |= {n for others in context.shared.values() for n in others.values()}
+        common |= {n for others in context.agreement.values() for n in others.values()}
         environment.play(OFF)
     assert sizes == common == {0, 1, 2}
 
 
 def test_only_the_drafters_a_policy_wants_are_asked() -> None:
-    environment = replay().start(0)
-    environment.asks, environment.asking = True, lambda: ["lookup"]
+    class Lookup(Hinted):
+        def select_drafters(self, context: Context) -> tuple[str, ...]:
+            assert not context.hints
+            return ("lookup",)
+
+    environment = replay().start(0, Lookup(replay().arms))
     context = environment.context()
-    assert set(context.hints) == set(context.asked) == {"lookup"}
-    assert context.shared == {"lookup": {}}
+    assert set(context.hints) == set(context.proposal_seconds) == {"lookup"}
+    assert context.agreement == {"lookup": {}}
     outcome = environment.play(Arm("suffix", 2))  # was not asked before: its proposal comes now
     assert outcome.draft_seconds == pytest.approx(3e-3)
     assert set(outcome.others) == {"lookup"}
@@ -475,8 +482,10 @@ def test_costs_are_the_recordings_a_preset_or_a_files(tmp_path: Path) -> None:
     assert (parse_cost(str(file), META).verify(9), parse_cost(str(file), META).step) == (0.25, {"model": 0.01})
 
 
-class Toy(ArmPolicy):
+class Toy(Policy):
     """Says of every arm that it brings its length."""
+
+    explains = True
 
     def choose(self, context: Context) -> Arm:
         self.weighed = sorted(context.arms, key=lambda arm: arm.length, reverse=True)
@@ -495,7 +504,7 @@ def test_explain_tells_what_was_expected_and_what_came(
     )
     lines = capsys.readouterr().out.splitlines()
     scenario = Replay(
-        tuple(replace(t, tracks={"suffix": t.tracks["suffix"]}, shared={}) for t in replay().texts),
+        tuple(replace(t, tracks={"suffix": t.tracks["suffix"]}, agreement={}) for t in replay().texts),
         parse_cost("measured", META),
         (2, 4),
         0.0,

@@ -398,7 +398,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "stranger": ('{"command": "wager bench memory", "rows": []}', "written by: wager bench memory"),
     "version": ('{"format": "wager-run", "version": 9}', "version 9"),
     "old trace": ('{"format": "wager-trace", "version": 7, "meta": {}}\n', "version 7"),
-    "broken trace": ('{"format": "wager-trace", "version": 1, "meta": {}}\n{"round": {}}\n{"x": 1}\n', "line 2"),
+    "broken trace": ('{"format": "wager-trace", "version": 2, "meta": {}}\n{"round": {}}\n{"x": 1}\n', "line 2"),
     "no tokens": (json.dumps(_without(a_run(each=1), "answers", 0, "tokens")), "lacks 'tokens'"),
     "no summary of a task": (json.dumps(_without(a_run(each=1), "summary", "tasks", 0, "methods")), "lacks 'methods'"),
     "odd kind": (json.dumps({**a_run(each=1), "methods": [{"name": "x", "kind": "odd"}]}), "not 'odd'"),

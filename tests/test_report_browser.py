@@ -11,7 +11,7 @@ import pytest
 from browser import Browser, Page, browser, find
 from report_files import a_run, a_text, put, rounds_of, write_trace
 
-from wager.core import kept
+from wager.core import files
 from wager.report.page import figures, render
 from wager.report.read import read
 from wager.report.views import Material
@@ -85,7 +85,7 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> list[Material]:
 @pytest.fixture(scope="module")
 def url(materials: list[Material], tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    kept.write_text(path, render(materials))
+    files.write_text(path, render(materials))
     return path.as_uri()
 
 
@@ -299,15 +299,15 @@ def test_the_first_colours_stay_apart_for_the_colour_blind(dark: bool, open_page
 
 def test_a_live_page_loads_itself_anew_until_it_is_finished(running: Browser, tmp_path: Path, open_page: Any) -> None:
     trace, path = write_trace(tmp_path / "live.trace", rounds_of(30)), tmp_path / "live.html"
-    kept.write_text(path, render([read(trace)], refresh=1.0, now="12:00:00 UTC"))
+    files.write_text(path, render([read(trace)], refresh=1.0, now="12:00:00 UTC"))
     page = open_page(390, of=path.as_uri())
     assert page.run("document.querySelector('.live').textContent").startswith("live, written 12:00:00")
     page.run("document.querySelector('.foot details').open = true")
-    kept.write_text(path, render([read(trace)], refresh=1.0, now="12:00:01 UTC"))
+    files.write_text(path, render([read(trace)], refresh=1.0, now="12:00:01 UTC"))
     running.wait("Page.loadEventFired")
     assert "12:00:01" in page.run("document.querySelector('.live').textContent")
     assert page.run("document.querySelector('.foot details').open"), "what was unfolded stays so"
-    kept.write_text(path, render([read(trace)]))
+    files.write_text(path, render([read(trace)]))
     running.wait("Page.loadEventFired")
     assert page.run("document.querySelector('.live')") is None
     assert page.run("document.querySelector('meta[http-equiv=refresh]')") is None

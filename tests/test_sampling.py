@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsP
 from transformers.utils import logging
 
 import wager
-from wager.core import Hint
+from wager.core import Hint, Signal
 from wager.decoding.arms import build_arms
 from wager.decoding.choosing import RESIDUAL, SHARED
 from wager.decoding.features import Prompts
@@ -207,11 +207,11 @@ def off(seen: np.ndarray, due: np.ndarray) -> float:
     return misfit(seen, due, groups=int((seen.sum(-1) > 0).sum()), least=0)
 
 
-def engine(target: Table, drafters: Sequence[Drafter], loop: type[Loop] = Loop, wanted: Sequence[str] = ()) -> Loop:
+def engine(target: Table, drafters: Sequence[Drafter], loop: type[Loop] = Loop, needs: Iterable[Signal] = ()) -> Loop:
     """A loop whose drafter and length change at random every round."""
     named = {d.name: d for d in drafters}
     arms = build_arms(None, named, LENGTHS)
-    return loop(target, named, build("random", arms, seed=1), arms, frozenset(wanted), Prompts().features)
+    return loop(target, named, build("random", arms, seed=1), arms, frozenset(needs), Prompts().features)
 
 
 def settings(**given: Any) -> Processors:
@@ -250,7 +250,7 @@ def test_texts_of_all_drafters_in_turn_and_all_that_is_measured_stay_exact(store
     loop = engine(
         target,
         [drafter(kind, target, store) for kind in ("prompt-lookup", "suffix", "retrieval", "draft-model", "wrong")],
-        wanted=("hints", "others", "overlap", "seen", "prompt"),
+        needs=Signal,
     )
     seen, _ = rows_seen(loop, target, processors, int(40_000 * SHARE))
     assert off(seen, rows_due(target, processors, seen)) < FITS

@@ -158,7 +158,7 @@ def test_a_policy_that_began_anew_or_a_drafter_that_forgot_its_texts_would_be_no
             method.decoder.policy.load(run.state(method.name))
 
     if forgets == "policy":
-        monkeypatch.setattr("wager.policies.base.ArmPolicy.load", lambda self, state: None)
+        monkeypatch.setattr("wager.policies.base.Policy.load_state_dict", lambda self, state: None)
     else:
         monkeypatch.setattr(suites, "_go_on", half)
     assert outline(play(tmp_path, model)) != outline(undisturbed)

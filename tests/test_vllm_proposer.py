@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from wager.core import Round
+from wager.core.batch import BatchRound
 from wager.drafters import Draft, Drafter, registry
-from wager.policies.rows import Outcome
 from wager.vllm import choosers
 from wager.vllm.choosers import ByRow, Step
 from wager.vllm.metrics import Meter
@@ -140,13 +140,13 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
 def test_every_drafter_is_scored_on_the_true_tokens(limits: bool) -> None:
     batch = make("auto")
     policy = batch.chooser.policy
-    observe = policy.observe_rows
+    observe = policy.observe_batch
     seen = 0
 
-    def check(outcome: Outcome) -> None:
+    def check(outcome: BatchRound) -> None:
         nonlocal seen
         seen += 1
-        assert (outcome.agreed <= outcome.rows.size).all()
+        assert (outcome.agreed <= outcome.batch.size).all()
         assert (outcome.agreed <= outcome.emitted).all()
         assert (outcome.emitted >= 1).all()
         # What vLLM accepted, less the bonus token, can be no more than was verified; and what the played drafter
@@ -159,7 +159,7 @@ def test_every_drafter_is_scored_on_the_true_tokens(limits: bool) -> None:
 
     texts = Texts(batch, seed=5, limits=limits)
 
-    policy.observe_rows = check
+    policy.observe_batch = check
     for _ in range(150):
         while len(texts.requests) < 3:
             texts.add()
@@ -222,7 +222,7 @@ class Followed:
         self.batch = batch
         self.told: list[Any] = []
         policy, meter = batch.chooser.policy, batch.meter
-        for owner, name in ((policy, "observe"), (policy, "observe_rows"), (meter, "played"), (meter, "step")):
+        for owner, name in ((policy, "observe"), (policy, "observe_batch"), (meter, "played"), (meter, "step")):
             if hasattr(owner, name):
                 setattr(owner, name, self._noting(name, getattr(owner, name)))
 
@@ -236,7 +236,7 @@ class Followed:
 
 def _plain(value: Any) -> Any:
     """What can be compared."""
-    if isinstance(value, Outcome):
+    if isinstance(value, BatchRound):
         rows = value.rows
         columns = rows.slots, rows.fresh, rows.match, rows.size, np.nan_to_num(rows.confidence, nan=-1.0), rows.limit
         mine = value.drafter, value.drafted, value.emitted, value.agreed
@@ -352,7 +352,7 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
     proposed: dict[int, list[Draft]] = {}  # by slot: each drafter's
     fresh: dict[int, bool] = {}
     sampled: dict[int, list[int]] = {}
-    columns, learn, observe = chooser._columns, chooser.learn, chooser.policy.observe_rows
+    columns, learn, observe = chooser._columns, chooser.learn, chooser.policy.observe_batch
 
     def note_proposals(step: Step, proposals: list[Draft]) -> Any:
         proposed.clear()
@@ -366,7 +366,7 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
         sampled.update({stream.slot: new for stream, new in zip(step.live, step.sampled, strict=True)})
         learn(step)
 
-    def check(outcome: Outcome) -> None:
+    def check(outcome: BatchRound) -> None:
         nonlocal seen
         rows = outcome.rows
         for i, slot in enumerate(rows.slots.tolist()):
@@ -383,7 +383,7 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
 
     monkeypatch.setattr(chooser, "_columns", note_proposals)
     monkeypatch.setattr(chooser, "learn", note_sampled)
-    monkeypatch.setattr(chooser.policy, "observe_rows", check)
+    monkeypatch.setattr(chooser.policy, "observe_batch", check)
     texts = Disorder(one, other, seed)
     for _ in range(150):
         texts.disturb()

@@ -15,7 +15,7 @@ from wager.cli import main
 from wager.core import Arm
 from wager.vllm import state, versions
 from wager.vllm.control import Control
-from wager.vllm.costs import StepCosts
+from wager.policies.auto.latency import StepLatency
 from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
 
 
@@ -104,10 +104,10 @@ def test_state_survives_and_is_never_half_written(tmp_path: Path, monkeypatch: p
     path = tmp_path / "state.json"
     assert not state.load(path, policy)
     policy.last = 3  # type: ignore[attr-defined]
-    state.save(path, policy.state())
+    state.save(path, policy.state_dict())
     other = settings.build_policy()
     assert state.load(path, other)
-    assert other.state() == policy.state()
+    assert other.state_dict() == policy.state_dict()
 
     def fails(*_: Any) -> None:
         raise OSError("disk full")
@@ -169,7 +169,7 @@ def test_a_step_in_which_the_length_changes_is_taken_apart() -> None:
     import random
 
     rng = random.Random(0)
-    costs = StepCosts()
+    costs = StepLatency()
     verify = {0: 0.050, 2: 0.055, 5: 0.070}
     draft = {0: 0.0, 2: 0.010, 5: 0.025}
     before = 0
@@ -183,13 +183,13 @@ def test_a_step_in_which_the_length_changes_is_taken_apart() -> None:
 
 
 def test_what_taking_up_drafting_costs_is_measured() -> None:
-    costs = StepCosts()
+    costs = StepLatency()
     for turn in range(400):
         for step in range(8):
             now = 4 if step >= 4 else 0
             was = 4 if step >= 5 or (step == 0 and turn) else 0
             woke = step == 4
-            costs.observe(1, was, now, 0.05 + 0.02 * (was > 0) + 0.01 * (now > 0) + 0.03 * woke, woke=woke)
+            costs.observe(1, was, now, 0.05 + 0.02 * (was > 0) + 0.01 * (now > 0) + 0.03 * woke, resumed=woke)
     assert costs.switching > 0.01
 
 

@@ -89,9 +89,9 @@ class CachedFSM(FSM):
     """On-the-fly adaptation, section 4.2, method 3: cache-enabled finite state machine."""
 
     def change(self, round: Round) -> int:
-        if round.seen is None:
+        if round.repeated is None:
             return super().change(round)
-        change = +1 if round.seen > 0 else -1
+        change = +1 if round.repeated > 0 else -1
         if round.drafted > 0 and round.rejected == 0:
             change = change + 1
         return change

@@ -9,8 +9,8 @@ from time import perf_counter_ns
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
+from wager.core.batch import Batch, BatchRound
 from wager.policies import build
-from wager.policies.rows import Outcome, RowPolicy, Rows
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -58,7 +58,7 @@ def _round(arm: Arm, rng: np.random.Generator) -> Round:
         draft_seconds=0.001 * arm.length,
         verify_seconds=0.02 + 0.001 * arm.length,
         overlap=tuple(rng.random(arm.length).tolist()),
-        seen=accepted,
+        repeated=accepted,
     )
 
 
@@ -79,7 +79,12 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
         shared = {one: {two: min(hints[one].size, hints[two].size) // 2 for two in names} for one in names}
         agreed = {name: int(rng.integers(0, 1 + hint.size) * rng.random()) for name, hint in hints.items()}
         context = Context(
-            arms, tokens=t, previous=previous, hints=hints, shared=shared, asked=dict.fromkeys(names, 2e-5)
+            arms,
+            tokens=t,
+            previous=previous,
+            hints=hints,
+            agreement=shared,
+            proposal_seconds=dict.fromkeys(names, 2e-5),
         )
         begin = perf_counter_ns()
         arm = policy.choose(context)
@@ -102,13 +107,13 @@ def rows_seconds(
     rng = np.random.default_rng(0)
     arms = (OFF, *(Arm(f"d{i}", n) for i in range(drafters) for n in range(1, longest + 1)))
     policy = build(spec, arms)
-    if not isinstance(policy, RowPolicy):
+    if not policy.per_request:
         raise ValueError(f"policy {spec!r} does not decide for batches in columns")
     chose, observed = [], []
     for t in range(steps + warmup):
         shape = drafters, batch
         size = rng.integers(0, 1 + longest, shape)
-        rows = Rows(
+        rows = Batch(
             np.arange(batch),
             np.full(batch, t == 0),
             rng.integers(0, 12, shape),
@@ -118,13 +123,14 @@ def rows_seconds(
             np.minimum(size[None], size[:, None]) // 2,
         )
         begin = perf_counter_ns()
-        drafter, length = policy.choose_rows(rows)
+        choices = policy.choose_batch(rows)
         chose.append(perf_counter_ns() - begin)
+        drafter, length = choices.drafter, choices.length
         agreed = np.minimum(size, (rng.random(shape) * 3).astype(int))
         played = np.minimum(length, agreed[np.maximum(drafter, 0), np.arange(batch)])
         seconds = 0.02 + 1e-4 * float(length.sum())
-        outcome = Outcome(rows, drafter, length, played + 1, np.minimum(agreed, played + 1), seconds)
+        outcome = BatchRound(rows, drafter, length, played + 1, np.minimum(agreed, played + 1), seconds)
         begin = perf_counter_ns()
-        policy.observe_rows(outcome)
+        policy.observe_batch(outcome)
         observed.append(perf_counter_ns() - begin)
     return statistics.median(chose[warmup:]) * 1e-9, statistics.median(observed[warmup:]) * 1e-9

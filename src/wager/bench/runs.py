@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from wager.bench.answers import Answer
-from wager.core import Arm, Round, kept
+from wager.core import Arm, Round, files
 
 FORMAT, VERSION = "wager-run", 1
 RUN, ANSWERS, STATE, LOCK = "run.json", "answers.jsonl", "state", ".lock"
@@ -178,7 +178,7 @@ class Run:
         """What the method's policy knew after the last answer."""
         path = self._state_path(method, self.given(method))
         try:
-            return kept.read(path)
+            return files.read_json(path)
         except (OSError, ValueError):
             raise ValueError(
                 f"what {method} had learned cannot be read from {path}; --afresh measures everything anew"
@@ -187,7 +187,7 @@ class Run:
     def _keep_state(self, method: str, count: int, state: dict[str, Any]) -> None:
         path = self._state_path(method, count)
         path.parent.mkdir(exist_ok=True)
-        kept.write(path, state)
+        files.write_json(path, state)
         # The one before stays: the last line of the answers may be cut off.
         self._state_path(method, count - 2).unlink(missing_ok=True)
 
@@ -210,7 +210,7 @@ class Run:
             "summary": dict(summary or {}),
             "verdict": list(verdict),
         }
-        kept.write_text(path, json.dumps(content, allow_nan=False))
+        files.write_text(path, json.dumps(content, allow_nan=False))
         self.complete = complete
         if complete:
             shutil.rmtree(self.folder / STATE, ignore_errors=True)
@@ -245,7 +245,7 @@ class Run:
 def read(path: Path) -> dict[str, Any]:
     """A run's file; ValueError with one sentence where it is none that this version reads."""
     try:
-        content = kept.read(path)
+        content = files.read_json(path)
     except UnicodeDecodeError:
         content = {}
     except ValueError as error:

@@ -231,7 +231,7 @@ def play(
         answer = method.run(question.ids, tokens)
         policy = method.decoder.policy if method.decoder is not None and method.name in policies else None
         pieces = method.latest.pieces(tokenizer) if method.latest is not None and key in shown else None
-        run.add(key, answer, pieces=pieces, state=None if policy is None else policy.state())  # type: ignore[attr-defined]
+        run.add(key, answer, pieces=pieces, state=None if policy is None else policy.state_dict())
         yield question, method.name
 
 
@@ -255,4 +255,4 @@ def _go_on(run: Run, method: Method, asked: Sequence[Question], policies: Sequen
                 drafter.extend(answer.tokens)
                 drafter.end()
     if method.name in policies and run.given(method.name):
-        decoder.policy.load(run.state(method.name))  # type: ignore[attr-defined]
+        decoder.policy.load_state_dict(run.state(method.name))

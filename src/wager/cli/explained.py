@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wager.core import Round
 from wager.policies import POLICIES
-from wager.policies.base import Explains, Option, Policy
+from wager.policies.base import Option, Policy
 from wager.policies.registry import parse
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check_explains(spec: str) -> None:
     """Refuse a policy that does not say what it expects."""
     name, _ = parse(spec)
-    able = [key for key, entry in POLICIES.items() if hasattr(entry.make, "options")]
+    able = [key for key, entry in POLICIES.items() if entry.make.explains]
     if name not in able:
         raise ValueError(
             f"policy {name!r} does not say what it expects of its arms, so --explain cannot; {', '.join(able)} can"
@@ -55,7 +55,6 @@ class Explaining:
     """Notes what the policy expected of every round that comes by, and passes the piece on."""
 
     def __init__(self, policy: Policy, then: Callable[[Piece], None] | None = None) -> None:
-        assert isinstance(policy, Explains), "check_explains comes first"
         self.policy, self.then = policy, then
         self.rounds: list[Explained] = []
 

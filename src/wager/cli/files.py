@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import wager
-from wager.core import kept
+from wager.core import files
 
 
 def provenance() -> dict[str, Any]:
@@ -45,4 +45,4 @@ def check_writable(path: Path) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
     text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
-    kept.write_text(path, text)
+    files.write_text(path, text)

@@ -20,7 +20,6 @@ from wager.cli.simulate import VERIFY, parse_ints
 from wager.core import recording as recordings
 from wager.core.recording import Text
 from wager.policies import build
-from wager.policies.base import Explains
 from wager.simulation import Replay, RoundCost, VerifyCost, joined
 from wager.simulation.experiment import even_marks
 from wager.simulation.replay import NOISE
@@ -174,8 +173,8 @@ def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, A
 
 def _narrowed(text: Text, names: Sequence[str]) -> Text:
     """The text with these drafters only."""
-    shared = {a: {b: n for b, n in others.items() if b in names} for a, others in text.shared.items() if a in names}
-    return dataclasses.replace(text, tracks={name: text.tracks[name] for name in names}, shared=shared)
+    kept = {a: {b: n for b, n in others.items() if b in names} for a, others in text.agreement.items() if a in names}
+    return dataclasses.replace(text, tracks={name: text.tracks[name] for name in names}, agreement=kept)
 
 
 def _longest(head: Mapping[str, Any], path: Path) -> int:
@@ -230,10 +229,7 @@ def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[s
     """One line for each of the first rounds: what the policy expected of its two best arms, and what came."""
     check_explains(spec)
     policy = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
-    assert isinstance(policy, Explains)
-    environment = scenario.start(seed)
-    environment.asks = bool(policy.uses & {"hints", "others"})
-    environment.asking = getattr(policy, "asking", None)
+    environment = scenario.start(seed, policy)
     wide = max(len(text.label) for text in scenario.texts)
     for _ in range(count):
         if environment.done:

@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from wager.cli.files import check_writable
-from wager.core import kept
 
 
 def command(
@@ -51,5 +50,5 @@ def command(
         with told.status("waiting for rounds …") as status:
             follow(live, out, every=every, idle=idle, told=status.update)
     else:
-        kept.write_text(out, render([read(path) for path in given]))
+        files.write_text(out, render([read(path) for path in given]))
     told.print(f"wrote {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)

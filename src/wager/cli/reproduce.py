@@ -17,7 +17,7 @@ from rich.text import Text as Words
 
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Model
-from wager.core import kept
+from wager.core import files
 from wager.reproduction.base import NO, PART, UNTRIED, YES, Experiment, Outcome, shown
 from wager.reproduction.page import FOLDER, page, read
 from wager.reproduction.registry import EXPERIMENTS, PAPERS, chosen
@@ -62,7 +62,7 @@ def command(
         check_writable(doc)
         if not results.is_dir():
             raise ValueError(f"no folder {results} to read results from; pass --results, or run in a checkout")
-        kept.write_text(doc, page(results))
+        files.write_text(doc, page(results))
         return
     if every and names:
         raise ValueError("--all runs every experiment; leave out the names, or --all")

@@ -17,7 +17,7 @@ from rich.console import Console
 from wager.cli.files import provenance
 from wager.cli.options import Options
 from wager.core import Round, TraceWriter
-from wager.core.kept import MemoryWarning
+from wager.core.files import MemoryWarning
 from wager.drafters import registry
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The words every layer shares: Arm, Context, Round, rewards, traces."""
 
 from wager.core.arm import OFF, Arm, Tree
-from wager.core.context import Context, Hint, PromptFeatures
+from wager.core.context import Context, Hint, PromptFeatures, Signal
 from wager.core.rewards import REWARDS, Reward
 from wager.core.round import Round
 from wager.core.trace import Record, Request, TraceError, TraceWriter
@@ -17,6 +17,7 @@ __all__ = [
     "Request",
     "Reward",
     "Round",
+    "Signal",
     "TraceError",
     "TraceWriter",
     "Tree",

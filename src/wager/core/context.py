@@ -5,8 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from wager.core.arm import Arm
+
+
+class Signal(Enum):
+    """What an engine measures only for policies that need it, because it takes time."""
+
+    HINTS = "hints"  # Context.hints, agreement and proposal_seconds: cheap drafters propose before the choice
+    OTHERS = "others"  # Round.others
+    OVERLAP = "overlap"  # Round.overlap
+    PROMPT = "prompt"  # Context.prompt
+    REPEATS = "repeats"  # Round.repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +69,10 @@ class Context:
     previous: Arm | None = None
     lag: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it must catch up on before it can draft
     hints: Mapping[str, Hint] = field(default_factory=dict)  # drafter -> what it says of its proposal
-    # drafter -> another -> tokens, from the first, that both propose
-    shared: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    asked: Mapping[str, float] = field(default_factory=dict)  # drafter -> seconds that asking it for its hint took
-    prompt: PromptFeatures | None = None  # on the first round of a request only
+    # drafter -> other drafter -> leading tokens that both propose
+    agreement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    proposal_seconds: Mapping[str, float] = field(default_factory=dict)  # drafter -> seconds its proposal took
+    prompt: PromptFeatures | None = None  # in the first round of a request, where a policy needs it
 
     def __post_init__(self) -> None:
         if not self.arms:

@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 from wager.core.context import Hint
 
 FORMAT = "wager-recording"
-VERSION = 1
+VERSION = 2
 NO_HINT = Hint()
 _set = object.__setattr__
 
@@ -76,8 +76,8 @@ class Text:
     tokens: int  # tokens generated
     tracks: dict[str, Track]  # by drafter
     limit: int = 0  # most tokens it might have had, which drafts reckon with; 0: as many as it has
-    # drafter -> another, each pair once -> tokens, from the first, that both propose; entries as in a track
-    shared: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    # drafter -> other drafter, each pair once -> leading tokens that both propose; entries as in a track
+    agreement: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokens < 2 or self.prompt < 1:
@@ -88,12 +88,12 @@ class Text:
             raise ValueError(f"a text of {self.tokens} tokens cannot have been limited to {self.limit}")
         for track in self.tracks.values():
             track.check(self.tokens - 1)
-        for one, others in self.shared.items():
+        for one, others in self.agreement.items():
             for other, common in others.items():
                 if not {one, other} <= self.tracks.keys() or len(common) != self.tokens - 1:
-                    raise ValueError(f"what {one!r} and {other!r} share needs their tracks and as many entries")
+                    raise ValueError(f"the agreement of {one!r} and {other!r} needs their tracks and as many entries")
                 if any(type(n) is not int or n < 0 for n in common):
-                    raise ValueError(f"what {one!r} and {other!r} share is in whole numbers from 0")
+                    raise ValueError(f"the agreement of {one!r} and {other!r} is in whole numbers from 0")
 
 
 class RecordingWriter:
@@ -116,7 +116,7 @@ class RecordingWriter:
                 columns["cheap"] = False
             tracks[name] = columns
         counts = {"prompt": text.prompt, "tokens": text.tokens, "limit": text.limit}
-        self._write({"label": text.label, **counts, "tracks": tracks, "shared": text.shared})
+        self._write({"label": text.label, **counts, "tracks": tracks, "agreement": text.agreement})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")

@@ -25,7 +25,7 @@ class Round:
     lag_seconds: float = 0.0  # what that catching up took; not part of draft_seconds
     overlap: tuple[float, ...] = ()  # 1 - TV(target, drafter) at each drafted position, also after a rejection
     others: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it would have had accepted
-    seen: int | None = None  # emitted tokens that had occurred before in prompt or output
+    repeated: int | None = None  # emitted tokens that had occurred before in prompt or output; None: not counted
 
     def __post_init__(self) -> None:
         arm, batch = self.arm, self.batch
@@ -47,8 +47,8 @@ class Round:
             raise ValueError(f"seconds are finite and at least 0, not {seconds}")
         if self.overlap and (len(self.overlap) > arm.budget or not all(0 <= x <= 1 for x in self.overlap)):
             raise ValueError(f"overlap needs at most {arm.budget} values in [0, 1], not {self.overlap}")
-        if self.lag < 0 or (self.seen is not None and not 0 <= self.seen <= self.emitted):
-            raise ValueError(f"lag {self.lag} or seen {self.seen} is out of range")
+        if self.lag < 0 or (self.repeated is not None and not 0 <= self.repeated <= self.emitted):
+            raise ValueError(f"lag {self.lag} or repeated {self.repeated} is out of range")
 
     @property
     def seconds(self) -> float:

@@ -18,7 +18,7 @@ from wager.core.context import PromptFeatures
 from wager.core.round import Round
 
 FORMAT = "wager-trace"
-VERSION = 1
+VERSION = 2
 COUNTS = ("drafted", "accepted", "emitted", "batch", "rejected", "lag")
 
 

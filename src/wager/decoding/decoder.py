@@ -77,7 +77,9 @@ class Decoder:
         self.drafters = build_drafters(drafters, model, tokenizer)
         self.arms = build_arms(arms, self.drafters, lengths, trees)
         known = {} if tokens is None else {"tokens": tokens}
-        self.policy: Policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
+        self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"a policy is a name or a wager.policies.Policy, not a {type(policy).__name__}")
         self.prompts = Prompts()
         self._busy = False
         self._take(self.target)
@@ -139,8 +141,7 @@ class Decoder:
         """Forget what policy and drafters learned from texts; a policy with a memory goes back to what was loaded."""
         self._refuse_if_busy()
         self.prompts = Prompts()
-        if hasattr(self.policy, "reset"):
-            self.policy.reset()
+        self.policy.reset()
         if self.memory is not None:
             self.memory.restore()
         for drafter in self.drafters.values():
@@ -234,10 +235,10 @@ class Decoder:
             drafter.follow(target)
         if target is self.target:
             target.begin()
-        if self.forget and hasattr(self.policy, "reset"):
+        if self.forget:
             self.policy.reset()
-        wanted = EVERYTHING if self.trace is not None else getattr(self.policy, "uses", EVERYTHING)
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, wanted, self.prompts.features)
+        needs = EVERYTHING if self.trace is not None else self.policy.needs
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features)
         self.finish = ""
         self._busy = True
         played = False

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import torch
 
-from wager.core import Arm, Context, PromptFeatures, Round
+from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
 from wager.decoding.choosing import Choosing, Greedy
 from wager.decoding.processors import Processors
 from wager.decoding.stopping import Stopping
-from wager.drafters import Draft, Drafter, in_common
+from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
 
-EVERYTHING = frozenset({"hints", "others", "overlap", "prompt", "seen"})
+EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
 NO_IDS = torch.empty((1, 0), dtype=torch.long)
 
@@ -46,8 +46,8 @@ class Request:
 class Loop:
     """Plays rounds on one target until the text is finished.
 
-    ``wanted`` says which of EVERYTHING is to be measured: what the policy uses, or all of it for a trace. The target
-    holds as much of the prompt as it has read already, nothing as a rule.
+    ``needs`` are the signals to measure: those the policy needs, or all of them for a trace. The target holds as much
+    of the prompt as it has read already, nothing as a rule.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Loop:
         drafters: Mapping[str, Drafter],
         policy: Policy,
         arms: tuple[Arm, ...],
-        wanted: frozenset[str],
+        needs: frozenset[Signal],
         features: Callable[[Sequence[int], float], PromptFeatures],
     ) -> None:
         self.target, self.drafters, self.policy = target, drafters, policy
-        self.wanted, self.features = wanted, features
-        self.cheap = [d for d in drafters.values() if d.cheap] if wanted & {"hints", "others"} else []
-        # A trace holds what every drafter would have got; otherwise the policy may leave some unasked.
-        self.asking = getattr(policy, "asking", None) if wanted < EVERYTHING else None
+        self.needs, self.features = needs, features
+        hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
+        self.cheap = [d for d in drafters.values() if d.cheap and hinting]
+        self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
         self.dear = [d for d in drafters.values() if not d.cheap]
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
@@ -79,7 +79,7 @@ class Loop:
         """Steps of the request until it is finished; ``finish`` then says why."""
         self.request, self.finish = request, ""
         self.text = list(request.prompt)
-        self.seen = set(self.text) if "seen" in self.wanted else None
+        self.seen = set(self.text) if Signal.REPEATS in self.needs else None
         self.ids = _Ids(self.text, self.target.device) if self._needs_ids() else None
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
@@ -92,7 +92,7 @@ class Loop:
         """Read the prompt and take the first token, which its own forward gives."""
         unread = self.text[self.target.length :]
         self.prompt: PromptFeatures | None = None
-        if "prompt" in self.wanted:
+        if Signal.PROMPT in self.needs:
             logits, perplexity = self.target.prefill_scored(unread)
             self.prompt = self.features(self.text, perplexity)
         else:
@@ -104,17 +104,20 @@ class Loop:
         # Choose.
         began = perf_counter()
         room = min(self.longest, self.request.stopping.limit - len(self.text) - 1)  # the target adds one itself
-        proposals, asked = self._ask(room)
-        context = Context(
-            arms=self.arms,
-            tokens=self.position,
-            previous=self.previous,
-            lag={d.name: d.lag for d in self.dear},
-            hints={name: draft.hint for name, draft in proposals.items()},
-            shared=in_common({name: draft.tokens for name, draft in proposals.items()}),
-            asked=asked,
-            prompt=self.prompt,
-        )
+        lag = {d.name: d.lag for d in self.dear}
+        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt)
+        proposals, proposal_seconds = self._propose(context, room)
+        if proposals:
+            context = Context(
+                arms=self.arms,
+                tokens=self.position,
+                previous=self.previous,
+                lag=lag,
+                hints={name: draft.hint for name, draft in proposals.items()},
+                agreement=drafter_agreement({name: draft.tokens for name, draft in proposals.items()}),
+                proposal_seconds=proposal_seconds,
+                prompt=self.prompt,
+            )
         arm = self.policy.choose(context)
         # Draft.
         chose = perf_counter()
@@ -132,7 +135,7 @@ class Loop:
             rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
         verified = perf_counter()
         shared = self._overlap(scores, draft)  # while the text is what the draft goes on from
-        tokens, seen = self._commit([*kept, following])
+        tokens, repeated = self._commit([*kept, following])
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
@@ -141,35 +144,35 @@ class Loop:
             drafted=len(draft.tokens),
             accepted=accepted,
             emitted=len(tokens),
-            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + sum(asked.values()),
+            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + sum(proposal_seconds.values()),
             verify_seconds=verified - drafted,
             lag=draft.lag,
             lag_seconds=draft.lag_seconds,
             overlap=shared,
             others=self._others(proposals, arm, tokens),
-            seen=seen,
+            repeated=repeated,
         )
         self.policy.observe(played)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
-        self.overhead = perf_counter() - verified + chose - began - sum(asked.values())
+        self.overhead = perf_counter() - verified + chose - began - sum(proposal_seconds.values())
         return Step(tokens, min(accepted, len(tokens)), played, rejected)
 
-    def _ask(self, room: int) -> tuple[dict[str, Draft], dict[str, float]]:
-        """What the cheap drafters propose that are worth asking, and the seconds it took each."""
+    def _propose(self, context: Context, room: int) -> tuple[dict[str, Draft], dict[str, float]]:
+        """The proposals of the cheap drafters the policy selects, and the seconds each took."""
         proposals: dict[str, Draft] = {}
-        asked: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         if not room or not self.cheap:
-            return proposals, asked
-        names = self.asking() if self.asking is not None else None
+            return proposals, seconds
+        names = self.policy.select_drafters(context) if self.selective else self.drafters
         before = perf_counter()
         for drafter in self.cheap:
-            if names is None or drafter.name in names:
+            if drafter.name in names:
                 proposals[drafter.name] = drafter.propose(room)
                 after = perf_counter()
-                asked[drafter.name] = after - before
+                seconds[drafter.name] = after - before
                 before = after
-        return proposals, asked
+        return proposals, seconds
 
     def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
         length = min(arm.length, room)
@@ -216,7 +219,7 @@ class Loop:
 
     def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
         """1 - TV at each drafted position, if someone wants it; a tree has no one position of each kind."""
-        if "overlap" not in self.wanted or not draft.tokens or draft.parents is not None:
+        if Signal.OVERLAP not in self.needs or not draft.tokens or draft.parents is not None:
             return ()
         q = draft.probs
         if q is None and (logits := draft.logits) is not None:
@@ -253,7 +256,7 @@ class Loop:
 
     def _others(self, proposals: Mapping[str, Draft], arm: Arm, tokens: Sequence[int]) -> dict[str, int]:
         """What every other cheap drafter would have had accepted, as far as the text now tells."""
-        if "others" not in self.wanted:
+        if Signal.OTHERS not in self.needs:
             return {}
         return {
             name: accept_greedy([*tokens, -1], draft.tokens[: len(tokens)])

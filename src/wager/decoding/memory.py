@@ -16,10 +16,11 @@ from typing import Any, Literal
 import torch
 
 import wager
-from wager.core import Arm, kept
-from wager.core.kept import MemoryWarning
+from wager.core import Arm, files
+from wager.core.files import MemoryWarning
 from wager.drafters import Drafter
 from wager.models.embedded import cache
+from wager.policies.base import Policy
 
 FORMAT = "wager-memory"
 VERSION = 1
@@ -35,7 +36,7 @@ class Memory:
     """
 
     def __init__(
-        self, policy: Any, of: dict[str, str], path: Path | None = None, clock: Callable[[], float] = monotonic
+        self, policy: Policy, of: dict[str, str], path: Path | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         self.policy, self.of, self.clock = policy, of, clock
         self.path = default_path(of) if path is None else path
@@ -43,14 +44,14 @@ class Memory:
             _refuse_foreign(path)
         self.learned = False  # anything since it was loaded or saved
         self.loaded = self._load()  # the state taken up; None where there was none
-        self._next = clock() + kept.EVERY
+        self._next = clock() + files.EVERY
         self._said = False
 
     def _load(self) -> dict[str, Any] | None:
-        before = self.policy.state()
+        before = self.policy.state_dict()
         try:
             state = self._read()
-            self.policy.load(copy.deepcopy(state))
+            self.policy.load_state_dict(copy.deepcopy(state))
             return state
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -60,7 +61,7 @@ class Memory:
             why = str(error)
         except DAMAGED:
             why = "its state is damaged"
-        self.policy.load(before)  # it may have got half of it
+        self.policy.load_state_dict(before)  # it may have got half of it
         # at the line that made the Decoder: above are __init__, opened and the Decoder's own __init__
         warnings.warn(f"memory {self.path} is not used and will be replaced: {why}", MemoryWarning, stacklevel=5)
         return None
@@ -68,7 +69,7 @@ class Memory:
     def _read(self) -> dict[str, Any]:
         """The state in the file; ValueError with the reason where it does not fit."""
         try:
-            content = kept.read(self.path)
+            content = files.read_json(self.path)
         except ValueError as error:
             raise ValueError(f"it is damaged ({error})") from None
         if content.get("format") != FORMAT:
@@ -94,11 +95,11 @@ class Memory:
         """Save what was learned since the last time, if anything was; where that fails it is said once."""
         if not self.learned:
             return
-        self._next = self.clock() + kept.EVERY
+        self._next = self.clock() + files.EVERY
         head = {"format": FORMAT, "version": VERSION, "wager": wager.__version__, "of": self.of}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            kept.write(self.path, {**head, "state": self.policy.state()})
+            files.write_json(self.path, {**head, "state": self.policy.state_dict()})
             self.learned = False
             return
         except OSError as error:
@@ -113,18 +114,14 @@ class Memory:
         """Let the policy go on from what was loaded, once it forgot all else."""
         self.learned = False
         if self.loaded is not None:
-            self.policy.load(copy.deepcopy(self.loaded))
+            self.policy.load_state_dict(copy.deepcopy(self.loaded))
 
 
 def opened(
-    where: Literal[True] | str | Path, policy: Any, model: Any, drafters: Iterable[Drafter], arms: Sequence[Arm]
+    where: Literal[True] | str | Path, policy: Policy, model: Any, drafters: Iterable[Drafter], arms: Sequence[Arm]
 ) -> Memory | None:
     """The memory of a decoder: in the user's cache (True), or in this file; None where there is nothing to keep."""
-    if not (hasattr(policy, "state") and hasattr(policy, "load")):
-        said = f"{type(policy).__name__} has no state() and load(), so what it learns is not remembered"
-        warnings.warn(said, MemoryWarning, stacklevel=3)
-        return None
-    if not getattr(policy, "learned", True):  # a fixed arm, for one
+    if not policy.learned:  # a fixed arm, for one
         return None
     of = described(policy, model, drafters, arms)
     return Memory(policy, of, None if where is True else Path(where).expanduser())
@@ -154,7 +151,7 @@ def _refuse_foreign(path: Path) -> None:
 # -- what a policy learned about, in words
 
 
-def described(policy: Any, model: Any, drafters: Iterable[Drafter], arms: Sequence[Arm]) -> dict[str, str]:
+def described(policy: Policy, model: Any, drafters: Iterable[Drafter], arms: Sequence[Arm]) -> dict[str, str]:
     """Everything that what is learned depends on."""
     return {
         "model": _name(model),
@@ -162,7 +159,7 @@ def described(policy: Any, model: Any, drafters: Iterable[Drafter], arms: Sequen
         "dtype": str(model.dtype).removeprefix("torch."),
         "drafters": "; ".join(map(_drafter, drafters)),
         "arms": " ".join(map(str, arms)),
-        "policy": _called(type(policy).__name__, getattr(policy, "parameters", {})),
+        "policy": _called(type(policy).__name__, policy.parameters),
         "device": _device(model.device),
     }
 

@@ -10,7 +10,7 @@ import torch
 from wager.core.recording import Text, Track
 from wager.decoding.acceptance import accept_greedy
 from wager.decoding.decoder import Decoder, Prompt
-from wager.drafters import Drafter, in_common
+from wager.drafters import Drafter, drafter_agreement
 from wager.drafters.draft_model import DraftModel
 from wager.models.runner import Runner
 
@@ -49,7 +49,7 @@ class Recorder:
                 tracks[name] = _compare(drafter, target, ids, tokens, self.longest)
             else:
                 tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, limit)
-        return Text(label, len(ids), len(tokens), tracks, limit, _shared(drafts))
+        return Text(label, len(ids), len(tokens), tracks, limit, _agreement(drafts))
 
     def _walk(
         self, name: str, drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], limit: int
@@ -73,18 +73,18 @@ class Recorder:
         return track, drafts
 
 
-def _shared(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]]]:
-    """What every two drafters have in common at each position."""
+def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]]]:
+    """Leading tokens that every two drafters both propose, at each position."""
     names = list(drafts)
-    shared: dict[str, dict[str, list[int]]] = {
+    agreement: dict[str, dict[str, list[int]]] = {
         one: {other: [] for other in names[i + 1 :]} for i, one in enumerate(names[:-1])
     }
     for proposed in zip(*drafts.values(), strict=True):
-        common = in_common(dict(zip(names, proposed, strict=True)))
-        for one, others in shared.items():
+        common = drafter_agreement(dict(zip(names, proposed, strict=True)))
+        for one, others in agreement.items():
             for other, counts in others.items():
                 counts.append(common[one][other])
-    return shared
+    return agreement
 
 
 def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens: Sequence[int], longest: int) -> Track:

@@ -117,8 +117,8 @@ class Drafter(ABC):
         return 0
 
 
-def in_common(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
-    """For every drafter and every other: how many tokens, from the first, both propose."""
+def drafter_agreement(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
+    """Drafter -> other drafter -> leading tokens that both propose."""
     found: dict[str, dict[str, int]] = {name: {} for name in proposals}
     names = list(proposals)
     for i, one in enumerate(names):

@@ -1,4 +1,4 @@
-"""The contract every policy keeps, and the ground they share."""
+"""The contract of a policy: the one base class, and what all of them share."""
 
 from __future__ import annotations
 
@@ -7,32 +7,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from wager.core import REWARDS, Arm, Context, Round
-
-
-class Policy(Protocol):
-    """Picks the arm for the next round and learns from the round that came back."""
-
-    def choose(self, context: Context) -> Arm:
-        """The arm to play, one of ``context.arms``."""
-        ...
-
-    def observe(self, round: Round) -> None:
-        """Learn from a finished round."""
-        ...
-
-
-@runtime_checkable
-class BatchPolicy(Policy, Protocol):
-    """A policy that can decide for all requests of a batch together."""
-
-    def choose_batch(self, contexts: Sequence[Context]) -> list[Arm]:
-        """An arm for every request, in order."""
-        ...
+from wager.core import REWARDS, Arm, Context, Round, Signal
+from wager.core.batch import Batch, BatchRound, Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +29,19 @@ class Option:
         return self.tokens / self.seconds
 
 
-@runtime_checkable
-class Explains(Policy, Protocol):
-    """A policy that can say why it chose as it did."""
+class Policy(ABC):
+    """Picks the arm for the next round and learns from the round that came back.
 
-    def options(self) -> list[Option]:
-        """What it expected of every arm it weighed for the round it chose last: the chosen one first, then the best."""
-        ...
-
-
-class ArmPolicy(ABC):
-    """A policy over a fixed set of arms, of which any non-empty subset may be available in a round.
-
-    A subclass names in ``learned`` what it learns, creates those attributes in ``reset`` and calls ``reset`` at the
-    end of its ``__init__``; saving and loading then work by themselves.
+    It has a fixed set of arms, of which any non-empty subset may be available in a round. A subclass names in
+    ``learned`` what it learns, creates those attributes in ``reset`` and calls ``reset`` at the end of its
+    ``__init__``; saving and loading then work by themselves.
     """
 
+    needs: frozenset[Signal] = frozenset()  # signals an engine measures only on request
+    per_request: ClassVar[bool] = False  # choose_batch decides each request by itself, from its own proposals
+    whole_batch: ClassVar[bool] = True  # choose can decide for a batch as a whole
+    explains: ClassVar[bool] = False  # options says what was expected of the arms
     learned: ClassVar[tuple[str, ...]] = ()
-    uses: frozenset[str] = frozenset()  # of what takes an engine time to find out: hints, others, overlap, prompt, seen
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -81,18 +56,55 @@ class ArmPolicy(ABC):
         self.slot = {arm: i for i, arm in enumerate(self.arms)}  # arm -> its place in arm order
         if not self.arms or len(self.slot) != len(self.arms):
             raise ValueError(f"a policy needs at least one arm and no arm twice, not {[str(a) for a in self.arms]}")
+        self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.longest = max(arm.length for arm in self.arms)
         self.seed = seed
         self._seen: tuple[Arm, ...] | None = None
         self._slots: list[int] = []
         self._rungs: dict[str, list[Arm]] = {}
 
+    def select_drafters(self, context: Context) -> tuple[str, ...]:
+        """The cheap drafters that shall propose before the choice; the context has no hints yet. No side effect."""
+        return self.drafters
+
     @abstractmethod
     def choose(self, context: Context) -> Arm:
         """The arm to play, one of ``context.arms``."""
 
+    def choose_batch(self, batch: Batch) -> Choices:
+        """A drafter and a length for every request; unless overridden, one arm for all of them."""
+        count = len(batch.slots)
+        arm = self.choose(batch.context or Context(self.arms, batch=count))
+        if not arm.length:
+            return Choices(np.full(count, -1), np.zeros(count, np.int64))
+        drafter = self.drafters.index(arm.drafter)
+        length = np.minimum(arm.length, np.minimum(batch.size[drafter], batch.limit))
+        return Choices(np.where(length > 0, drafter, -1), length, arm)
+
     def observe(self, round: Round) -> None:  # noqa: B027 - a policy need not learn
         """Learn from a finished round."""
+
+    def observe_batch(self, result: BatchRound) -> None:
+        """Learn from a finished step; unless overridden, as from one round of ``result.arm``."""
+        if result.seconds <= 0.0:
+            return
+        accepted = np.minimum(result.emitted - 1, result.drafted)
+        self.observe(
+            Round(
+                result.arm,
+                drafted=int(result.drafted.sum()),
+                accepted=int(accepted.sum()),
+                emitted=min(int(result.emitted.sum()), int(accepted.sum()) + len(accepted)),
+                batch=len(accepted),
+                rejected=int((accepted < result.drafted).sum()),
+                draft_seconds=result.draft_seconds,
+                verify_seconds=result.seconds,
+            )
+        )
+
+    def options(self) -> list[Option]:
+        """What was expected of the arms compared for the last choice: of the chosen one first, then of the best."""
+        return []
 
     def reset(self) -> None:
         """Forget everything learned."""
@@ -137,7 +149,7 @@ class ArmPolicy(ABC):
             self._rungs[drafter] = rungs
         return rungs[limit]
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything learned, as JSON."""
         return {
             **self._identity(),
@@ -149,8 +161,8 @@ class ArmPolicy(ABC):
         arms = [str(arm) for arm in self.arms]
         return {"policy": type(self).__name__, "parameters": self.parameters, "arms": arms}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take up what another policy of the same kind over the same arms had learned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the state of another policy of the same class, parameters and arms."""
         ours = self._identity()
         theirs = {key: state.get(key) for key in ours}
         for key, value in ours.items():
@@ -165,7 +177,7 @@ class ArmPolicy(ABC):
             setattr(self, name, _unpack(state["learned"][name]))
 
 
-class RewardPolicy(ArmPolicy):
+class RewardPolicy(Policy):
     """A policy driven by a reward of the user's choice."""
 
     allowed: ClassVar[tuple[str, ...]] = tuple(REWARDS)
@@ -178,7 +190,7 @@ class RewardPolicy(ArmPolicy):
             )
         self._reward = REWARDS[reward].of
         if reward == "bd":
-            self.uses = frozenset({"overlap"})
+            self.needs = frozenset({Signal.OVERLAP})
         self._floor = REWARDS[reward].floor
         known = REWARDS[reward].spread
         self._known_spread = known(self.longest) if known else None

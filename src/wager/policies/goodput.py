@@ -6,8 +6,11 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
-from wager.core import Arm, Context, Round
-from wager.policies.base import ArmPolicy, require
+import numpy as np
+
+from wager.core import Arm, Context, Round, Signal
+from wager.core.batch import Batch, Choices
+from wager.policies.base import Policy, require
 from wager.policies.onthefly import ModelPolicy, only_drafter
 
 
@@ -66,24 +69,26 @@ class DSD(ModelPolicy):
         slope = (xy / n - x * y / n**2) / variance if variance > 1e-12 else 0.0
         return (y - slope * x) / n, slope
 
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         for drafter, counts in self.counts.items():
             self.fit(drafter, *counts)
 
 
-class Tetris(ArmPolicy):
+class Tetris(Policy):
     """A token budget over the batch, spent on the drafts most likely to be accepted."""
 
     # TETRIS (Wu et al. 2025): a draft token is worth the product of the confidences along its chain; since that falls
     # along a chain, taking the best tokens of the batch one by one always takes prefixes.
-    uses = frozenset({"hints"})
+    needs = frozenset({Signal.HINTS})
+    per_request = True
+    whole_batch = False
     learned = ("accepted", "rejected")
 
     def __init__(self, arms: Sequence[Arm], *, per_request: int = 3, drafter: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(per_request >= 0, f"per_request is at least 0 tokens, not {per_request}")
-        self.per_request = per_request
+        self.per_request_tokens = per_request
         self.drafter = only_drafter(self.arms, drafter)
         self.reset()
 
@@ -93,15 +98,29 @@ class Tetris(ArmPolicy):
         self.rejected = 0
 
     def choose(self, context: Context) -> Arm:
-        return self.choose_batch([context])[0]
+        slots = self.available(context.arms)
+        return self.at_most(self._spend([self._confidence(context, slots)])[0], self.drafter, slots)
 
-    def choose_batch(self, contexts: Sequence[Context]) -> list[Arm]:
-        """An arm for every request of a batch, under one token budget."""
-        chains = [self._confidence(context) for context in contexts]
-        taken = [0] * len(contexts)
+    def choose_batch(self, batch: Batch) -> Choices:
+        """A length for every request, under one token budget."""
+        slots = self.available(batch.context.arms if batch.context else self.arms)
+        count, most = len(batch.slots), self.at_most(self.longest, self.drafter, slots)
+        if most.drafter != self.drafter:
+            return Choices(np.full(count, -1), np.zeros(count, np.int64))
+        drafter = self.drafters.index(self.drafter)
+        sure = np.nan_to_num(batch.confidence[drafter])  # a token of unknown confidence ends its chain
+        sizes = np.minimum(batch.size[drafter], np.minimum(batch.limit, most.length)).tolist()
+        taken = self._spend([row[:size] for row, size in zip(sure.tolist(), sizes, strict=True)])
+        arms = [self.at_most(n, self.drafter, slots) for n in taken]
+        length = np.array([arm.length for arm in arms], np.int64)
+        return Choices(np.where(length > 0, drafter, -1), length, max(arms, key=lambda arm: arm.length))
+
+    def _spend(self, chains: Sequence[Sequence[float]]) -> list[int]:
+        """Tokens of each chain, of which all together take the budget."""
+        taken = [0] * len(chains)
         heap = [(-chain[0], request) for request, chain in enumerate(chains) if chain and chain[0] > 0]
         heapq.heapify(heap)
-        for _ in range(self.per_request * len(contexts)):
+        for _ in range(self.per_request_tokens * len(chains)):
             if not heap:
                 break
             worth, request = heap[0]
@@ -111,16 +130,16 @@ class Tetris(ArmPolicy):
                 heapq.heapreplace(heap, (worth * chain[at], request))
             else:
                 heapq.heappop(heap)
-        return [self._arm(context, n) for context, n in zip(contexts, taken, strict=True)]
+        return taken
 
     def observe(self, round: Round) -> None:
         if round.arm.drafter == self.drafter:
             self.accepted += round.accepted
             self.rejected += round.rejected
 
-    def _confidence(self, context: Context) -> Sequence[float]:
+    def _confidence(self, context: Context, slots: list[int]) -> Sequence[float]:
         """Probability that each further draft token of a request is accepted, given those before it."""
-        longest = self.at_most(self.longest, self.drafter, self.available(context.arms))
+        longest = self.at_most(self.longest, self.drafter, slots)
         if longest.drafter != self.drafter:
             return ()
         hint = context.hints.get(self.drafter)
@@ -128,6 +147,3 @@ class Tetris(ArmPolicy):
             return hint.confidence[: longest.length]
         tried = self.accepted + self.rejected
         return [self.accepted / tried if tried else 1.0] * longest.length
-
-    def _arm(self, context: Context, length: int) -> Arm:
-        return self.at_most(length, self.drafter, self.available(context.arms))

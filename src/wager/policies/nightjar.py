@@ -88,12 +88,12 @@ class AdaBinGreedy(RewardPolicy):
             self.means[key] = [0.0] * len(self.arms)
         return schedule
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         rows = [[key, s.block, s.bin, s.round, s.exploring] for key, s in self.schedules.items()]
-        return {**super().state(), "schedules": rows}
+        return {**super().state_dict(), "schedules": rows}
 
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.schedules = {key: Schedule(*rest) for key, *rest in state["schedules"]}
 
 

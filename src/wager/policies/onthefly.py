@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.rewards import timed
-from wager.policies.base import ArmPolicy, RewardPolicy, require
+from wager.policies.base import Policy, RewardPolicy, require
 
 
-class ModelPolicy(ArmPolicy):
+class ModelPolicy(Policy):
     """A policy that predicts tokens and seconds of every arm, from rounds of which each arm gets one at first."""
 
     def __init__(self, arms: Sequence[Arm], *, cap: float, seed: int = 0) -> None:
@@ -97,15 +97,15 @@ class Analytical(ModelPolicy):
         for i in self.by_length[length]:
             self.verifying[i] = seconds
 
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         for drafter in self.past:
             self._fit(drafter)
         for length in self.verify:
             self._time(length)
 
 
-class FSM(ArmPolicy):
+class FSM(Policy):
     """A saturating counter: one token longer after a clean round, one shorter after a rejection."""
 
     # On-the-fly section 4.2, method 2.
@@ -137,13 +137,13 @@ class CachedFSM(FSM):
     """A saturating counter that also asks whether the text repeats what has been seen before."""
 
     # On-the-fly section 4.2, method 3. The cache is the engine's; here only the number of known tokens arrives.
-    uses = frozenset({"seen"})
+    needs = frozenset({Signal.REPEATS})
 
     def change(self, round: Round) -> int:
-        if round.seen is None:
+        if round.repeated is None:
             return super().change(round)
         clean = round.drafted > 0 and not round.rejected
-        return (1 if round.seen else -1) + clean
+        return (1 if round.repeated else -1) + clean
 
 
 class QLearning(RewardPolicy):

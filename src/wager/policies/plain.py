@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wager.core import OFF, Arm, Context
-from wager.policies.base import ArmPolicy
+from wager.policies.base import Policy
 
 
-class Fixed(ArmPolicy):
+class Fixed(Policy):
     """Always the same arm; the shortest available one while it cannot be had."""
 
     def __init__(self, arms: Sequence[Arm], *, drafter: str, length: int, tree: str = "", seed: int = 0) -> None:
@@ -30,7 +30,7 @@ class Off(Fixed):
         super().__init__(arms, drafter=OFF.drafter, length=OFF.length, seed=seed)
 
 
-class Random(ArmPolicy):
+class Random(Policy):
     """An arm drawn at random every round."""
 
     def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ class Random(ArmPolicy):
         return self.uniform(self.available(context.arms))
 
 
-class RoundRobin(ArmPolicy):
+class RoundRobin(Policy):
     """Every arm in turn."""
 
     learned = ("last",)

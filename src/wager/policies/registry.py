@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from wager.core import Arm
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
-from wager.policies.base import ArmPolicy, RewardPolicy
+from wager.policies.base import Policy, RewardPolicy
 from wager.policies.goodput import DSD, Tetris
 from wager.policies.halving import PETC, Halving
 from wager.policies.linear import LinTS, LinUCB
@@ -27,7 +27,7 @@ from wager.policies.router import PromptRouter
 class Entry:
     """A policy as it is listed."""
 
-    make: type[ArmPolicy]
+    make: type[Policy]
     source: str  # the paper it comes from and where it stands there
 
     @property
@@ -76,15 +76,17 @@ POLICIES: dict[str, Entry] = {
     "thompson": Entry(Thompson, "Thompson 1933"),
 }
 
+EXPERIMENTS: dict[str, Entry] = {}  # further ones that simulation and replay can name, such as ablations
 
-def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> ArmPolicy:
+
+def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Policy:
     """The policy a specification such as ``meta-ucb:beta=0.01,reward=be`` describes.
 
     ``known`` holds values for parameters the caller knows (``tokens``, the length of the text to come); they fill in
     where a policy has such a parameter and the specification does not set it.
     """
     name, given = parse(spec)
-    entry = POLICIES[name]
+    entry = POLICIES.get(name) or EXPERIMENTS[name]
     takes = entry.parameters
     types = get_type_hints(entry.make.__init__)
     values = {key: value for key, value in known.items() if key in takes}
@@ -99,9 +101,10 @@ def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Arm
 def parse(spec: str) -> tuple[str, dict[str, str]]:
     """The name and the parameters of a specification, both known to exist."""
     name, _, rest = spec.partition(":")
-    if name not in POLICIES:
+    entry = POLICIES.get(name) or EXPERIMENTS.get(name)
+    if entry is None:
         raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
-    takes = POLICIES[name].parameters
+    takes = entry.parameters
     given: dict[str, str] = {}
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round
-from wager.policies.base import ArmPolicy, expected_tokens
+from wager.core import OFF, Arm, Context, Round, Signal
+from wager.policies.base import Policy, expected_tokens
 from wager.policies.onthefly import Analytical
 
 
-class PromptRouter(ArmPolicy):
+class PromptRouter(Policy):
     """One drafter per prompt, predicted from the prompt's features; the analytical model sets the length."""
 
     # On-the-fly section 5. The first prompts are answered with all drafters in turn, until their feature vectors span
     # the space; ordinary least squares then predicts every drafter's acceptance alpha on a new prompt (eq. 5).
     # Condition 4 is read as Delta n > L Delta(c / rho), which is what eq. 3 gives; printed is Delta c / Delta rho.
-    uses = frozenset({"prompt"})
+    needs = frozenset({Signal.PROMPT})
     learned = ("size", "vectors", "rows", "features", "turn", "counts", "chosen")
 
     def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
@@ -106,9 +106,9 @@ class PromptRouter(ArmPolicy):
             self._kept = (arms, drafter, kept or arms)
         return self._kept[2]
 
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "inner": self.inner.state()}
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "inner": self.inner.state_dict()}
 
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        self.inner.load(state["inner"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.inner.load_state_dict(state["inner"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from wager.core import kept
+from wager.core import files
 from wager.core.trace import FORMAT
 from wager.report.from_trace import traced
 from wager.report.page import render
@@ -34,7 +34,7 @@ def follow(
     size, grew = trace.stat().st_size, clock()
     try:
         while True:
-            kept.write_text(page, render([read], refresh=every, now=f"{datetime.now(UTC):%H:%M:%S} UTC"))
+            files.write_text(page, render([read], refresh=every, now=f"{datetime.now(UTC):%H:%M:%S} UTC"))
             told(_line(read))
             sleep(every)
             try:
@@ -49,7 +49,7 @@ def follow(
                 break
     except KeyboardInterrupt:
         pass
-    kept.write_text(page, render([read]))
+    files.write_text(page, render([read]))
 
 
 def _read(trace: Path) -> Material:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, Signal
 from wager.reproduction.perturb import lengthened
 from wager.reproduction.recorded import classifier, fixed
 
@@ -116,7 +116,7 @@ class Generated:
         def alone(arm: Arm) -> Policy:
             """The arm all the time, and its overlap with the target, which a fixed arm need not know."""
             policy = build(fixed(arm) + (f",tree={arm.tree}" if arm.tree else ""), (OFF, arm))
-            policy.uses = frozenset() if arm.tree else frozenset({"overlap"})
+            policy.needs = frozenset() if arm.tree else frozenset({Signal.OVERLAP})
             return policy
 
         every = [arm.drafter for arm in given]

@@ -11,7 +11,7 @@ from typing import Any
 
 from wager.bench import workloads
 from wager.bench.workloads import KIND, MIXED, Prompt
-from wager.core import kept
+from wager.core import files
 from wager.reproduction.base import Run, key
 from wager.reproduction.perturb import rephrased
 
@@ -45,7 +45,7 @@ class Tools:
             found = json.loads(json.dumps(run(self)))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_text(path, json.dumps(found))
+                files.write_text(path, json.dumps(found))
         self.done[name] = found
         return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.core import Arm, Context, Round
-from wager.policies.base import expected_tokens
+from wager.policies.base import Policy, expected_tokens
 
 BLOCK = 2048  # rounds of the table that are drawn at a time
 
@@ -40,7 +40,7 @@ class Adversarial:
     def arms(self) -> tuple[Arm, ...]:
         return tuple(Arm(f"d{i + 1}", self.length) for i in range(len(self.acceptance)))
 
-    def start(self, seed: int) -> AdversarialText:
+    def start(self, seed: int, policy: Policy | None = None) -> AdversarialText:
         return AdversarialText(self, seed)
 
     def rows(self, seed: int, block: int) -> list[list[int]]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 from wager.core import Arm, Context, Round
-from wager.policies import BatchPolicy, Policy, build
+from wager.core.batch import Batch, Choices
+from wager.policies import Policy, build
 
 
 class Environment(Protocol):
-    """One text (or one stretch of serving) being generated; the same seed gives the same luck to every policy."""
+    """One text (or one stretch of serving) being generated; the same seed gives every policy the same draws."""
 
     @property
     def tokens(self) -> int:
@@ -48,17 +48,9 @@ class Environment(Protocol):
 class BatchEnvironment(Environment, Protocol):
     """An environment in which the requests of a step may have different lengths."""
 
-    def play_batch(self, choose: Callable[[Sequence[Context]], list[Arm]]) -> Round:
-        """Run one step with the arm that ``choose`` picks for each request; the round's arm is the longest of them."""
+    def play_batch(self, choose: Callable[[Batch], Choices]) -> Round:
+        """Run one step with what ``choose`` picks for each request; the round's arm is the longest of them."""
         ...
-
-
-@runtime_checkable
-class Asking(Environment, Protocol):
-    """An environment in which asking drafters that are not played takes time, as it does in an engine."""
-
-    asks: bool  # whether cheap drafters are asked in every round
-    asking: Callable[[], Sequence[str]] | None  # which of them; None: all
 
 
 class Scenario(Protocol):
@@ -72,8 +64,8 @@ class Scenario(Protocol):
         """Tokens to generate."""
         ...
 
-    def start(self, seed: int) -> Environment:
-        """A fresh environment."""
+    def start(self, seed: int, policy: Policy | None = None) -> Environment:
+        """A fresh environment that measures what this policy needs; nothing on request without one."""
         ...
 
 
@@ -91,21 +83,7 @@ class Run:
     facts: dict[str, float] = field(default_factory=dict)
 
 
-CLAIRVOYANT = "clairvoyant"
-
-
-class Clairvoyant:
-    """Not a policy one can have: it asks the environment."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-
-    def choose(self, context: Context) -> Arm:
-        """The environment's own answer."""
-        return self._environment.clairvoyant()
-
-    def observe(self, round: Round) -> None:
-        """Nothing to learn."""
+CLAIRVOYANT = "clairvoyant"  # not a policy one can have: the environment itself says which arm is best
 
 
 def play(
@@ -122,27 +100,23 @@ def play(
     ``marks`` are token counts at which the curve is read, ascending. Rounds before ``warmup`` tokens count for nothing
     but the curve and the environment's facts. ``watch`` sees every context and round.
     """
-    environment = scenario.start(seed)
-    policy: Policy
-    if spec == CLAIRVOYANT:
-        policy = Clairvoyant(environment)
-    else:
-        policy = learner = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
-        if isinstance(environment, Asking):
-            environment.asks = bool(learner.uses & {"hints", "others"})
-            environment.asking = getattr(learner, "asking", None)
+    policy = None if spec == CLAIRVOYANT else build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
+    environment = scenario.start(seed, policy)
     pulls = dict.fromkeys(scenario.arms, 0)
     curve: list[tuple[int, float]] = []
     rounds = switches = 0
     skipped: tuple[int, int, float] | None = None if warmup else (0, 0, 0.0)  # rounds, tokens, seconds of the warm-up
     last: Arm | None = None
-    step: Callable[[], Round] | None = None
-    if isinstance(policy, BatchPolicy) and isinstance(environment, BatchEnvironment):
-        step = partial(environment.play_batch, policy.choose_batch)
     while not environment.done:
         context = environment.context()
-        outcome = step() if step else environment.play(policy.choose(context))
-        policy.observe(outcome)
+        if policy is None:
+            outcome = environment.play(environment.clairvoyant())
+        elif isinstance(environment, BatchEnvironment) and not policy.whole_batch:
+            outcome = environment.play_batch(policy.choose_batch)
+        else:
+            outcome = environment.play(policy.choose(context))
+        if policy is not None:
+            policy.observe(outcome)
         arm = outcome.arm
         rounds += 1
         pulls[arm] += 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.recording import Text
+from wager.policies import Policy
 from wager.simulation.stream import VerifyCost
 
 NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
@@ -65,19 +66,19 @@ class Replay:
         """Tokens of all texts that rounds bring."""
         return sum(text.tokens - 1 for text in self.texts)
 
-    def start(self, seed: int) -> Replayed:
-        return Replayed(self, seed)
+    def start(self, seed: int, policy: Policy | None = None) -> Replayed:
+        return Replayed(self, seed, policy)
 
 
 class Replayed:
     """A replay under way; contexts and rounds look to a policy as the engine's do."""
 
-    def __init__(self, replay: Replay, seed: int) -> None:
+    def __init__(self, replay: Replay, seed: int, policy: Policy | None = None) -> None:
         self.replay = replay
+        hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
+        self._select = policy.select_drafters if policy is not None and hinting else None
         self.tokens = 0
         self.seconds = 0.0
-        self.asks = False  # whether cheap drafters are asked in every round
-        self.asking: Callable[[], Collection[str]] | None = None  # which of them the policy wants asked; None: all
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
         self._arms = replay.arms
         self._longest = max(replay.lengths)
@@ -108,9 +109,9 @@ class Replayed:
             self._sum = self.by_label.setdefault(self._text.label, [0.0, 0.0, 0.0])
             tracks, propose = self._text.tracks, self.replay.costs.propose
             self._cheap = {name: propose.get(name, 0.0) for name, track in tracks.items() if track.cheap}
-            self._asked: dict[str, float] = {}  # drafter -> seconds
-            self._shared = [
-                (one, other, common) for one, others in self._text.shared.items() for other, common in others.items()
+            self._proposal_seconds: dict[str, float] = {}  # by drafter that has proposed before the choice
+            self._agreement = [
+                (one, other, common) for one, others in self._text.agreement.items() for other, common in others.items()
             ]
             # tokens of the text that a model has read; those of the prompt lie before 0
             self._read = {name: -self._text.prompt for name, track in tracks.items() if not track.cheap}
@@ -118,29 +119,28 @@ class Replayed:
     def context(self) -> Context:
         assert self._text is not None, "the replay is over"
         at, room, tracks = self._at, self._room, self._text.tracks
-        asked = self._asked = self._ask() if self.asks and room else {}
+        self._proposal_seconds = {}
+        lag = {name: at - read for name, read in self._read.items()}
+        context = Context(self._arms, tokens=at + 1, previous=self._previous, lag=lag)
+        if self._select is None or not room:
+            return context
+        names = self._select(context)
+        proposed = self._proposal_seconds = {name: s for name, s in self._cheap.items() if name in names}
         return Context(
             self._arms,
             tokens=at + 1,
             previous=self._previous,
-            lag={name: at - read for name, read in self._read.items()},
-            hints={name: tracks[name].hint(at, room) for name in asked},
-            shared=self._in_common(asked),
-            asked=asked,
+            lag=lag,
+            hints={name: tracks[name].hint(at, room) for name in proposed},
+            agreement=self._drafter_agreement(proposed),
+            proposal_seconds=proposed,
         )
 
-    def _ask(self) -> dict[str, float]:
-        """The cheap drafters the policy wants asked, and the seconds that takes."""
-        if self.asking is None:
-            return self._cheap
-        names = self.asking()
-        return {name: seconds for name, seconds in self._cheap.items() if name in names}
-
-    def _in_common(self, asked: Collection[str]) -> dict[str, dict[str, int]]:
-        """For every drafter asked and every other: how many tokens, from the first, both propose."""
+    def _drafter_agreement(self, names: Collection[str]) -> dict[str, dict[str, int]]:
+        """Drafter -> other drafter -> leading tokens that both propose."""
         at, room = self._at, self._room
-        found: dict[str, dict[str, int]] = {name: {} for name in asked}
-        for one, other, common in self._shared:
+        found: dict[str, dict[str, int]] = {name: {} for name in names}
+        for one, other, common in self._agreement:
             if one in found and other in found:
                 n = common[at]
                 found[one][other] = found[other][one] = n if n < room else room
@@ -152,8 +152,8 @@ class Replayed:
         drafted = accepted = lag = 0
         lag_seconds = 0.0
         overlap: tuple[float, ...] = ()
-        tracks, asked = text.tracks, self._asked
-        draft_seconds = sum(asked.values())
+        tracks, proposed = text.tracks, self._proposal_seconds
+        draft_seconds = sum(proposed.values())
         if arm.length and room:
             name = arm.drafter
             track = tracks[name]
@@ -161,7 +161,7 @@ class Replayed:
             accepted = min(drafted, track.agreed[at])
             overlap = tuple(track.overlap[at : at + drafted])
             if track.cheap:
-                draft_seconds += 0.0 if name in asked else self._cheap[name]
+                draft_seconds += 0.0 if name in proposed else self._cheap[name]
             elif drafted:
                 lag = at - self._read[name]
                 draft_seconds += drafted * costs.step.get(name, 0.0)
@@ -180,7 +180,7 @@ class Replayed:
             lag=lag,
             lag_seconds=lag_seconds * luck,
             overlap=overlap,
-            others={name: min(tracks[name].agreed[at], emitted, room) for name in asked if name != arm.drafter},
+            others={name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter},
         )
         self._pass(outcome)
         return outcome

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core import OFF, Arm, Context, Round
+from wager.core.batch import Batch, Choices, Ints
+from wager.policies import Policy
 
 DRAFTER = "draft"
 
@@ -117,7 +119,7 @@ class Serving:
     def arms(self) -> tuple[Arm, ...]:
         return (OFF, *(Arm(DRAFTER, length) for length in self.lengths))
 
-    def start(self, seed: int) -> Engine:
+    def start(self, seed: int, policy: Policy | None = None) -> Engine:
         return Engine(self, seed)
 
 
@@ -169,21 +171,25 @@ class Engine:
     def play(self, arm: Arm) -> Round:
         return self._step(arm, np.full(self.batch, arm.length), arm.length)
 
-    def play_batch(self, choose: Callable[[Sequence[Context]], list[Arm]]) -> Round:
+    def play_batch(self, choose: Callable[[Batch], Choices]) -> Round:
         """A step in which every request is drafted for in full, and the policy picks what is verified.
 
-        Its hints are the drafter's confidence: each request's acceptance, give or take.
+        The drafter's confidence is each request's acceptance, give or take.
         """
-        longest = max(self.scenario.lengths)
-        blur = self._luck.normal(0.0, 0.05, (self.batch, longest))
-        sure = np.clip(self._acceptance[:, None] + blur, 0.0, 1.0).tolist()
-        contexts = [
-            Context(self._arms, batch=self.batch, tokens=self.tokens, hints={DRAFTER: Hint(confidence=tuple(row))})
-            for row in sure
-        ]
-        arms = choose(contexts)
-        lengths = np.array([arm.length for arm in arms])
-        return self._step(max(arms, key=lambda arm: arm.length), lengths, longest)
+        longest, count = max(self.scenario.lengths), self.batch
+        blur = self._luck.normal(0.0, 0.05, (count, longest))
+        full = np.full(count, longest)
+        batch = Batch(
+            slots=np.arange(count),
+            fresh=np.zeros(count, np.bool_),
+            match=np.zeros((1, count), np.int64),
+            size=full[None],
+            confidence=np.clip(self._acceptance[:, None] + blur, 0.0, 1.0)[None],
+            limit=full,
+            context=self.context(),
+        )
+        choices = choose(batch)
+        return self._step(choices.arm, choices.length, longest)
 
     def clairvoyant(self) -> Arm:
         """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
@@ -203,7 +209,7 @@ class Engine:
             facts["latency_p99"] = float(np.quantile(self._latencies, 0.99))
         return facts
 
-    def _step(self, arm: Arm, lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]], steps: int) -> Round:
+    def _step(self, arm: Arm, lengths: Ints, steps: int) -> Round:
         costs, batch = self.scenario.costs, self.batch
         deepest = int(lengths.max())
         luck = self._luck.random((batch, deepest)) < self._acceptance[:, None]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, PromptFeatures, Round
+from wager.core import OFF, Arm, Context, PromptFeatures, Round, Signal
+from wager.policies import Policy
 from wager.policies.base import expected_tokens
 
 _BLOCK = 512  # rounds drawn at a time
@@ -87,8 +88,8 @@ class Stream:
         drafted = tuple(Arm(d.name, length) for d in self.drafters for length in self.lengths)
         return (OFF, *drafted) if self.off else drafted
 
-    def start(self, seed: int) -> Text:
-        return Text(self, seed)
+    def start(self, seed: int, policy: Policy | None = None) -> Text:
+        return Text(self, seed, policy.needs if policy is not None else frozenset())
 
     def draft_seconds(self, arm: Arm) -> float:
         """Seconds a round of this arm drafts."""
@@ -103,8 +104,8 @@ class Stream:
 class Text:
     """A stream being generated."""
 
-    def __init__(self, stream: Stream, seed: int) -> None:
-        self.stream = stream
+    def __init__(self, stream: Stream, seed: int, needs: frozenset[Signal] = frozenset()) -> None:
+        self.stream, self.needs = stream, needs
         self.tokens = 0
         self.seconds = 0.0
         self._arms = stream.arms
@@ -141,7 +142,7 @@ class Text:
     def _prompt(self) -> PromptFeatures | None:
         """Features of the prompt a new phase begins with."""
         every = self.stream.phase_tokens
-        if not every or self.tokens // every == self._prompted:
+        if Signal.PROMPT not in self.needs or not every or self.tokens // every == self._prompted:
             return None
         self._prompted = self.tokens // every
         kind = [float(phase == self.phase) for phase in range(len(self._best))]
@@ -154,10 +155,10 @@ class Text:
             luck = self._luck[arm.drafter, self.phase]
             run, overlap, known = luck.next()
             accepted = min(run, arm.length)
-            overlap, seen = overlap[: arm.length], known[accepted]
+            overlap, repeated = overlap[: arm.length], known[accepted]
             lag = self.tokens - self._synced[arm.drafter]
         else:
-            accepted, overlap, lag, seen = 0, (), 0, 0
+            accepted, overlap, lag, repeated = 0, (), 0, 0
         outcome = Round(
             arm,
             drafted=arm.length,
@@ -168,7 +169,7 @@ class Text:
             lag=lag,
             lag_seconds=lag * self.stream.lag_seconds,
             overlap=overlap,
-            seen=seen,
+            repeated=repeated if Signal.REPEATS in self.needs else None,
         )
         self.tokens += outcome.emitted
         self.seconds += outcome.seconds

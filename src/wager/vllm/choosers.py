@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round
+from wager.core.batch import Batch, BatchRound
 from wager.drafters import Draft, Drafter
-from wager.policies import BatchPolicy
-from wager.policies.rows import Outcome, Rows
+from wager.policies import Policy
 from wager.vllm.metrics import Meter
 from wager.vllm.settings import Settings
 from wager.vllm.streams import Stream
@@ -62,7 +62,7 @@ class Chooser(ABC):
 
     draft_seconds = 0.0  # what drafting took in the last `choose`
 
-    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
+    def __init__(self, policy: Policy, settings: Settings, drafters: Sequence[str]) -> None:
         self.policy, self.settings, self.names = policy, settings, drafters
         self.longest = settings.max_length
         self.arms = settings.arms  # one tuple throughout: policies keep what they worked out for it
@@ -108,10 +108,6 @@ class Chooser(ABC):
 
 class ByStep(Chooser):
     """One arm for all requests of a step, from any policy; each request's drafter proposes for its own text."""
-
-    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
-        super().__init__(policy, settings, drafters)
-        self._together = isinstance(policy, BatchPolicy)  # slow to ask
 
     def forget(self) -> None:
         super().forget()
@@ -161,16 +157,13 @@ class ByStep(Chooser):
 
     def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         before = self._arm
-        if self._together:
-            drafts = self._choose_batch(texts, step.limits, clock)
-        else:
-            arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, before))
-            began = clock()
-            drafts = self._draft(arm, texts, step.limits)
-            self.draft_seconds = clock() - began
-            self._arm = arm
-            if self.settings.uniform == "always":
-                self._uniform(drafts, arm.length, step.limits)
+        arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, before))
+        began = clock()
+        drafts = self._draft(arm, texts, step.limits)
+        self.draft_seconds = clock() - began
+        self._arm = arm
+        if self.settings.uniform == "always":
+            self._uniform(drafts, arm.length, step.limits)
         self._switched = self._arm is not before
         self._live, self._made = step.live, drafts
         return drafts
@@ -183,21 +176,6 @@ class ByStep(Chooser):
             drafters[which].propose(min(arm.length, limit)).tokens
             for drafters, limit in zip(texts, limits.tolist(), strict=True)
         ]
-
-    def _choose_batch(self, texts: Texts, limits: np.ndarray, clock: Callable[[], float]) -> list[list[int]]:
-        """A policy that decides for all requests together, from their drafters' hints."""
-        began = clock()
-        proposals = [
-            {d.name: d.propose(limit) for d in drafters} for drafters, limit in zip(texts, limits.tolist(), strict=True)
-        ]
-        self.draft_seconds = clock() - began
-        contexts = [
-            Context(self.arms, len(texts), self.tokens, hints={n: d.hint for n, d in own.items()}) for own in proposals
-        ]
-        arms = self.policy.choose_batch(contexts)
-        # one arm stands for the step in what is learned and counted: the longest played
-        self._arm = max(arms, key=lambda arm: arm.length)
-        return [own.get(arm.drafter, NO_DRAFT).cut(arm.length).tokens for own, arm in zip(proposals, arms, strict=True)]
 
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:
         batch = max(1, len(self._made))
@@ -222,20 +200,19 @@ class _Played(NamedTuple):
 class ByRow(Chooser):
     """A drafter and a length for every request; every drafter is asked, and scored on how the text went on."""
 
-    def __init__(self, policy: Any, settings: Settings, drafters: Sequence[str]) -> None:
+    def __init__(self, policy: Policy, settings: Settings, drafters: Sequence[str]) -> None:
         super().__init__(policy, settings, drafters)
         kinds = [OFF, *(Arm(name, n) for name in drafters for n in range(1, self.longest + 1))]
         self._kinds = kinds  # by 0 for off, else 1 + drafter * longest + length - 1
         self._counted: dict[tuple[int, bool], list[_Played]] = {}  # by batch and whether timed: not metered yet
         self._steps = 0
-        self._asking: Callable[[], Sequence[str]] | None = getattr(policy, "asking", None)
         self._depth = np.arange(self.longest + 1)
         self._upto = np.tri(self.longest + 1, k=-1, dtype=np.bool_)  # in row n, the first n columns
         self._unsure = [[math.nan] * n for n in range(self.longest + 1)]
 
     def forget(self) -> None:
         super().forget()
-        self._rows: Rows | None = None
+        self._rows: Batch | None = None
         self._mean = 0.0
 
     def learn(self, step: Step) -> None:
@@ -246,15 +223,7 @@ class ByRow(Chooser):
         if then is not None:
             if not then:
                 return
-            old = Rows(
-                old.slots[then],
-                old.fresh[then],
-                old.match[:, then],
-                old.size[:, then],
-                old.confidence[:, then],
-                old.limit[then],
-                None if old.shared is None else old.shared[:, :, then],
-            )
+            old = old.of(then)
             tokens, drafter, made = tokens[:, then], drafter[then], made[then]
         # How many leading tokens of each proposal are the true ones; what lies past a text's end does not count.
         counts, count = step.counts, len(drafter)
@@ -264,16 +233,20 @@ class ByRow(Chooser):
         # A draft whose tokens all came true without a bonus token after them was cut short before it was verified.
         right = agreed[drafter, np.arange(count)]  # of drafter -1 anything: it made no tokens
         verified = np.minimum(made, np.where(right >= counts, counts - 1, made))
-        self.policy.observe_rows(Outcome(old, drafter, verified, counts, agreed, step.seconds, self.draft_seconds))
+        self.policy.observe_batch(
+            BatchRound(old, drafter, verified, counts, agreed, step.seconds, self.draft_seconds, self._arm)
+        )
         seconds = step.seconds and step.seconds + self.draft_seconds
         self._counted.setdefault((count, seconds > 0), []).append(_Played(drafter, made, verified, counts, seconds))
 
     def choose(self, step: Step, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
-        proposals, asked = self._ask(texts, clock)
-        self.draft_seconds = sum(asked)
+        context = Context(self.arms, len(step.live), self.tokens)
+        proposals, seconds = self._propose(context, texts, clock)
+        self.draft_seconds = sum(seconds)
         rows, self._tokens = self._columns(step, proposals)
-        rows.asked = asked
-        drafter, length = self.policy.choose_rows(rows)
+        rows.proposal_seconds, rows.context = seconds, context
+        choices = self.policy.choose_batch(rows)
+        drafter, length, self._arm = choices.drafter, choices.length, choices.arm
         count, longest, limits = len(texts), self.longest, step.limits
         drafter = np.maximum(drafter, 0)
         place = drafter * count + np.arange(count)  # of each request's proposal among all
@@ -293,14 +266,14 @@ class ByRow(Chooser):
         self._mean = int(np.add.reduce(made)) / count
         return drafts
 
-    def _ask(self, texts: Texts, clock: Callable[[], float]) -> tuple[list[Draft], list[float]]:
-        """What every drafter proposes for every request, drafter by drafter, and the seconds each took.
+    def _propose(self, context: Context, texts: Texts, clock: Callable[[], float]) -> tuple[list[Draft], list[float]]:
+        """What the drafters the policy selects propose for every request, drafter by drafter, and the seconds of each.
 
-        A policy may leave drafters unasked that do not pay; those propose nothing.
+        The others propose nothing.
         """
-        names = self._asking() if self._asking is not None else self.names
+        names = self.policy.select_drafters(context)
         proposals: list[Draft] = []
-        asked: list[float] = []
+        seconds: list[float] = []
         before = clock()
         for which, name in enumerate(self.names):
             if name in names:
@@ -308,12 +281,12 @@ class ByRow(Chooser):
             else:
                 proposals += [NO_DRAFT] * len(texts)
             after = clock()
-            asked.append(after - before if name in names else 0.0)
+            seconds.append(after - before if name in names else 0.0)
             before = after
-        return proposals, asked
+        return proposals, seconds
 
-    def _shared(self, table: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Tokens, from the first, that two drafters propose alike, (drafters, drafters, requests)."""
+    def _agreement(self, table: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Leading tokens that two drafters both propose, (drafters, drafters, requests)."""
         drafters, count = size.shape
         shared = np.zeros((drafters, drafters, count), np.int64)
         for i in range(drafters):
@@ -324,7 +297,7 @@ class ByRow(Chooser):
                 shared[i, j] = shared[j, i] = np.minimum(first, np.minimum(size[i], size[j]))
         return shared
 
-    def _columns(self, step: Step, proposals: list[Draft]) -> tuple[Rows, np.ndarray]:
+    def _columns(self, step: Step, proposals: list[Draft]) -> tuple[Batch, np.ndarray]:
         """The proposals of every drafter in turn, in columns; and their tokens (drafters, requests, longest + 1)."""
         shape = len(self.names), len(step.live)
         # Lists first and one array of each at the end: writing into arrays piece by piece takes thrice as long.
@@ -345,7 +318,7 @@ class ByRow(Chooser):
         table[proposed] = np.fromiter(tokens, np.int32, total)
         confidence = np.zeros(proposed.shape)
         confidence[proposed] = np.fromiter(sure, np.float64, total)
-        rows = Rows(
+        rows = Batch(
             step.slots,
             step.fresh,
             np.fromiter(matches, np.int64, count).reshape(shape),
@@ -354,7 +327,7 @@ class ByRow(Chooser):
             step.limits,
         )
         by_drafter = table.reshape(*shape, -1)
-        rows.shared = self._shared(by_drafter, rows.size)
+        rows.agreement = self._agreement(by_drafter, rows.size)
         return rows, by_drafter
 
     def meter(self, meter: Meter, *, mixed: bool, decision: float) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 from time import monotonic
 
-from wager.policies import ArmPolicy
+from wager.policies import Policy
 from wager.vllm.settings import Settings
 
 log = logging.getLogger("vllm.wager")
@@ -17,14 +17,14 @@ EVERY = 0.2  # seconds between two looks at the file
 class Control:
     """The policy that the control file names; each keeps what it learned while another plays."""
 
-    def __init__(self, settings: Settings, first: ArmPolicy) -> None:
+    def __init__(self, settings: Settings, first: Policy) -> None:
         self._settings, self._path = settings, settings.control
         self._policies = {settings.policy: first}
         self._now = first
         self._seen = 0  # nanoseconds: the file as it was last read
         self._next = 0.0
 
-    def policy(self) -> ArmPolicy:
+    def policy(self) -> Policy:
         """The policy to play in this step."""
         now = monotonic()
         if now >= self._next:

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from wager.core import Arm, Context, Round
 from wager.policies import Policy
-from wager.vllm.costs import StepCosts
+from wager.policies.auto.latency import StepLatency
 from wager.vllm.metrics import Meter
 
 PAUSE = 1.0  # seconds between two steps beyond which the engine was not at work
@@ -43,7 +43,7 @@ class Lengths:
         self, policy: Policy, arms: tuple[Arm, ...], meter: Meter, *, clock: Callable[[], float] = perf_counter
     ) -> None:
         self.policy, self.arms, self.meter, self.clock = policy, arms, meter, clock
-        self.costs = StepCosts()
+        self.costs = StepLatency()
         self.drafter = arms[-1].drafter
         self._known: set[int] = set()  # batch sizes something was learned at
         self._chose = policy
@@ -92,7 +92,7 @@ class Lengths:
         arm, batch = step.verified, step.batch
         if clean:
             self._known.add(batch)
-            self.costs.observe(batch, arm.length, step.next.length, seconds, woke=step.woke)
+            self.costs.observe(batch, arm.length, step.next.length, seconds, resumed=step.woke)
             verify = max(1e-9, seconds - self.costs.drafting(batch, step.next.length))
             draft = self.costs.drafting(batch, arm.length)
             accepted = min(accepted, step.drafted)

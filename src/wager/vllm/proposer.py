@@ -15,8 +15,7 @@ import numpy as np
 
 from wager.core import OFF, Arm
 from wager.drafters import Drafter, registry
-from wager.policies import ArmPolicy
-from wager.policies.rows import RowPolicy
+from wager.policies import Policy
 from wager.vllm import versions
 from wager.vllm.choosers import ByRow, ByStep, Chooser, Step
 from wager.vllm.control import Control
@@ -91,7 +90,7 @@ class Batch:
 
     def __init__(
         self,
-        policy: ArmPolicy,
+        policy: Policy,
         settings: Settings,
         drafters: Sequence[Drafter],
         meter: Meter,
@@ -112,11 +111,11 @@ class Batch:
         self._sit([])
         self.play(policy)
 
-    def play(self, policy: ArmPolicy) -> None:
+    def play(self, policy: Policy) -> None:
         """Let this policy decide from now on."""
         chooser = self._choosers.get(id(policy))
         if chooser is None:
-            kind = ByRow if isinstance(policy, RowPolicy) else ByStep
+            kind = ByRow if policy.per_request else ByStep
             chooser = self._choosers[id(policy)] = kind(policy, self.settings, [d.name for d in self.drafters])
         elif chooser is not self.chooser:
             chooser.forget()  # what it drafted when it last played is not what is being verified now

@@ -8,7 +8,7 @@ from typing import Any
 
 from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
-from wager.policies import POLICIES, ArmPolicy, build
+from wager.policies import POLICIES, Policy, build
 from wager.policies.registry import parse
 
 KEY = "wager"  # in vLLM's additional_config
@@ -87,7 +87,7 @@ class Settings:
         # Each further arm has to be tried: several drafters get about three lengths each.
         return every if len(self.drafters) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
 
-    def build_policy(self, spec: str | None = None) -> ArmPolicy:
+    def build_policy(self, spec: str | None = None) -> Policy:
         """The policy over these arms: the chosen one, or another by its specification."""
         spec = spec or self.policy
         name, given = parse(spec)
@@ -95,7 +95,7 @@ class Settings:
             raise ValueError(f"policy 'fixed' needs both, as in fixed:drafter={self.names[0]},length={self.max_length}")
         if not self.budget:
             return build(spec, self.arms, seed=self.seed, tokens=TOKENS)
-        able = [key for key, entry in POLICIES.items() if hasattr(entry.make, "choose_rows")]
+        able = [key for key, entry in POLICIES.items() if "budget" in entry.parameters]
         if name not in able:
             raise ValueError(f"policy {name!r} has no token budget; {', '.join(able)} has")
         return build(spec, self.arms, seed=self.seed, budget=self.budget)

@@ -10,21 +10,21 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from wager.core import kept
-from wager.core.kept import EVERY
-from wager.policies import ArmPolicy
+from wager.core import files
+from wager.core.files import EVERY
+from wager.policies import Policy
 
 log = logging.getLogger("vllm.wager")
-save = kept.write
+save = files.write_json
 
 
-def load(path: Path, policy: ArmPolicy) -> bool:
+def load(path: Path, policy: Policy) -> bool:
     """Take up what the file holds; False where there is no such file.
 
     Raises ValueError with one sentence where the file is of another policy or no state at all.
     """
     try:
-        policy.load(kept.read(path))
+        policy.load_state_dict(files.read_json(path))
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -37,7 +37,7 @@ def load(path: Path, policy: ArmPolicy) -> bool:
 class Keeper:
     """Saves a policy now and then, and when the process ends."""
 
-    def __init__(self, path: Path, policy: ArmPolicy, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, path: Path, policy: Policy, clock: Callable[[], float] = monotonic) -> None:
         self.path, self.policy, self.clock = path, policy, clock
         self._next = clock() + EVERY
         self._writing = threading.Lock()
@@ -48,12 +48,12 @@ class Keeper:
         """Save if it is time to."""
         if self.clock() >= self._next:
             # the disk may be slow, and requests wait for whoever calls this
-            threading.Thread(target=self._write, args=(self.policy.state(),), daemon=True).start()
+            threading.Thread(target=self._write, args=(self.policy.state_dict(),), daemon=True).start()
             self._next = self.clock() + EVERY
 
     def save(self) -> None:
         """Save now."""
-        self._write(self.policy.state())
+        self._write(self.policy.state_dict())
 
     def _write(self, content: dict[str, Any]) -> None:
         """Save this; a full disk is said in the log and stops nobody."""

@@ -13,6 +13,7 @@ positions, drafters, requests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import exp, inf, sqrt
 from typing import Any, NamedTuple
 
@@ -20,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wager.core import Hint
+from wager.core.batch import Batch, Ints
 from wager.policies.auto.config import AutoConfig
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.integer[Any]]
 
 # The weights of a drafter, one class after the other; then come four for every drafter.
 MATCHES = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)  # class by tokens of match: none or 1, 2, 3, 4 to 5, 6 to 9, more
@@ -234,7 +235,7 @@ class AcceptanceModel:
 
     # --- a batch -----------------------------------------------------------------------------------------------------
 
-    def survival(self, batch: Any, size: Ints) -> tuple[Floats, Scored]:
+    def survival(self, batch: Batch, size: Ints) -> tuple[Floats, Scored]:
         """Probability that each token is reached and accepted, (K, D * B); 0 past ``size``, (D, B)."""
         drafters, count, longest = batch.confidence.shape
         w = np.array(self.weights)
@@ -249,8 +250,8 @@ class AcceptanceModel:
         z = table.take(cells)
         z += own
         codes = None
-        if batch.shared is not None:
-            codes = np.where(batch.size > 0, 1 + 2 * batch.shared + (batch.shared == batch.size), 0)
+        if batch.agreement is not None:
+            codes = np.where(batch.size > 0, 1 + 2 * batch.agreement + (batch.agreement == batch.size), 0)
             states = self._agreement_states(longest)
             for i in range(drafters):
                 for j in range(drafters):
@@ -263,11 +264,11 @@ class AcceptanceModel:
         chains[:] = chances.reshape(longest, drafters * count)
         ends = np.multiply(size.ravel(), size.size, dtype=np.intp)
         padded.reshape(-1)[ends + self._upto(size.size)] = 0.0  # after the last token; it makes all that follow 0
-        for before, row in zip(chains, chains[1:], strict=False):
+        for before, row in pairwise(chains):
             np.multiply(before, row, row)
         return chains, Scored(cells, chances, codes)
 
-    def learn_batch(self, batch: Any, found: Scored, scored: Ints, agreed: Ints) -> None:
+    def learn_batch(self, batch: Batch, found: Scored, scored: Ints, agreed: Ints) -> None:
         """One AdaGrad step for every weight from all scored tokens; (D, B): ``agreed`` of ``scored`` were right."""
         part = slice(None)
         count = scored.shape[1]
@@ -299,7 +300,7 @@ class AcceptanceModel:
         self.slot_ema[batch.slots] = own.T
 
     def _errors(
-        self, batch: Any, found: Scored, scored: Ints, agreed: Ints, part: slice
+        self, batch: Batch, found: Scored, scored: Ints, agreed: Ints, part: slice
     ) -> tuple[Ints, Floats, Floats]:
         """Of every scored token: the weights it is made of (that of the average last), its error, and the average."""
         cells = found.cells[..., part]
@@ -320,7 +321,7 @@ class AcceptanceModel:
                 kinds.append(AGREEMENT + 4 * other + np.where(drafter == other, SILENT, state))
         return np.concatenate([first + kind for kind in kinds] + [first + EMA]), errors, ema
 
-    def _averages(self, batch: Any) -> Floats:
+    def _averages(self, batch: Batch) -> Floats:
         """Acceptance averages of these requests, (B, D); new ones start from that of all texts."""
         self._grow(int(batch.slots.max()))
         if np.count_nonzero(batch.fresh):

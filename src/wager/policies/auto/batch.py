@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core.batch import Batch, BatchRound, Choices, Ints
 from wager.policies.auto.acceptance import AcceptanceModel, Floats
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket
-from wager.policies.rows import Ints, Outcome, Rows
 
 
 class BatchChooser:
@@ -32,7 +32,7 @@ class BatchChooser:
         self.acceptance, self.latency, self.exploration = acceptance, latency, exploration
         self.kind = OFF_STEP  # of the step chosen last
 
-    def choose(self, batch: Rows) -> tuple[Ints, Ints]:
+    def choose(self, batch: Batch) -> Choices:
         """Drafter and length per request: the tokens whose probability exceeds what their seconds are worth."""
         drafters, count, longest = batch.confidence.shape
         base, token, ragged = self.latency.batches.at(count)
@@ -46,8 +46,8 @@ class BatchChooser:
         price = rate * token
         gain = np.add.reduce(np.maximum(chains, price), axis=0).reshape(drafters, count)
         best = gain.argmax(axis=0)
-        if len(batch.asked):
-            self._learn_values(batch.asked, gain, best, price * longest, rate, base)
+        if len(batch.proposal_seconds):
+            self._learn_values(batch.proposal_seconds, gain, best, price * longest, rate, base)
         kept = chains.take(best * count + np.arange(count), axis=1)  # (K, B)
 
         # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
@@ -65,11 +65,11 @@ class BatchChooser:
         if self.kind == OFF_STEP:
             return no_drafts(count)
         if self.kind == UNIFORM:
-            return best, np.full(count, longest)
+            return Choices(best, np.full(count, longest))
         if vary:  # to learn what tokens cost, at another number of them
             lengths, n = self._within_budget(np.add.reduce(kept > price * (0.5 if vary > 0 else 2.0), axis=0), kept)
         best[lengths == 0] = -1
-        return best, lengths
+        return Choices(best, lengths)
 
     def _within_budget(self, lengths: Ints, kept: Floats) -> tuple[Ints, int]:
         """Lengths, or if these are too many tokens the likeliest of them (on a tie the earlier), and their sum."""
@@ -91,9 +91,9 @@ class BatchChooser:
         seconds = {name: taken for name, taken in zip(self.drafters, called, strict=True) if taken}
         self.exploration.selection.learn(gains, seconds, rate, base)
 
-    def observe(self, result: Outcome) -> None:
+    def observe(self, result: BatchRound) -> None:
         """Learn from a finished step."""
-        batch, agreed = result.rows, result.agreed
+        batch, agreed = result.batch, result.agreed
         count, longest = batch.confidence.shape[1:]
         if result.seconds > 0.0:
             seconds = result.seconds + result.draft_seconds
@@ -107,12 +107,12 @@ class BatchChooser:
         self.acceptance.learn_batch(batch, batch.work, scored, agreed)
 
 
-def no_drafts(count: int) -> tuple[Ints, Ints]:
-    """Nothing for anybody."""
-    return np.full(count, -1), np.zeros(count, dtype=np.int64)
+def no_drafts(count: int) -> Choices:
+    """No request drafts."""
+    return Choices(np.full(count, -1), np.zeros(count, dtype=np.int64))
 
 
-def context_of_one(batch: Rows, drafters: Sequence[str], arms: tuple[Arm, ...], budget: int) -> Context:
+def context_of_one(batch: Batch, drafters: Sequence[str], arms: tuple[Arm, ...], budget: int) -> Context:
     """A batch of one request as the context of a single one."""
     limit = min(int(batch.limit[0]), budget or batch.confidence.shape[2])
     hints: dict[str, Hint] = {}
@@ -122,17 +122,17 @@ def context_of_one(batch: Rows, drafters: Sequence[str], arms: tuple[Arm, ...], 
         sure = sure[: int(np.isnan(sure).argmax()) if np.isnan(sure).any() else size]
         hints[name] = Hint(int(batch.match[i, 0]) if size else 0, tuple(sure.tolist()), size)
     agreement: dict[str, dict[str, int]] = {}
-    if batch.shared is not None:
+    if batch.agreement is not None:
         agreement = {
-            one: {two: min(int(batch.shared[i, j, 0]), limit) for j, two in enumerate(drafters) if i != j}
+            one: {two: min(int(batch.agreement[i, j, 0]), limit) for j, two in enumerate(drafters) if i != j}
             for i, one in enumerate(drafters)
         }
-    called = {name: taken for name, taken in zip(drafters, batch.asked, strict=False) if taken}
+    called = {name: taken for name, taken in zip(drafters, batch.proposal_seconds, strict=False) if taken}
     previous = None if batch.fresh[0] else OFF
-    return Context(arms, previous=previous, hints=hints, shared=agreement, asked=called)
+    return Context(arms, previous=previous, hints=hints, agreement=agreement, proposal_seconds=called)
 
 
-def round_of_one(result: Outcome, drafters: Sequence[str]) -> Round:
+def round_of_one(result: BatchRound, drafters: Sequence[str]) -> Round:
     """What came back of a batch of one request as the round of a single one."""
     which, drafted, emitted = int(result.drafter[0]), int(result.drafted[0]), int(result.emitted[0])
     arm = Arm(drafters[which], drafted) if drafted and which >= 0 else OFF

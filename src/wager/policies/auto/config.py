@@ -23,7 +23,7 @@ class AutoConfig:
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
 
     # Latency
-    token_share: float = 0.03  # of plain decoding's seconds that one more token takes, before it was measured
+    token_share: float = 0.05  # of plain decoding's seconds that one more token takes, before it was measured
     latency_prior: float = 0.5  # rounds that such a guess is worth
     latency_memory: float = 50.0  # rounds over which seconds are averaged
     latency_drift: float = 0.1  # weight of the last round in the scale that all widths share

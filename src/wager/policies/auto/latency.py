@@ -23,7 +23,7 @@ class DraftLine:
         self.count = 0
 
     def learn(self, length: int, seconds: float) -> None:
-        """A draft of so many tokens took so long; an outlier is clipped, or, if it is fast, all before it is dropped."""
+        """A draft of so many tokens took so long; a slow outlier is clipped, a fast one replaces all before it."""
         keep, outlier = 1.0 - 1.0 / self.config.latency_memory, self.config.outlier
         if self.count:
             fixed, each = self.parts()

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core import OFF, Arm, Context, Hint, Round, Signal
+from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AGREEMENT, NO_AGREEMENT, AcceptanceModel, Proposal
 from wager.policies.auto.batch import BatchChooser, context_of_one, no_drafts, round_of_one
 from wager.policies.auto.config import AutoConfig
@@ -16,8 +17,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.positional import PositionalAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket, kind_of
-from wager.policies.base import ArmPolicy, Option, require
-from wager.policies.rows import Ints, Outcome, Rows
+from wager.policies.base import Option, Policy, require
 
 NO_HINT = Hint()
 NO_HINTS: Mapping[str, Hint] = {}
@@ -40,21 +40,22 @@ class Estimate(NamedTuple):
     seconds: float
 
 
-class Auto(ArmPolicy):
+class Auto(Policy):
     """Runs whatever brings most tokens beyond what its seconds are worth; learns from all drafters that are cheap."""
 
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
     # rounds have to maximise together, not one by one.
-    uses = frozenset({"hints", "others"})
-    config: ClassVar[AutoConfig] = AutoConfig()
+    needs = frozenset({Signal.HINTS, Signal.OTHERS})
+    per_request = True
+    explains = True
+    config = AutoConfig()
     learned: ClassVar[tuple[str, ...]] = ("models",)
 
     def __init__(self, arms: Sequence[Arm], *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(budget >= 0, f"budget is at least 0 tokens a step (0: no limit), not {budget}")
         self.budget = budget
-        self.drafters = tuple(dict.fromkeys(arm.drafter for arm in self.arms if arm.length))
         self.index = {name: i for i, name in enumerate(self.drafters)}
         self.reset()
 
@@ -80,9 +81,9 @@ class Auto(ArmPolicy):
 
     # --- one arm: for one request, or for all of a batch -------------------------------------------------------------
 
-    def asking(self) -> list[str]:
+    def select_drafters(self, context: Context) -> tuple[str, ...]:
         """The cheap drafters whose proposals are worth their seconds, and those due for a probe."""
-        return list(self.exploration.selection.select())
+        return self.exploration.selection.select()
 
     def choose(self, context: Context) -> Arm:
         if context.arms is not self._read_arms:
@@ -92,7 +93,7 @@ class Auto(ArmPolicy):
             self._begin()
         seconds, rate = self._seconds(batch), self._rate(batch)
         self._estimates, self._groups_weighed, self._proposals = [], [], []
-        self._called, self._gains, self._value_rate = context.asked, (), rate
+        self._called, self._gains, self._value_rate = context.proposal_seconds, (), rate
         self._verify_seconds, self._plain_seconds = seconds, seconds[1]
         if batch == 1 and self._off and self.latency.verify.overdue():
             return self._take(Estimate(OFF, 1.0, seconds[1]))
@@ -211,7 +212,7 @@ class Auto(ArmPolicy):
 
     def _fill(self, context: Context, limit: int) -> list[Proposal]:
         """The proposals of this round; drafters that propose nothing are left out."""
-        hints, agreement = context.hints, context.shared
+        hints, agreement = context.hints, context.agreement
         names = tuple(hints)
         records = self._records.get(names)
         if records is None:
@@ -321,32 +322,30 @@ class Auto(ArmPolicy):
 
     # --- a drafter and a length for every request of a batch ---------------------------------------------------------
 
-    def choose_rows(self, rows: Rows) -> tuple[Ints, Ints]:
-        """Drafter and length per request; a single request is decided by `choose`."""
-        drafters, count, longest = rows.confidence.shape
+    def choose_batch(self, batch: Batch) -> Choices:
+        """A drafter and a length for every request; a single one is decided by `choose`."""
+        drafters, count, longest = batch.confidence.shape
         if drafters != len(self.drafters):
-            raise ValueError(f"rows of {drafters} drafters for a policy of {len(self.drafters)}: {self.drafters}")
+            raise ValueError(f"a batch of {drafters} drafters for a policy of {len(self.drafters)}: {self.drafters}")
         if not drafters or not count or not longest:
             return no_drafts(count)
         if count > 1:
-            return self.batch.choose(rows)
-        if not rows.fresh[0]:
-            self.acceptance.resume(int(rows.slots[0]))
-        context = context_of_one(rows, self.drafters, self.arms, self.budget)
+            return self.batch.choose(batch)
+        if not batch.fresh[0]:
+            self.acceptance.resume(int(batch.slots[0]))
+        context = context_of_one(batch, self.drafters, self.arms, self.budget)
         arm = self.choose(context)
-        if not arm.length:
-            return no_drafts(1)
-        length = min(arm.length, context.hints[arm.drafter].size)
-        return np.array([self.index[arm.drafter] if length else -1]), np.array([length])
+        length = min(arm.length, context.hints[arm.drafter].size) if arm.length else 0
+        return Choices(np.array([self.index[arm.drafter]]), np.array([length]), arm) if length else no_drafts(1)
 
-    def observe_rows(self, outcome: Outcome) -> None:
+    def observe_batch(self, result: BatchRound) -> None:
         """Learn from a finished step: every proposal's tokens as far as the true ones are known, and the seconds."""
-        drafters, count, longest = outcome.rows.confidence.shape
-        if count > 1 and drafters and longest:
-            self.batch.observe(outcome)
-        elif count and drafters and longest:
-            self.observe(round_of_one(outcome, self.drafters))
-            self.acceptance.suspend(int(outcome.rows.slots[0]))
+        batch = result.batch
+        if len(batch.slots) > 1 and batch.confidence.size:
+            self.batch.observe(result)
+        elif batch.confidence.size:
+            self.observe(round_of_one(result, self.drafters))
+            self.acceptance.suspend(int(batch.slots[0]))
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class VerifyLatency:
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
             if width > 1:
-                doubted = config.latency_prior
+                doubted = config.latency_prior / 2
                 self.rounds = [n if w == 1 else min(n, doubted) for w, n in enumerate(self.rounds)]
                 self.checks = config.repeats
             self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)

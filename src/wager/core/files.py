@@ -15,7 +15,7 @@ class MemoryWarning(UserWarning):
     """What was learned before is not used, or what is learned now is not kept."""
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The object in the file; ValueError where it holds none, OSError where it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -26,7 +26,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write it as JSON, for nobody but the user."""
     write_text(path, json.dumps(content), mode=0o600)
 
