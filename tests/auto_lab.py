@@ -13,9 +13,16 @@ from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 from wager.policies.auto import Auto, AutoConfig
 from wager.policies.auto.acceptance import AGREEMENT, Proposal
+from wager.policies.auto.positional import PositionalAcceptance
 
 CONFIG = AutoConfig()
 Other = tuple[int, int, int]  # first of another drafter's weights, tokens both propose, tokens it proposes
+
+
+def drawn_tokens(model: PositionalAcceptance, key: str, length: int) -> list[float]:
+    """Tokens a round emits with drafts of 0, 1, … tokens, by one Thompson draw."""
+    counts = model.of(key, length)
+    return model.tokens(counts.odds[:length], math.exp(model.draws_for(1).pop() * counts.deviation))
 
 
 def proposal_of(hint: Hint, length: int, others: Sequence[Other] = (), index: int = 0) -> Proposal:

@@ -14,8 +14,9 @@ from wager.policies.registry import EXPERIMENTS, Entry
 class NoCosts(Auto):
     """Every verification is taken to cost the same."""
 
-    def _seconds(self, batch: int) -> list[float]:
-        return [1.0] * len(super()._seconds(batch))
+    def _costs(self, batch: int) -> tuple[list[float], float]:
+        seconds, rate = super()._costs(batch)
+        return [1.0] * len(seconds), rate
 
 
 class NoSharing(Auto):
@@ -82,8 +83,8 @@ class NoRate(Auto):
             self._ratio = best
         return arm
 
-    def _rate(self, batch: int) -> float:
-        return self._ratio
+    def _costs(self, batch: int) -> tuple[list[float], float]:
+        return super()._costs(batch)[0], self._ratio
 
 
 class NoSelection(Auto):

@@ -10,7 +10,7 @@ from operator import mul
 
 import numpy as np
 import pytest
-from auto_lab import CONFIG, Other, proposal_of, run_of
+from auto_lab import CONFIG, Other, drawn_tokens, proposal_of, run_of
 
 from wager.core import Hint
 from wager.policies.auto.acceptance import AGREEMENT, EMA, POSITION, AcceptanceModel, Proposal
@@ -104,7 +104,7 @@ def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts
     model.begin()
     before = chance()
     for _ in range(12):
-        model.learn(0, proposal_of(Hint(3, size=1), 1, ()), 1, 0)
+        model.learn(proposal_of(Hint(3, size=1), 1, ()), 1, 0)
     assert model.text_ema[0] < model.mean_ema[0] - 0.5 < lasting - 0.5
     bad = chance()
     model.begin()
@@ -201,7 +201,7 @@ def test_draws_close_in_on_what_a_curve_has_shown() -> None:
         for _ in range(rounds):
             runs.append(run_of(rng, [0.9, 0.5, 0.5]))
             curves.learn("x", runs[-1], 3)
-        drawn = [curves.tokens("x", 3) for _ in range(300)]
+        drawn = [drawn_tokens(curves, "x", 3) for _ in range(300)]
         assert all(1.0 == tokens[0] < tokens[1] < tokens[2] < tokens[3] < 4.0 for tokens in drawn)
         spread.append(np.std([tokens[3] for tokens in drawn]))
     assert spread[0] > 2 * spread[1] > 4 * spread[2]
@@ -224,7 +224,7 @@ def test_a_change_of_one_drafter_is_noticed_and_the_others_are_doubted() -> None
     assert sum(curves.counts["y"].tried) <= 10
     for _ in range(40):
         curves.learn("x", run_of(rng, [0.2] * 4), 4)
-    assert np.mean([curves.tokens("x", 4)[4] for _ in range(100)]) < 1.6
+    assert np.mean([drawn_tokens(curves, "x", 4)[4] for _ in range(100)]) < 1.6
 
 
 def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
@@ -236,5 +236,5 @@ def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
         accepted, rejected = accepted + sum(runs), rejected + sum(run < 5 for run in runs)
     rate = accepted / (accepted + rejected)
     curves.learn_batch("x", 0, 0, 5)
-    drawn = np.mean([curves.tokens("x", 5) for _ in range(100)], axis=0)
+    drawn = np.mean([drawn_tokens(curves, "x", 5) for _ in range(100)], axis=0)
     assert drawn == pytest.approx([sum(rate**j for j in range(n + 1)) for n in range(6)], rel=0.05)

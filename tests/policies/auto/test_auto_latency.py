@@ -80,7 +80,7 @@ def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
     assert drafting.catch_up("x", 100) == 0.0
     for _ in range(60):
         for length in (1, 4, 8):
-            drafting.learn("x", 1, length, 0.003 + 0.002 * length)
+            drafting.line("x", 1).learn(length, 0.003 + 0.002 * length)
         drafting.caught_up("x", 100, 0.05)
         drafting.caught_up("x", 3, 0.002)
     fixed, each = drafting.parts("x", 1, 0.02)
@@ -89,17 +89,17 @@ def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
         drafting.catch_up("x", 100) == drafting.catch_up("x", 1000) == pytest.approx(0.05)
     )  # read at once: no longer for more
     assert drafting.catch_up("x", 3) == drafting.catch_up("x", 10) == pytest.approx(0.002)
-    drafting.learn("x", 1, 4, 8.0)
+    drafting.line("x", 1).learn(4, 8.0)
     slower, more = drafting.parts("x", 1, 0.02)
     assert slower + 4 * more < 1.6 * (fixed + 4 * each)
 
 
 def test_a_first_draft_that_was_slow_for_once_does_not_end_a_drafter() -> None:
     drafting = DraftLatency(CONFIG)
-    drafting.learn("x", 1, 4, 2.0)  # a kernel is compiled, a graph captured
+    drafting.line("x", 1).learn(4, 2.0)  # a kernel is compiled, a graph captured
     assert sum(drafting.parts("x", 1, 0.02)) <= 0.001 + 1e-12  # as if never played
-    drafting.learn("x", 1, 4, 0.002)
-    drafting.learn("x", 1, 4, 0.002)
+    drafting.line("x", 1).learn(4, 0.002)
+    drafting.line("x", 1).learn(4, 0.002)
     fixed, each = drafting.parts("x", 1, 0.02)
     assert fixed + 4 * each == pytest.approx(0.002)
     again = DraftLatency(CONFIG)
@@ -217,15 +217,15 @@ def test_a_batch_is_charged_by_request_and_a_drafter_by_bucket() -> None:
         drafted, seconds = 8 * arm.length, 0.02 + 0.001 * 8 * arm.length + 0.004 * (arm.length == 2)
         latency.learn(Round(arm, drafted, 0, 8, 8, verify_seconds=seconds))
         if arm.length:
-            latency.drafts.learn("x", 8, arm.length, 0.001 + 0.002 * arm.length)
-    table = [8 * seconds for seconds in latency.seconds(8)]
+            latency.drafts.line("x", 8).learn(arm.length, 0.001 + 0.002 * arm.length)
+    table = [8 * seconds for seconds in latency.at(8)[0]]
     assert [table[1], table[3], table[5]] == pytest.approx([0.020, 0.040, 0.052], rel=0.05)
-    assert latency.seconds(1)[1] == 1.0  # one request has not been timed
+    assert latency.at(1)[0][1] == 1.0  # one request has not been timed
     fixed, each = latency.drafts.parts("x", 8, 0.02)
     assert fixed + 3 * each == pytest.approx(0.007, rel=0.1)
     assert latency.drafts.parts("x", 64, 0.02) == (fixed, each)  # no better guess for another size of batch
-    assert latency.rate(8) == pytest.approx(8 / np.mean([0.02, 0.04, 0.052]), rel=0.05)
+    assert latency.at(8)[1] == pytest.approx(8 / np.mean([0.02, 0.04, 0.052]), rel=0.05)
     again = LatencyModel(5, 4, CONFIG)
     again.load_state_dict(latency.state_dict())
-    assert again.seconds(8) == latency.seconds(8)
-    assert again.rate(8) == latency.rate(8)
+    assert again.at(8)[0] == latency.at(8)[0]
+    assert again.at(8)[1] == latency.at(8)[1]

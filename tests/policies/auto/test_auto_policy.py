@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from auto_lab import NAMES, WITH_TREES, Engine, auto, cheap, dear, random_context, random_round
+from auto_lab import NAMES, WITH_TREES, Engine, auto, cheap, dear, drawn_tokens, random_context, random_round
 
 from wager.bench.decisions import hinted_seconds
 from wager.core import OFF, Arm, Context, Hint, Round
@@ -73,6 +73,10 @@ class Slow:
                     # an arm longer than what is proposed is as good as the shortest that plays all of it
                     late = 1e-9 * arm.length if arm.length > hint.size else 0.0
                     out[arm] = self.value(sum(reached[: drafted + 1]), seconds[drafted + 1]) - late
+        silent = {(arm.drafter, arm.tree) for arm in context.arms if arm.length} - {
+            (name, None) for name in {*known.hinted, *context.hints}
+        }
+        known.positional.draws_for(len(silent))  # so many at once: the rest follow in the same order
         for name in known.drafters:
             if name in known.hinted or name in context.hints:
                 continue
@@ -81,7 +85,7 @@ class Slow:
             for tree in dict.fromkeys(arm.tree for arm in own):
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
-                tokens = known.positional.tokens(key, arms[-1].length)
+                tokens = drawn_tokens(known.positional, key, arms[-1].length)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0))
                 for arm in arms:
                     fixed, each = known.latency.drafts.parts(key, 1, seconds[1])

@@ -80,7 +80,8 @@ class Proposal:
         hint = self.hint
         sure = hint.confidence
         level = CONFIDENCE + 1 + int(sure[position] * LEVELS) if position < len(sure) else CONFIDENCE
-        own = [_match(hint.match), level, POSITION + min(position, POSITIONS - 1)]
+        place = POSITION + position if position < POSITIONS else EMA - 1
+        own = [MATCHES[hint.match] if hint.match < 10 else 5, level, place]
         for name, first in self.others:
             common = self.agreement.get(name) or 0
             if position < common:
@@ -130,6 +131,7 @@ class AcceptanceModel:
         self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
         self.turn = 0  # which requests of a large batch are learned from
         self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
+        self._most = config.max_acceptance
         self._numbers = np.arange(1024)
         self._table_start: dict[int, Floats] = {}
         self._states: dict[int, Ints] = {}
@@ -186,14 +188,14 @@ class AcceptanceModel:
         position = self._position
         if length > len(position):
             position.extend(position[-1:] * (length - len(position)))
-        sure, first, most = hint.confidence, CONFIDENCE + 1, self.config.max_acceptance
+        sure, first, most, levels = hint.confidence, CONFIDENCE + 1, self._most, float(LEVELS)
         known, unknown = len(sure), w[CONFIDENCE]
         reach = tokens = 1.0
         top, best, expected = -inf, 0, 1.0
         j = -1
         for j, step in enumerate(steps):
             base += step
-            z = base + (w[first + int(sure[j] * LEVELS)] if j < known else unknown) + w[position[j]]
+            z = base + (w[first + int(sure[j] * levels)] if j < known else unknown) + w[position[j]]
             chance = 1.0 / (1.0 + exp(-z))
             if chance > most:
                 chance = most
@@ -217,20 +219,21 @@ class AcceptanceModel:
         """Of ``scored`` tokens, ``agreed`` were right: all, or all but the last."""
         if scored > proposal.evaluated:
             self.evaluate(proposal, 0.0)
-        i, config = proposal.index, self.config
+        i, config, chances = proposal.index, self.config, proposal.chances
         keep, rate = 1.0 - 1.0 / config.gradient_memory, config.learning_rate
+        text, every = 1.0 / config.text_memory, 1.0 / config.mean_memory
         weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
             truth, target = (1.0, WON) if j < agreed else (0.0, LOST)
-            error = proposal.chances[j] - truth
+            error = chances[j] - truth
             step, square = rate * error, error * error
             for at in proposal.features(j):
                 squares[at] = total = keep * squares[at] + square
                 weights[at] -= step / sqrt(total)
             squares[EMA] = total = keep * squares[EMA] + square * ema * ema
             weights[EMA] -= step * ema / sqrt(total)
-            ema += (target - ema) / config.text_memory
-            mean += (target - mean) / config.mean_memory
+            ema += text * (target - ema)
+            mean += every * (target - mean)
         self.text_ema[i], self.mean_ema[i] = ema, mean
 
     # --- a batch -----------------------------------------------------------------------------------------------------
@@ -361,7 +364,3 @@ class AcceptanceModel:
             known = np.where(depth < common, WITH, np.where(ended > 0, ENDED, AGAINST))
             known = self._states[longest] = np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
         return known
-
-
-def _match(tokens: int) -> int:
-    return MATCHES[tokens] if tokens < len(MATCHES) else MATCHES[-1]

@@ -61,7 +61,10 @@ class BatchChooser:
         if room >= longest and (not self.budget or full <= self.budget):
             tokens, seconds = count + float(kept.sum()), base + token * full
             values[UNIFORM], goodput[UNIFORM] = tokens - rate * seconds, tokens / seconds
-        self.kind, vary = self.exploration.trials.choose(bucket(count), values, goodput)
+        trials, vary = self.exploration.trials, 0
+        self.kind = max((OFF_STEP, RAGGED, UNIFORM), key=values.__getitem__)
+        if trials.due(bucket(count)):
+            self.kind, vary = trials.choose(bucket(count), values, goodput)
         if self.kind == OFF_STEP:
             return no_drafts(count)
         if self.kind == UNIFORM:

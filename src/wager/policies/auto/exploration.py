@@ -76,17 +76,22 @@ class StepTrials:
         """A step of this kind was learned from."""
         self.steps.setdefault(size, [0, 0, 0])[kind] += 1
 
+    def due(self, size: int) -> bool:
+        """Whether `choose` has to be asked, or the best kind is played."""
+        steps = self.steps.get(size)
+        return steps is None or min(steps) < self.config.repeats or self.rng.random() < self.config.trial_share
+
     def choose(self, size: int, values: Sequence[float], goodput: Sequence[float]) -> tuple[int, int]:
         """The kind of step to play, and whether with more (1) or fewer (-1) draft tokens than seems best.
 
         A kind that is not possible has goodput 0. Acceptance needs no trials: it is learned otherwise.
         """
         leader, best = max(range(3), key=values.__getitem__), max(goodput)
-        steps = self.steps.get(size, (0, 0, 0))
+        steps, repeats = self.steps.get(size, (0, 0, 0)), self.config.repeats
         for kind in (OFF_STEP, RAGGED, UNIFORM):  # plain decoding is tried in any case: everything is relative to it
-            if steps[kind] < self.config.repeats and goodput[kind] > (best / 2 if kind else 0.0):
+            if steps[kind] < repeats and goodput[kind] > (best / 2 if kind else 0.0):
                 return kind, 0
-        if self.rng.random() >= self.config.trial_share:
+        if min(steps) < repeats and self.rng.random() >= self.config.trial_share:
             return leader, 0
         kind = (leader + 1 + int(self.rng.random() * (3 if leader == RAGGED else 2))) % 3
         if kind == leader:
@@ -108,16 +113,9 @@ class Exploration:
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = float(config.max_stay)  # rounds such a drafter is run: catching up is spread over them
 
-    @property
-    def probe_due(self) -> bool:
-        """Whether something has to be drafted, to learn whether that pays by now."""
-        return self.rounds_since_draft >= self.config.probe_interval
-
-    def observe(self, drafted: bool, above_average: bool) -> None:
-        """Count rounds without a draft; a probe that went better than usual is followed by another."""
-        if not drafted:
-            self.rounds_since_draft += 1
-        elif not (above_average and self.probe_due):
+    def drafted(self, above_average: bool) -> None:
+        """Something was drafted; a probe that went better than usual is followed by another."""
+        if not above_average or self.rounds_since_draft < self.config.probe_interval:
             self.rounds_since_draft = 0
 
     def follow(self, drafter: str) -> None:

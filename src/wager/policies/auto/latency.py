@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wager.core import Round
@@ -13,7 +13,7 @@ from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
 class DraftLine:
     """Seconds of one drafter's drafts by length: a fixed part and one for each token, by fading least squares."""
 
-    __slots__ = ("config", "count", "drafts", "lengths", "products", "seconds", "squares")
+    __slots__ = ("config", "count", "drafts", "each", "fixed", "lengths", "products", "seconds", "squares")
     learned = ("drafts", "lengths", "squares", "seconds", "products", "count")
 
     def __init__(self, config: AutoConfig) -> None:
@@ -21,13 +21,13 @@ class DraftLine:
         self.drafts = 0.0  # fading sums over drafts: of 1, of lengths, of their squares, of seconds, of both multiplied
         self.lengths = self.squares = self.seconds = self.products = 0.0
         self.count = 0
+        self.fixed = self.each = 0.0  # seconds of every draft, and of each token
 
     def learn(self, length: int, seconds: float) -> None:
         """A draft of so many tokens took so long; a slow outlier is clipped, a fast one replaces all before it."""
         keep, outlier = 1.0 - 1.0 / self.config.latency_memory, self.config.outlier
         if self.count:
-            fixed, each = self.parts()
-            expected = fixed + each * length
+            expected = self.fixed + self.each * length
             if seconds * outlier < expected:
                 keep = 0.0
             elif seconds > outlier * expected:
@@ -38,16 +38,27 @@ class DraftLine:
         self.seconds = keep * self.seconds + seconds
         self.products = keep * self.products + length * seconds
         self.count += 1
+        self.settle()
 
-    def parts(self) -> tuple[float, float]:
-        """Seconds of every draft, and of each token; before lengths differ, all seconds are the tokens'."""
+    def settle(self) -> None:
+        """Solve for the two parts; before lengths differ, all seconds are the tokens'."""
         n, prior = self.drafts, self.config.latency_prior
         length, seconds = self.lengths / n, self.seconds / n
-        spread = self.squares / n - length * length
-        together = self.products / n - length * seconds
         most = seconds / length
-        each = min(most, max(0.0, (together + prior * most) / (spread + prior)))
-        return seconds - each * length, each
+        each = (self.products / n - length * seconds + prior * most) / (self.squares / n - length * length + prior)
+        self.each = each = min(most, max(0.0, each))
+        self.fixed = seconds - each * length
+
+    def state(self) -> list[float]:
+        """Everything learned."""
+        return [getattr(self, name) for name in self.learned]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on from it."""
+        for name, value in zip(self.learned, state, strict=True):
+            setattr(self, name, value)
+        if self.count:
+            self.settle()
 
 
 class DraftLatency:
@@ -63,25 +74,23 @@ class DraftLatency:
         self.lags: dict[str, dict[int, float]] = {}  # drafter -> power of two -> seconds
         self._latest: dict[str, DraftLine] = {}  # stands in for buckets in which nothing was drafted
 
-    def parts(self, key: str, batch: int, verify: float) -> tuple[float, float]:
-        """Seconds of every draft, and of each token of it, where plain decoding takes ``verify``."""
-        line = self.lines.get((key, batch.bit_length())) or self._latest.get(key)
-        unknown = self.config.token_share * verify
-        if line is None:
-            return 0.0, unknown
-        fixed, each = line.parts()
-        if line.count < self.config.repeats:  # the first drafts are often slow: they cannot rule a drafter out
-            return 0.0, min(each, unknown)
-        return fixed, each
-
-    def learn(self, key: str, batch: int, length: int, seconds: float) -> None:
-        """A draft took so long."""
+    def line(self, key: str, batch: int) -> DraftLine:
+        """The line of a drafter or tree at this batch size; it starts from the last one of another size."""
         at = (key, bucket(batch))
         line = self.lines.get(at)
         if line is None:
             line = self.lines[at] = DraftLine(self.config)
-        self._latest[key] = line
-        line.learn(length, seconds)
+            if key in self._latest:
+                line.load(self._latest[key].state())
+            self._latest[key] = line
+        return line
+
+    def parts(self, key: str, batch: int, verify: float) -> tuple[float, float]:
+        """Seconds of every draft, and of each token of it, where plain decoding takes ``verify``."""
+        line, unknown = self.line(key, batch), self.config.token_share * verify
+        if line.count < self.config.repeats:  # the first drafts are often slow: they cannot rule a drafter out
+            return 0.0, min(line.each, unknown) if line.count else unknown
+        return line.fixed, line.each
 
     def catch_up(self, drafter: str, tokens: int) -> float:
         """Seconds to catch up on so many tokens."""
@@ -106,16 +115,14 @@ class DraftLatency:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned."""
-        lines = {at: [getattr(line, name) for name in line.learned] for at, line in self.lines.items()}
-        return {"lines": lines, "lags": self.lags}
+        return {"lines": {at: line.state() for at, line in self.lines.items()}, "lags": self.lags}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what was learned."""
         self.lags, self.lines, self._latest = state["lags"], {}, {}
         for (key, size), values in state["lines"].items():
-            line = self.lines[key, size] = self._latest[key] = DraftLine(self.config)
-            for name, value in zip(line.learned, values, strict=True):
-                setattr(line, name, value)
+            self.lines[key, size] = self._latest[key] = DraftLine(self.config)
+            self.lines[key, size].load(values)
 
 
 class ReferenceRate:
@@ -127,7 +134,7 @@ class ReferenceRate:
 
     def at(self, batch: int, otherwise: float) -> float:
         """At this batch size; if nothing was learned there, ``otherwise``."""
-        sums = self.sums.get(batch.bit_length())
+        sums = self.sums.get(bucket(batch))
         return sums[0] / sums[1] if sums is not None else otherwise
 
     def learn(self, batch: int, tokens: int, seconds: float) -> None:
@@ -150,23 +157,21 @@ class LatencyModel:
         self.rates = ReferenceRate(config)
         self._tables: dict[int, list[float]] = {}  # by batch size, of the estimates now
 
-    def seconds(self, batch: int) -> list[float]:
-        """Seconds of verification by width (tokens of each request), as each request's share of the step."""
-        if batch == 1:
-            return self.verify.seconds
-        table = self._tables.get(batch)
-        if table is None:
-            base, token, ragged = self.batches.at(batch)
-            first, extra = base / batch, (base + ragged) / batch
-            table = [0.0, first, *(extra + token * n for n in range(1, self.widest))]
-            if self.longest + 1 < len(table):
-                table[self.longest + 1] = first + token * self.longest
-            self._tables[batch] = table
-        return table
+    def at(self, batch: int) -> tuple[list[float], float]:
+        """Seconds of verification by width (tokens of each request), as each request's share of the step; and the
+        tokens a second is worth, before any was timed those of plain decoding."""
+        table = self.verify.seconds if batch == 1 else self._tables.get(batch) or self._table(batch)
+        sums = self.rates.sums.get(batch.bit_length())
+        return table, sums[0] / sums[1] if sums is not None else 1.0 / table[1]
 
-    def rate(self, batch: int) -> float:
-        """Tokens a second at this batch size; before any was timed, that of plain decoding."""
-        return self.rates.at(batch, 1.0 / self.seconds(batch)[1])
+    def _table(self, batch: int) -> list[float]:
+        base, token, ragged = self.batches.at(batch)
+        first, extra = base / batch, (base + ragged) / batch
+        table = [0.0, first, *(extra + token * n for n in range(1, self.widest))]
+        if self.longest + 1 < len(table):
+            table[self.longest + 1] = first + token * self.longest
+        self._tables[batch] = table
+        return table
 
     def learn(self, round: Round) -> None:
         """A round of one arm for all requests."""

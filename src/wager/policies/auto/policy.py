@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
-from typing import Any, ClassVar, NamedTuple
+from math import exp, inf
+from typing import Any, ClassVar
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Hint, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AGREEMENT, NO_AGREEMENT, AcceptanceModel, Proposal
+from wager.policies.auto.arms import ArmGroup, ArmTable
 from wager.policies.auto.batch import BatchChooser, context_of_one, no_drafts, round_of_one
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
-from wager.policies.auto.latency import LatencyModel
-from wager.policies.auto.positional import PositionalAcceptance
+from wager.policies.auto.latency import DraftLine, LatencyModel
+from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket, kind_of
 from wager.policies.base import Option, Policy, require
 
@@ -23,21 +24,8 @@ NO_HINT = Hint()
 NO_HINTS: Mapping[str, Hint] = {}
 
 
-class ArmGroup(NamedTuple):
-    """Arms that share their acceptance: one drafter's chains, or one of its trees."""
-
-    key: str
-    drafter: str
-    longest: int
-    arms: list[tuple[Arm, int, int, int]]  # arm, length, width of its verification, kind of step
-
-
-class Estimate(NamedTuple):
-    """What is expected of an arm."""
-
-    arm: Arm
-    tokens: float
-    seconds: float
+Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int, int]], AcceptanceCounts, DraftLine]]
+Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 
 
 class Auto(Policy):
@@ -51,6 +39,12 @@ class Auto(Policy):
     explains = True
     config = AutoConfig()
     learned: ClassVar[tuple[str, ...]] = ("models",)
+    # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
+    __slots__ = (
+        *("acceptance", "batch", "exploration", "hinted", "index", "latency", "positional"),
+        *("_called", "_chosen", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms"),
+        *("_records", "_table", "_value_rate", "_verify_seconds", "_weighed"),
+    )
 
     def __init__(self, arms: Sequence[Arm], *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
@@ -68,11 +62,12 @@ class Auto(Policy):
         self.exploration = Exploration(self.drafters, self.rng, config)
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
         self.hinted: set[str] = set()  # drafters whose proposals are known before a round
-        self._read_arms: tuple[Arm, ...] | None = None  # those the tables below are made of
+        self._read_arms: tuple[Arm, ...] | None = None  # those the table is made of
         self._records: dict[tuple[str, ...], list[Proposal]] = {}  # by the drafters that have a hint
+        self._plans: dict[int, Plan] = {}  # by bucket of batch sizes
         self._proposals: list[Proposal] = []  # of this round
         self._estimates: list[Estimate] = []
-        self._groups_weighed: list[tuple[ArmGroup, list[float], float, float]] = []
+        self._weighed: list[tuple[ArmGroup, list[float], float, float, float]] = []
         self._chosen: Estimate | None = None
         self._gains: Sequence[float] = ()  # tokens each drafter's proposal brought beyond the others'
         self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
@@ -86,81 +81,76 @@ class Auto(Policy):
         return self.exploration.selection.select()
 
     def choose(self, context: Context) -> Arm:
+        batch, exploration = context.batch, self.exploration
         if context.arms is not self._read_arms:
             self._read(context.arms)
-        batch = context.batch
         if batch == 1 and context.previous is None:
             self._begin()
-        seconds, rate = self._seconds(batch), self._rate(batch)
-        self._estimates, self._groups_weighed, self._proposals = [], [], []
-        self._called, self._gains, self._value_rate = context.proposal_seconds, (), rate
-        self._verify_seconds, self._plain_seconds = seconds, seconds[1]
-        if batch == 1 and self._off and self.latency.verify.overdue():
-            return self._take(Estimate(OFF, 1.0, seconds[1]))
-        probing = self.exploration.probe_due
-        values: list[float] = [-inf, -inf, -inf]  # by kind of step
-        leaders: list[Estimate | None] = [None, None, None]
-        if self._off:
-            leaders[OFF_STEP] = plain = Estimate(OFF, 1.0, seconds[1])
-            self._estimates.append(plain)
-            values[OFF_STEP] = -inf if probing else 1.0 - rate * seconds[1]
-        limit = self.budget // batch if self.budget else self.longest
+        seconds, rate = self._costs(batch)
+        table, plain = self._table, seconds[1]
+        self._weighed, self._proposals, self._gains = [], [], ()
+        self._called, self._value_rate = context.proposal_seconds, rate
+        self._verify_seconds, self._plain_seconds = seconds, plain
+        off = OFF, 1.0, plain
+        self._estimates = [off] if table.off else []
+        if batch == 1 and table.off and self.latency.verify.overdue():
+            self._chosen = off
+            return OFF
+        probing = exploration.rounds_since_draft >= self.config.probe_interval
+        top = 1.0 - rate * plain if table.off and not probing else -inf
+        values: list[float] = [top, -inf, -inf]  # by kind of step
+        leaders: list[Estimate | None] = [off if table.off else None, None, None]
         if context.hints:
-            self._weigh_hinted(context, seconds, rate, limit, values, leaders)
-        if self._unhinted:
+            self._weigh_hinted(context, seconds, rate, values, leaders)
+        if len(self.hinted) < len(self.drafters):
             self._weigh_unhinted(context, seconds, rate, values, leaders)
-        if batch > 1 and not probing:
-            goodput = [0.0 if e is None else e.tokens / e.seconds for e in leaders]
-            kind = self.exploration.trials.choose(bucket(batch), values, goodput)[0]
-        else:
-            kind = max((OFF_STEP, RAGGED, UNIFORM), key=values.__getitem__)
+        kind = OFF_STEP if top >= values[RAGGED] and top >= values[UNIFORM] else RAGGED
+        if values[UNIFORM] > values[kind]:
+            kind = UNIFORM
+        if batch > 1 and not probing and exploration.trials.due(bucket(batch)):
+            goodput = [0.0 if e is None else e[1] / e[2] for e in leaders]
+            kind = exploration.trials.choose(bucket(batch), values, goodput)[0]
         best = leaders[kind]
-        if best is None:
-            arm = min(self._menu, key=_budget)
-            return self._take(Estimate(arm, 1.0, seconds[arm.budget + 1]))
-        if probing and best.arm is not OFF:  # one token tells what drafting costs by now
-            arm = self._shortest[best.arm.drafter]
-            best = Estimate(arm, best.tokens, best.seconds)
-        return self._take(best)
-
-    def _take(self, best: Estimate) -> Arm:
+        if best is None:  # nobody proposes, and plain decoding is not available
+            best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
+        elif probing and best is not off:  # one token tells what drafting costs by now
+            best = table.shortest[best[0].drafter], best[1], best[2]
         self._chosen = best
-        return best.arm
+        return best[0]
 
     def _weigh_hinted(
         self,
         context: Context,
         seconds: list[float],
         rate: float,
-        limit: int,
         values: list[float],
         leaders: list[Estimate | None],
     ) -> None:
         """Find the best prefix of every proposal."""
         top = second = values[OFF_STEP]  # second: the best without the drafter of the best
-        leader, cut, estimates = -1, self.acceptance.cut, self._estimates
-        self._proposals = self._fill(context, limit)
-        for proposal in self._proposals:
+        leader, cut, exact, at_least = -1, self.acceptance.cut, self._table.exact, self._table.at_least
+        self._proposals = proposals = self._fill(context)
+        for proposal in proposals:
             i = proposal.index
             value, n, tokens = cut(proposal, seconds, rate)
-            arm = self._exact[i][n] if n < proposal.length else self._at_least[i][n]
+            arm = exact[i][n] if n < proposal.length else at_least[i][n]
             if arm is not None:
-                own = Estimate(arm, tokens, seconds[n + 1])
+                own = arm, tokens, seconds[n + 1]
             else:
                 found = self._best_available(proposal, seconds, rate)
                 if found is None:
                     continue
-                own, value = found, found.tokens - rate * found.seconds
-            estimates.append(own)
+                own, value = found, found[1] - rate * found[2]
+            self._estimates.append(own)
             if value > values[RAGGED]:
                 values[RAGGED], leaders[RAGGED] = value, own
             if value > top:
                 second, top, leader = top, value, i
             elif value > second:
                 second = value
-        self._gains = [0.0] * len(self.drafters)
+        self._gains = gains = [0.0] * len(self.drafters)
         if leader >= 0:
-            self._gains[leader] = top - second if second > -inf else 1.0
+            gains[leader] = top - second if second > -inf else 1.0
 
     def _best_available(self, proposal: Proposal, seconds: list[float], rate: float) -> Estimate | None:
         """The best prefix of a proposal among those there is an arm for."""
@@ -170,9 +160,9 @@ class Auto(Policy):
             reach *= chance
             tokens += reach
             value = tokens - rate * seconds[n + 1]
-            arm = (self._exact if n < proposal.length else self._at_least)[proposal.index][n]
+            arm = (self._table.exact if n < proposal.length else self._table.at_least)[proposal.index][n]
             if value > top and arm is not None:
-                top, best = value, Estimate(arm, tokens, seconds[n + 1])
+                top, best = value, (arm, tokens, seconds[n + 1])
         return best
 
     def _weigh_unhinted(
@@ -184,35 +174,56 @@ class Auto(Policy):
         leaders: list[Estimate | None],
     ) -> None:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
-        batch, lags, drafts, stay = context.batch, context.lag, self.latency.drafts, self.exploration.expected_stay
-        most = self.budget // batch if self.budget else inf
-        for group in self._unhinted:
-            key, drafter, longest, arms = group
-            tokens = self.positional.tokens(key, longest)
-            fixed, each = drafts.parts(key, batch, seconds[1] * batch)
-            if drafter in lags:
-                fixed += drafts.catch_up(drafter, lags[drafter]) / stay
-            if batch > 1:
-                fixed /= batch
-                each /= batch
-            self._groups_weighed.append((group, tokens, fixed, each))
+        batch, lags, drafts = context.batch, context.lag, self.latency.drafts
+        plan = self._plans.get(bucket(batch))
+        if plan is None:
+            plan = self._plan(batch)
+        widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
+        draws, most, weighed = self.positional.draws_for(len(plan)), self.config.max_acceptance, self._weighed
+        few, unknown = self.config.repeats, self.config.token_share * seconds[1]
+        late = drafts.lags if lags else None
+        for group, drafter, arms, counts, line in plan:
+            # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
+            odds, factor = counts.odds, exp(draws.pop() * counts.deviation)
+            fixed, each = line.fixed / batch, line.each / batch
+            if line.count < few:
+                fixed, each = 0.0, unknown if unknown < each or not line.count else each
+            if late and drafter in lags:
+                fixed += drafts.catch_up(drafter, lags[drafter]) / (self.exploration.expected_stay * batch)
+            weighed.append((group, odds, factor, fixed, each))
+            reach = tokens = 1.0
+            done = 0
             for arm, length, width, kind in arms:
+                while done < length:
+                    x = odds[done] * factor
+                    x /= 1.0 + x
+                    reach *= x if x < most else most
+                    tokens += reach
+                    done += 1
                 taken = seconds[width] + fixed + each * length
-                value = tokens[length] - rate * taken
-                if value > values[kind] and width <= most + 1:
-                    values[kind], leaders[kind] = value, Estimate(arm, tokens[length], taken)
+                value = tokens - rate * taken
+                if value > values[kind] and width <= widest:
+                    values[kind], leaders[kind] = value, (arm, tokens, taken)
 
-    def _seconds(self, batch: int) -> list[float]:
-        """Seconds of verification by width, each request's share."""
-        return self.latency.seconds(batch)
+    def _plan(self, batch: int) -> Plan:
+        """The groups of drafters without hints, with what is known of each."""
+        acceptance, lines = self.positional.of, self.latency.drafts.line
+        plan = [
+            (group, group.drafter, group.arms, acceptance(group.key, group.longest), lines(group.key, batch))
+            for group in self._table.groups
+            if group.drafter not in self.hinted
+        ]
+        self._plans[bucket(batch)] = plan
+        return plan
 
-    def _rate(self, batch: int) -> float:
-        """Tokens that a second is worth."""
-        return self.latency.rate(batch)
+    def _costs(self, batch: int) -> tuple[list[float], float]:
+        """Seconds of verification by width, each request's share, and the tokens a second is worth."""
+        return self.latency.at(batch)
 
-    def _fill(self, context: Context, limit: int) -> list[Proposal]:
+    def _fill(self, context: Context) -> list[Proposal]:
         """The proposals of this round; drafters that propose nothing are left out."""
         hints, agreement = context.hints, context.agreement
+        limit = self.budget // context.batch if self.budget else self.longest
         names = tuple(hints)
         records = self._records.get(names)
         if records is None:
@@ -222,15 +233,17 @@ class Auto(Policy):
             name = record.name
             hint = hints[name]
             length = hint.size or (limit if hint.match else 0)
-            if length:
-                out.append(record.fill(hint, min(length, limit), hints, agreement.get(name, NO_AGREEMENT)))
+            if length and limit:
+                record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
+                record.agreement = agreement.get(name, NO_AGREEMENT)
+                out.append(record)
         return out
 
     def _new_records(self, names: Sequence[str]) -> list[Proposal]:
         """One for each drafter with a hint, in the drafters' order."""
         known = sorted((name for name in names if name in self.index), key=self.index.__getitem__)
         self.hinted.update(known)
-        self._unhinted = [group for group in self._groups if group.drafter not in self.hinted]
+        self._plans.clear()
         first = {name: AGREEMENT + 4 * self.index[name] for name in known}
         return [
             Proposal(self.index[name], name, self.longest, [(other, first[other]) for other in known if other != name])
@@ -253,17 +266,19 @@ class Auto(Policy):
         batch, exploration = round.batch, self.exploration
         exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)
         self._called = {}
-        key = self._key(arm)
-        usual = self.positional.rate(key) if drafted and exploration.probe_due else 1.0
-        exploration.observe(drafted > 0, round.accepted > usual * (round.accepted + round.rejected))
+        unhinted = drafted > 0 and not hinted
+        key, length = self._key(arm), arm.length if arm.tree or batch > 1 else drafted
+        if not drafted:
+            exploration.rounds_since_draft += 1
+        else:
+            usual = self.positional.of(key, length).rate if unhinted else 0.5
+            exploration.drafted(round.accepted > usual * (round.accepted + round.rejected))
+        exploration.follow(arm.drafter if unhinted else "")
         if batch > 1 and round.verify_seconds > 1e-9:
             # by what was played: a drafter may have had less to propose than it was allowed
             exploration.trials.note(bucket(batch), kind_of(arm.budget, self.longest))
-        unhinted = drafted > 0 and not hinted
-        exploration.follow(arm.drafter if unhinted else "")
         if unhinted:
-            length = arm.length if arm.tree or batch > 1 else drafted
-            self.latency.drafts.learn(key, batch, length, round.draft_seconds)
+            self.latency.drafts.line(key, batch).learn(length, round.draft_seconds)
             if batch > 1:
                 self.positional.learn_batch(key, round.accepted, round.rejected, length)
             else:
@@ -271,17 +286,16 @@ class Auto(Policy):
 
     def options(self) -> list[Option]:
         """What was expected of the arms in the round chosen last: the chosen one first, then the best."""
-        chosen, table = self._chosen, self._verify_seconds
-        if chosen is None:
+        if self._chosen is None:
             return []
-        own = {e.arm: e for e in self._estimates}
-        for group, tokens, fixed, each in self._groups_weighed:
-            for arm, length, width, _ in group.arms:
-                own[arm] = Estimate(arm, tokens[length], table[width] + fixed + each * length)
-        own[chosen.arm] = chosen
-        rate = self._value_rate
-        ranked = sorted(own.values(), key=lambda e: (e.arm != chosen.arm, e.seconds * rate - e.tokens))
-        return [Option(e.arm, e.tokens, max(e.seconds, 1e-9)) for e in ranked]
+        rate, seconds, chosen = self._value_rate, self._verify_seconds, self._chosen[0]
+        own = {estimate[0]: estimate for estimate in self._estimates}
+        for group, odds, factor, fixed, each in self._weighed:
+            tokens = self.positional.tokens(odds, factor)
+            own |= {arm: (arm, tokens[n], seconds[width] + fixed + each * n) for arm, n, width, _ in group.arms}
+        own[chosen] = self._chosen
+        ranked = sorted(own.values(), key=lambda e: (e[0] != chosen, rate * e[2] - e[1]))
+        return [Option(arm, tokens, max(taken, 1e-9)) for arm, tokens, taken in ranked]
 
     def _begin(self) -> None:
         """A new text."""
@@ -289,31 +303,9 @@ class Auto(Policy):
         self.exploration.selection.begin()
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
-        """Tables of the arms that are available."""
-        self._menu = [self.arms[i] for i in self.available(arms)]
-        self._off = OFF in self._menu
-        chains = [{a.length: a for a in self._menu if a.drafter == name and a.tree is None} for name in self.drafters]
-        numbers = range(self.longest + 1)
-        self._exact = [[own.get(n) for n in numbers] for own in chains]  # the arm of exactly n tokens
-        # the shortest arm of at least n tokens: what proposals of n tokens are played with
-        self._at_least = [[next((own[m] for m in sorted(own) if m >= n > 0), None) for n in numbers] for own in chains]
-        self._shortest: dict[str, Arm] = {}
-        for arm in sorted(self._menu, key=_budget):
-            self._shortest.setdefault(arm.drafter, arm)
-        groups: dict[str, list[Arm]] = {}
-        for name in self.drafters:
-            for arm in sorted((a for a in self._menu if a.drafter == name), key=_length):
-                groups.setdefault(self._key(arm), []).append(arm)
-        self._groups = [
-            ArmGroup(
-                key,
-                own[0].drafter,
-                own[-1].length,
-                [(arm, arm.length, arm.budget + 1, kind_of(arm.budget, self.longest)) for arm in own],
-            )
-            for key, own in groups.items()
-        ]
-        self._unhinted = [group for group in self._groups if group.drafter not in self.hinted]
+        menu = [self.arms[i] for i in self.available(arms)]
+        self._table = ArmTable(menu, self.drafters, self.longest, self._key)
+        self._plans.clear()
         self._read_arms = arms
 
     def _key(self, arm: Arm) -> str:
@@ -365,15 +357,8 @@ class Auto(Policy):
         for name in ("acceptance", "positional", "latency", "exploration"):
             getattr(self, name).load_state_dict(state[name])
         self.batch.kind, self.hinted = state["kind"], set(state["hinted"])
+        self._plans.clear()
         self._gains, self._called, self._value_rate, self._plain_seconds = state["selection"]
         self._proposals = [
             Proposal.from_state(self.index[saved["name"]], self.longest, saved) for saved in state["proposals"]
         ]
-
-
-def _length(arm: Arm) -> int:
-    return arm.length
-
-
-def _budget(arm: Arm) -> int:
-    return arm.budget
