@@ -12,7 +12,7 @@ from wager.core import OFF, Arm, Context, Hint, Round, Tree
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 from wager.policies.auto import Auto, AutoConfig
-from wager.policies.auto.acceptance import AGREEMENT, Proposal
+from wager.policies.auto.features import AGREEMENT, Proposal
 from wager.policies.auto.positional import PositionalAcceptance
 
 CONFIG = AutoConfig()

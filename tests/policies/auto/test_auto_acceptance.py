@@ -13,7 +13,8 @@ import pytest
 from auto_lab import CONFIG, Other, drawn_tokens, proposal_of, run_of
 
 from wager.core import Hint
-from wager.policies.auto.acceptance import AGREEMENT, EMA, POSITION, AcceptanceModel, Proposal
+from wager.policies.auto.acceptance import AcceptanceModel
+from wager.policies.auto.features import AGREEMENT, EMA, POSITION, Proposal
 from wager.policies.auto.positional import PositionalAcceptance
 
 Drawn = tuple[Hint, list[Other], list[float]]  # a proposal, and the true chance of each of its tokens

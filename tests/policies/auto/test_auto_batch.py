@@ -32,7 +32,7 @@ from wager.core import OFF, Context, Hint, Round
 from wager.core.batch import BatchRound
 from wager.policies import build
 from wager.policies.auto import Auto
-from wager.policies.auto.acceptance import EMA
+from wager.policies.auto.features import EMA
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
 
 

@@ -150,7 +150,7 @@ class SlowBatchLatency:
         if self.steps[size] > 16 and self.steps[size] % 8 != 0 and not changed:
             return
         self.common += 1
-        rate = max(1 / self.common, 1 / CONFIG.latency_memory)
+        rate = max(1 / self.common, 1 / CONFIG.round_memory)
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
         self.remember("all", kind, x, seconds)
@@ -160,7 +160,7 @@ class SlowBatchLatency:
         self.theta[size] = self.fit(size, [prior, squared, squared, prior], self.theta["all"])
 
     def remember(self, size: Any, kind: str, x: list[float], y: float) -> None:
-        keep = 1 - 1 / CONFIG.latency_memory
+        keep = 1 - 1 / CONFIG.round_memory
         old = [(weight * keep, *step) for weight, *step in self.seen.get((size, kind), [])]
         self.seen[size, kind] = [*old, (1.0, x, y)]  # type: ignore[list-item]
 

@@ -14,7 +14,7 @@ from wager.bench.decisions import hinted_seconds
 from wager.core import OFF, Arm, Context, Hint, Round
 from wager.policies import build
 from wager.policies.auto import Auto
-from wager.policies.auto.acceptance import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
+from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
 
 
 class Slow:
@@ -27,7 +27,7 @@ class Slow:
     def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
         """That token j of drafter i's proposal is accepted if those before it are."""
         w = self.known.acceptance.weights[i]
-        z = w[sum(hint.match >= edge for edge in (2, 3, 4, 6, 10))]
+        z = w[sum(hint.match >= edge for edge in (2, 3, 4, 5, 6))]
         if j < len(hint.confidence):
             z += w[CONFIDENCE + 1 + math.floor(hint.confidence[j] * LEVELS)]
         else:

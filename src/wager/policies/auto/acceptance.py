@@ -20,21 +20,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wager.core import Hint
 from wager.core.batch import Batch, Ints
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.features import (
+    AGAINST,
+    AGREEMENT,
+    CONFIDENCE,
+    EMA,
+    ENDED,
+    LEVELS,
+    MATCHES,
+    POSITION,
+    POSITIONS,
+    SILENT,
+    WITH,
+    Proposal,
+)
 
 Floats = NDArray[np.float64]
-
-# The weights of a drafter, one class after the other; then come four for every drafter.
-MATCHES = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)  # class by tokens of match: none or 1, 2, 3, 4 to 5, 6 to 9, more
-LEVELS = 8  # confidence is told apart in eighths
-CONFIDENCE = 6  # first of: none, below 1/8, … below 1, certain
-POSITION = CONFIDENCE + LEVELS + 2  # first of: first, second, third, later token
-POSITIONS = 4
-EMA = POSITION + POSITIONS  # of the acceptance average
-AGREEMENT = EMA + 1  # first of four for each other drafter
-SILENT, AGAINST, WITH, ENDED = range(4)  # it proposes nothing; otherwise; the same; the same, but it has ended
 
 MIN_REACH = 0.02  # probability of being reached below which the tokens of a proposal are not evaluated
 SAMPLE = 64  # requests of a step that are learned from, at least
@@ -42,7 +45,6 @@ COLUMNS = LEVELS + 2  # of the lookup table of a batch
 LOST, WON = -2.0, 2.0  # what a rejected and an accepted token add to the acceptance average: about its log odds
 
 _MATCH = np.array(MATCHES)
-NO_AGREEMENT: Mapping[str, int] = {}
 
 
 class Scored(NamedTuple):
@@ -51,69 +53,6 @@ class Scored(NamedTuple):
     cells: Ints  # (K, D, B) position in the lookup table
     chances: Floats  # (K, D, B) of acceptance, given that all before were accepted
     codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
-
-
-class Proposal:
-    """One drafter's proposal with what the others propose, and its acceptance probabilities once evaluated.
-
-    It is filled in again every round: making objects is most of the time of a decision.
-    """
-
-    __slots__ = ("agreement", "chances", "evaluated", "hint", "hints", "index", "length", "name", "others")
-
-    def __init__(self, index: int, name: str, length: int, others: Sequence[tuple[str, int]] = ()) -> None:
-        self.index, self.name, self.length = index, name, length
-        self.others = others  # other drafters, each with the first of its four weights
-        self.hint = Hint()
-        self.agreement: Mapping[str, int] = NO_AGREEMENT  # other drafter -> leading tokens both propose
-        self.hints: Mapping[str, Hint] = {}
-        self.chances = [0.0] * length
-        self.evaluated = 0  # tokens whose probability is known
-
-    def fill(self, hint: Hint, length: int, hints: Mapping[str, Hint], agreement: Mapping[str, int]) -> Proposal:
-        """Take the proposal of another round."""
-        self.hint, self.length, self.hints, self.agreement = hint, length, hints, agreement
-        return self
-
-    def features(self, position: int) -> list[int]:
-        """The weights that make up the probability of one token, but that of the average."""
-        hint = self.hint
-        sure = hint.confidence
-        level = CONFIDENCE + 1 + int(sure[position] * LEVELS) if position < len(sure) else CONFIDENCE
-        place = POSITION + position if position < POSITIONS else EMA - 1
-        own = [MATCHES[hint.match] if hint.match < 10 else 5, level, place]
-        for name, first in self.others:
-            common = self.agreement.get(name) or 0
-            if position < common:
-                first += WITH
-            elif size := self.hints[name].size:
-                first += ENDED if common == size else AGAINST
-            own.append(first)
-        return own
-
-    def state_dict(self) -> dict[str, Any]:
-        """The proposal and its probabilities."""
-        hints = {
-            name: (h.match, list(h.confidence), h.size) for name, h in {**self.hints, self.name: self.hint}.items()
-        }
-        return {
-            "name": self.name,
-            "length": self.length,
-            "others": list(self.others),
-            "hints": hints,
-            "agreement": dict(self.agreement),
-            "chances": self.chances[: self.evaluated],
-        }
-
-    @classmethod
-    def from_state(cls, index: int, longest: int, state: Mapping[str, Any]) -> Proposal:
-        """The proposal that was saved."""
-        own = cls(index, state["name"], longest, [(name, first) for name, first in state["others"]])
-        hints = {name: Hint(match, tuple(sure), size) for name, (match, sure, size) in state["hints"].items()}
-        own.fill(hints[own.name], state["length"], hints, state["agreement"])
-        own.evaluated = len(state["chances"])
-        own.chances[: own.evaluated] = state["chances"]
-        return own
 
 
 class AcceptanceModel:
@@ -170,7 +109,7 @@ class AcceptanceModel:
         The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
         """
         w, hint, length, chances = self.weights[proposal.index], proposal.hint, proposal.length, proposal.chances
-        base = w[EMA] * self.text_ema[proposal.index] + w[MATCHES[hint.match] if hint.match < 10 else 5]
+        base = w[EMA] * self.text_ema[proposal.index] + w[MATCHES[hint.match] if hint.match < 6 else 5]
         # What another drafter says changes once along a proposal: where it differs, or ends.
         steps = [0.0] * length
         agreement, hints = proposal.agreement, proposal.hints
@@ -220,7 +159,7 @@ class AcceptanceModel:
         if scored > proposal.evaluated:
             self.evaluate(proposal, 0.0)
         i, config, chances = proposal.index, self.config, proposal.chances
-        keep, rate = 1.0 - 1.0 / config.gradient_memory, config.learning_rate
+        keep, rate = 1.0 - 1.0 / config.count_memory, config.learning_rate
         text, every = 1.0 / config.text_memory, 1.0 / config.mean_memory
         weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
@@ -284,7 +223,7 @@ class AcceptanceModel:
         total = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
         errors, ema = errors * errors, ema * ema
         more = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
-        keep, rate = 1.0 - 1.0 / self.config.gradient_memory, self.config.learning_rate
+        keep, rate = 1.0 - 1.0 / self.config.count_memory, self.config.learning_rate
         for place in np.flatnonzero(more).tolist():
             i, j = divmod(place, self.width)
             own = self.squares[i]

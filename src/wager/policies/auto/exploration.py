@@ -50,7 +50,7 @@ class DrafterSelection:
         worst, loss = -1, 0.0
         for name, seconds in called.items():
             i = self.index[name]
-            memory = config.value_memory if backoff[i] == 1 else config.repeats
+            memory = config.round_memory if backoff[i] == 1 else config.repeats
             value[i] += ((gains[i] if gains else 0.0) - value[i]) / memory
             cost = config.value_credit * rate * seconds - value[i] if seconds > config.negligible_share * plain else 0.0
             if backoff[i] == 1:
@@ -60,7 +60,7 @@ class DrafterSelection:
                 backoff[i] = self.rounds_until_probe[i] = min(config.max_backoff, 2 * backoff[i])
             else:
                 backoff[i], self.rounds_since_change = 1, 0
-        if worst >= 0 and self.rounds_since_change > config.value_memory:
+        if worst >= 0 and self.rounds_since_change > config.round_memory:
             backoff[worst] = self.rounds_until_probe[worst] = max(2, config.max_backoff // 8)
             self.rounds_since_change = 0
 

@@ -25,7 +25,7 @@ class DraftLine:
 
     def learn(self, length: int, seconds: float) -> None:
         """A draft of so many tokens took so long; a slow outlier is clipped, a fast one replaces all before it."""
-        keep, outlier = 1.0 - 1.0 / self.config.latency_memory, self.config.outlier
+        keep, outlier = 1.0 - 1.0 / self.config.round_memory, self.config.outlier
         if self.count:
             expected = self.fixed + self.each * length
             if seconds * outlier < expected:
@@ -220,7 +220,7 @@ class StepLatency:
 
     def observe(self, batch: int, verified: int, drafted: int, seconds: float, *, resumed: bool = False) -> None:
         """A step took so long; ``resumed``: it was the first to draft after steps that did not."""
-        size, least = bucket(batch), 1.0 / self.config.latency_memory
+        size, least = bucket(batch), 1.0 / self.config.round_memory
         verify = self._verify.setdefault((size, verified), [0, 0.0])
         draft = self._draft.setdefault((size, drafted), [0, 0.0])
         error = seconds - verify[1] - draft[1]

@@ -10,11 +10,12 @@ import numpy as np
 
 from wager.core import OFF, Arm, Context, Hint, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
-from wager.policies.auto.acceptance import AGREEMENT, NO_AGREEMENT, AcceptanceModel, Proposal
+from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.arms import ArmGroup, ArmTable
 from wager.policies.auto.batch import BatchChooser, context_of_one, no_drafts, round_of_one
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
+from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket, kind_of
@@ -26,6 +27,8 @@ NO_HINTS: Mapping[str, Hint] = {}
 
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
+Leaders = list[Estimate | None]  # the best of each kind of step
+Table = list[float]
 
 
 class Auto(Policy):
@@ -85,7 +88,8 @@ class Auto(Policy):
         if context.arms is not self._read_arms:
             self._read(context.arms)
         if batch == 1 and context.previous is None:
-            self._begin()
+            self.acceptance.begin()
+            self.exploration.selection.begin()
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
         self._weighed, self._proposals, self._gains = [], [], ()
@@ -99,7 +103,7 @@ class Auto(Policy):
         probing = exploration.rounds_since_draft >= self.config.probe_interval
         top = 1.0 - rate * plain if table.off and not probing else -inf
         values: list[float] = [top, -inf, -inf]  # by kind of step
-        leaders: list[Estimate | None] = [off if table.off else None, None, None]
+        leaders: Leaders = [off if table.off else None, None, None]
         if context.hints:
             self._weigh_hinted(context, seconds, rate, values, leaders)
         if len(self.hinted) < len(self.drafters):
@@ -118,14 +122,7 @@ class Auto(Policy):
         self._chosen = best
         return best[0]
 
-    def _weigh_hinted(
-        self,
-        context: Context,
-        seconds: list[float],
-        rate: float,
-        values: list[float],
-        leaders: list[Estimate | None],
-    ) -> None:
+    def _weigh_hinted(self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders) -> None:
         """Find the best prefix of every proposal."""
         top = second = values[OFF_STEP]  # second: the best without the drafter of the best
         leader, cut, exact, at_least = -1, self.acceptance.cut, self._table.exact, self._table.at_least
@@ -165,14 +162,7 @@ class Auto(Policy):
                 top, best = value, (arm, tokens, seconds[n + 1])
         return best
 
-    def _weigh_unhinted(
-        self,
-        context: Context,
-        seconds: list[float],
-        rate: float,
-        values: list[float],
-        leaders: list[Estimate | None],
-    ) -> None:
+    def _weigh_unhinted(self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders) -> None:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
         batch, lags, drafts = context.batch, context.lag, self.latency.drafts
         plan = self._plans.get(bucket(batch))
@@ -296,11 +286,6 @@ class Auto(Policy):
         own[chosen] = self._chosen
         ranked = sorted(own.values(), key=lambda e: (e[0] != chosen, rate * e[2] - e[1]))
         return [Option(arm, tokens, max(taken, 1e-9)) for arm, tokens, taken in ranked]
-
-    def _begin(self) -> None:
-        """A new text."""
-        self.acceptance.begin()
-        self.exploration.selection.begin()
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
         menu = [self.arms[i] for i in self.available(arms)]

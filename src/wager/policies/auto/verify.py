@@ -99,7 +99,7 @@ class VerifyLatency:
             return
         if known:
             self.scale += config.latency_drift * self.scale * (seconds / self.seconds[width] - 1.0)
-        self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(known, config.latency_memory) + 1.0)
+        self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(known, config.round_memory) + 1.0)
         self.rounds[width] = known + 1.0
         if self.learned_rounds < 64 or self.learned_rounds % 8 == 0:  # by then one round changes little
             self._settle()
@@ -109,7 +109,7 @@ class VerifyLatency:
 
     def _settle(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
-        prior, memory = self.config.latency_prior, self.config.latency_memory
+        prior, memory = self.config.latency_prior, self.config.round_memory
         blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
         for width in range(1, len(self.ratios)):
             known = min(self.rounds[width], memory)
@@ -236,12 +236,12 @@ class BatchLatency:
             self.common.forget(kind)
         b, n, y = float(count), float(drafted), seconds
         step = (1.0, b, n, b * b, b * n, n * n, y, b * y, n * y)
-        keep = 1.0 - 1.0 / config.latency_memory
+        keep = 1.0 - 1.0 / config.round_memory
         fit.add(keep, kind, step)
         if fit.steps > 16 and fit.steps % 8 and verdict != CHANGED:  # by then one step changes little
             return False
         self.common.steps += 1
-        rate = max(1 / self.common.steps, 1 / config.latency_memory)
+        rate = max(1 / self.common.steps, 1 / config.round_memory)
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
         self.common.add(keep, kind, step)
