@@ -111,12 +111,8 @@ class Scaled(Auto):
         value = known[field] * times
         if field == "max_acceptance":  # the distance from 1 is what counts
             value = 1.0 - (1.0 - known[field]) * times
-        self._config = replace(Auto.config, **{field: max(1, round(value)) if isinstance(known[field], int) else value})
+        self.config = replace(Auto.config, **{field: max(1, round(value)) if isinstance(known[field], int) else value})
         super().__init__(arms, seed=seed)
-
-    @property
-    def config(self):  # type: ignore[no-untyped-def, override]
-        return self._config
 
 
 ABLATIONS = {
