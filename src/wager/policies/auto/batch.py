@@ -143,6 +143,6 @@ def round_of_one(result: BatchRound, drafters: Sequence[str]) -> Round:
     others = {
         name: min(int(result.agreed[i, 0]), emitted) for i, name in enumerate(drafters) if i != which or not drafted
     }
-    seconds = max(0.0, result.seconds)
+    emitted, seconds = min(emitted, accepted + 1), max(0.0, result.seconds)
     draft_seconds = result.draft_seconds if seconds else 0.0
     return Round(arm, arm.length, accepted, emitted, draft_seconds=draft_seconds, verify_seconds=seconds, others=others)

@@ -310,7 +310,8 @@ class Auto(Policy):
             return self.batch.choose(batch)
         if not batch.fresh[0]:
             self.acceptance.resume(int(batch.slots[0]))
-        context = context_of_one(batch, self.drafters, self.arms, self.budget)
+        arms = batch.context.arms if batch.context is not None else self.arms
+        context = context_of_one(batch, self.drafters, arms, self.budget)
         arm = self.choose(context)
         length = min(arm.length, context.hints[arm.drafter].size) if arm.length else 0
         return Choices(np.array([self.index[arm.drafter]]), np.array([length]), arm) if length else no_drafts(1)
