@@ -113,10 +113,12 @@ class Exploration:
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = float(config.max_stay)  # rounds such a drafter is run: catching up is spread over them
 
-    def drafted(self, above_average: bool) -> None:
-        """Something was drafted; a probe that went better than usual is followed by another."""
-        if not above_average or self.rounds_since_draft < self.config.probe_interval:
-            self.rounds_since_draft = 0
+    def drafted(self, hinted: bool, above_average: bool) -> None:
+        """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until
+        its latency is believed; of another as long as it goes better than usual."""
+        probes = self.rounds_since_draft - self.config.probe_interval + 1
+        again = probes < self.config.repeats if hinted else above_average
+        self.rounds_since_draft = self.rounds_since_draft + 1 if probes > 0 and again else 0
 
     def follow(self, drafter: str) -> None:
         """Learn for how many rounds a drafter without hints is run; empty: another kind of round came."""

@@ -199,9 +199,10 @@ class LatencyModel:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what was learned."""
-        parts = (self.verify, self.batches, self.drafts)
-        for part, saved in zip(parts, state["parts"], strict=True):
-            part.load_state_dict(saved)
+        verify, batches, drafts = state["parts"]
+        self.verify.load_state_dict(verify)
+        self.batches.load_state_dict(batches)
+        self.drafts.load_state_dict(drafts)
         self.rates.sums = {size: (tokens, seconds) for size, (tokens, seconds) in state["rates"].items()}
         self._tables.clear()
 

@@ -261,8 +261,8 @@ class Auto(Policy):
         if not drafted:
             exploration.rounds_since_draft += 1
         else:
-            usual = self.positional.of(key, length).rate if unhinted else 0.5
-            exploration.drafted(round.accepted > usual * (round.accepted + round.rejected))
+            usual = self.positional.of(key, length).rate if unhinted else 0.0
+            exploration.drafted(hinted, round.accepted > usual * (round.accepted + round.rejected))
         exploration.follow(arm.drafter if unhinted else "")
         if batch > 1 and round.verify_seconds > 1e-9:
             # by what was played: a drafter may have had less to propose than it was allowed

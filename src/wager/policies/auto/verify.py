@@ -73,6 +73,7 @@ class VerifyLatency:
         self.ratios = [1.0 + config.token_share * max(0, w - 1) for w in range(widest + 1)]
         self._prior = list(self.ratios)
         self.learned_rounds = 0
+        self.seconds: list[float] = []  # by width
         self._settle()
 
     def learn(self, width: int, seconds: float) -> None:
