@@ -235,11 +235,10 @@ class AcceptanceModel:
             if tokens:
                 left = (1.0 - 1.0 / self.config.mean_memory) ** tokens
                 self.mean_ema[i] = left * self.mean_ema[i] + (1 - left) * (LOST + (WON - LOST) * right / tokens)
-        own = self.slot_ema[batch.slots].T
-        share = 1.0 / self.config.text_memory
-        own = WON - (WON - own) * (1.0 - share) ** hits
-        own += (scored > agreed) * share * (LOST - own)
-        self.slot_ema[batch.slots] = own.T
+        average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.text_memory
+        average = WON - (WON - average) * (1.0 - share) ** hits
+        average += (scored > agreed) * share * (LOST - average)
+        self.slot_ema[batch.slots] = average.T
 
     def _errors(
         self, batch: Batch, found: Scored, scored: Ints, agreed: Ints, part: slice
