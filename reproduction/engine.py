@@ -123,7 +123,7 @@ def _with_overlap(arm: Arm) -> Method:
 def _windowed(policy: str, window: int) -> Method:
     """A policy over heads that see the first few and the last so many entries only."""
     from wager.bench.methods import Method, wager_generator
-    from wager.drafters.eagle import Eagle
+    from wager.eagle.drafter import Eagle
 
     name = f"{policy} window"
 

@@ -12,7 +12,7 @@ import small
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from wager.models import head_file
+from wager.eagle import checkpoint
 from wager.models.fingerprint import fingerprint
 
 VOCABULARY = 24
@@ -45,7 +45,7 @@ def config(model: Any, **more: Any) -> dict[str, Any]:
 def weights(model: Any, seed: int = 1, **more: Any) -> dict[str, torch.Tensor]:
     """Random tensors of a head, that carry the feature through."""
     made = torch.Generator().manual_seed(seed)
-    shapes = head_file.shapes(LlamaConfig(**config(model, **more)))
+    shapes = checkpoint.shapes(LlamaConfig(**config(model, **more)))
     tensors = {name: torch.randn(shape, generator=made) / math.sqrt(shape[-1]) for name, shape in shapes.items()}
     tensors["layers.0.post_attention_layernorm.weight"] += 1
     return tensors
@@ -60,7 +60,7 @@ def save(
     **notes: Any,
 ) -> Path:
     given = {"target": "tiny", "target_fingerprint": fingerprint(model), **notes}
-    head_file.write(folder, config(model, **shape), weights(model, seed, **shape), given, frequent)
+    checkpoint.write(folder, config(model, **shape), weights(model, seed, **shape), given, frequent)
     return folder
 
 

@@ -25,6 +25,14 @@ def tree_of(rng: random.Random, width: int) -> list[int]:
     return [-1, *(at if rng.random() < deep else rng.randrange(-1, at + 1) for at in range(width - 1))]
 
 
+def text_of(tokens: Sequence[int], parents: Sequence[int], at: int) -> tuple[int, ...]:
+    """The tokens from the root to this one; none for -1."""
+    text: tuple[int, ...] = ()
+    while at >= 0:
+        text, at = (tokens[at], *text), parents[at]
+    return text
+
+
 def path_to(parents: Sequence[int], at: int) -> list[int]:
     """The nodes from the root to this one."""
     path = [at]

@@ -15,7 +15,7 @@ from wager.cli import main
 
 @pytest.fixture(scope="session")
 def target(smollm2: Any) -> Any:
-    from wager.models.choose import runner
+    from wager.models.select import runner
 
     return runner(smollm2[0])
 

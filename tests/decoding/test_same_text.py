@@ -24,8 +24,8 @@ from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.models.eager import Eager
-from wager.models.lean import Lean
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_greedy_text_is_the_models_own(family: str) -> None:
     model = tiny(family)
     decoder = informed(model)
-    assert isinstance(decoder.target, Eager if family in ("gpt2", "gemma2", "mistral, window") else Lean)
+    assert isinstance(decoder.target, HFRunner if family in ("gpt2", "gemma2", "mistral, window") else LlamaRunner)
     kept = refused = 0
     for prompt in (PROMPT, PROMPT, [7], list(range(40)), [3, 4] * 15):
         answer = decoder.generate(prompt, max_new_tokens=60, do_sample=False)

@@ -22,10 +22,10 @@ from wager.decoding.loop import Loop
 from wager.decoding.sampler import RULES, Greedy, GumbelSampler
 from wager.drafters import Draft
 from wager.drafters.draft_model import DraftModel
-from wager.drafters.eagle import Eagle
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
 from wager.drafters.together import Together
+from wager.eagle.drafter import Eagle
 
 CPU = torch.device("cpu")
 VOCABULARY = 6
@@ -66,9 +66,9 @@ def test_seeds_tell_texts_apart_and_without_one_torch_decides() -> None:
 SCORES = torch.tensor([1.0, 0.2, -1.0, -float("inf"), 2.0, 0.9])
 
 
-def chosen(choosing: GumbelSampler, count: int) -> np.ndarray:
+def chosen(sampler: GumbelSampler, count: int) -> np.ndarray:
     """One token after the other from the same scores."""
-    return np.array([choosing.chain(SCORES[None], Draft(), at)[1] for at in range(count)])
+    return np.array([sampler.chain(SCORES[None], Draft(), at)[1] for at in range(count)])
 
 
 def off(tokens: np.ndarray) -> float:
@@ -227,8 +227,8 @@ def test_a_head_drafts_with_the_noise(tmp_path: Path, model: Any, frequent: Sequ
 
         sampler = Draws(draw, choosing.gumbel(0, 8).clone(), temperature)
         drawn = eagle.propose(4, sampler).tokens
-        luck = eagle._luck(sampler, 4)
-        assert eagle.head.chain(eagle._catch_up(), 4, luck).tokens.tolist() == drawn
+        gumbel = eagle._gumbel(sampler, 4)
+        assert eagle.head.chain(eagle._catch_up(), 4, gumbel).tokens.tolist() == drawn
         eagle.head.crop(len(more) - 1)
         grown = eagle.propose_tree(4, Tree(3, 12), sampler)
         assert grown.parents is not None
@@ -237,13 +237,13 @@ def test_a_head_drafts_with_the_noise(tmp_path: Path, model: Any, frequent: Sequ
 
 
 def test_captured_drafts_heed_the_noise_as_plain_ones_do(tmp_path: Path, model: Any) -> None:
-    from wager.models.head_graphs import HeadGraphs
+    from wager.eagle.cuda_graphs import CUDAGraphHead
 
     head = heads.save(tmp_path, model)
     made = wager.Decoder(model, drafters=[Eagle(head)], policy="off", arms=["off", "eagle:4"])
     eagle = made.drafters["eagle"]
     assert isinstance(eagle, Eagle)
-    graphs = HeadGraphs(head)
+    graphs = CUDAGraphHead(head)
     text = heads.TEXT[:20]
     made.target.begin()
     made.target.prefill(text[:-1])
@@ -252,10 +252,10 @@ def test_captured_drafts_heed_the_noise_as_plain_ones_do(tmp_path: Path, model: 
     outs = [h.read(text[1:], made.target.features[:19], 0).clone() for h in (eagle.head, graphs)]
     for seed in range(6):
         rows = noise(seed, heads.VOCABULARY).gumbel(0, 8)
-        for temperature, luck in ((1.0, True), (0.6, True), (1.0, False)):
+        for temperature, noisy in ((1.0, True), (0.6, True), (1.0, False)):
             drafts = []
             for h, out in zip((eagle.head, graphs), outs, strict=True):
-                given = h.lucky(rows, temperature) if luck else None
+                given = h.gumbel(rows, temperature) if noisy else None
                 chain = h.chain(out, 4, given).tokens.tolist()
                 h.crop(19)
                 drafts.append((chain, *h.tree(out, 3, 3, 7, given)[:2]))
@@ -264,22 +264,22 @@ def test_captured_drafts_heed_the_noise_as_plain_ones_do(tmp_path: Path, model: 
 
 
 def test_captured_drafts_with_noise_are_all_prepared_by_the_first(tmp_path: Path, model: Any) -> None:
-    from wager.models.head_graphs import HeadGraphs
+    from wager.eagle.cuda_graphs import CUDAGraphHead
 
     target = wager.Decoder(model, drafters="off", policy="off").target
-    graphs = HeadGraphs(heads.save(tmp_path, model))
+    graphs = CUDAGraphHead(heads.save(tmp_path, model))
     graphs.follow(target)
     target.watch()
     graphs.warm([2, 4], [(3, 2)])
-    assert not any(key[0].startswith("lucky") for key in graphs.replays)
+    assert not any(key[0].startswith("sampled") for key in graphs.replays)
     target.begin()
     target.prefill(heads.TEXT[:20])
     out = graphs.read(heads.TEXT[1:21], target.features[:20], 0)
-    luck = graphs.lucky(noise(1, heads.VOCABULARY).gumbel(0, 4), 0.7)
-    once = graphs.chain(out, 4, luck).tokens.tolist()
-    assert {("lucky chain", 2), ("lucky chain", 4), ("lucky tree", 3, 2)} <= graphs.replays.keys()
+    gumbel = graphs.gumbel(noise(1, heads.VOCABULARY).gumbel(0, 4), 0.7)
+    once = graphs.chain(out, 4, gumbel).tokens.tolist()
+    assert {("sampled chain", 2), ("sampled chain", 4), ("sampled tree", 3, 2)} <= graphs.replays.keys()
     graphs.crop(20)
-    assert graphs.chain(out, 4, luck).tokens.tolist() == once, "preparing changed nothing"
+    assert graphs.chain(out, 4, gumbel).tokens.tolist() == once, "preparing changed nothing"
 
 
 def test_an_output_head_may_have_fewer_tokens_than_the_embedding(model: Any, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory: what one run learned the next begins with; a file that does not fit, or cannot be written, stops nobody."""
+"""A policy's state file: what one run learned the next begins with."""
 
 from __future__ import annotations
 
@@ -8,38 +8,20 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import states
+from states import PROMPT, answer, decoder, file_of, keep, state
 
 from wager import Decoder
 from wager.core import Arm, Context, Round, files
 from wager.core.state_file import EVERY, FORMAT, StateWarning
-from wager.decoding import state as states
-from wager.decoding.state import default_path, described
-from wager.drafters.draft_model import DraftModel
-from wager.drafters.prompt_lookup import PromptLookup
-from wager.drafters.suffix import Suffix
 from wager.policies import Policy, build
 
-PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
-SHAPE: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -49,43 +31,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def tiny(layers: int = 2) -> Any:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SHAPE, num_hidden_layers=layers)).eval()
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny()
-
-
-# a policy that looks at no clock: what it plays depends on what it learned alone
-def decoder(model: Any, where: bool | str | Path = True, **how: Any) -> Decoder:
-    return Decoder(model, state=where, **{"policy": "ucbspec", "lengths": (2, 4), **how})
-
-
-def answer(decoder: Decoder, tokens: int = 24) -> list[str]:
-    """The arms of a text."""
-    return [str(r.arm) for r in decoder.generate(PROMPT, max_new_tokens=tokens, do_sample=False).rounds]
-
-
-def file_of(decoder: Decoder) -> Path:
-    assert decoder.state is not None
-    return decoder.state.path
-
-
-def keep(decoder: Decoder) -> Path:
-    assert decoder.state is not None
-    decoder.state.save()
-    return decoder.state.path
-
-
-def state(decoder: Decoder) -> dict[str, Any]:
-    kept: dict[str, Any] = decoder.policy.state_dict()  # type: ignore[attr-defined]
-    return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
+    return states.tiny()
 
 
 def test_a_second_decoder_starts_with_what_the_first_learned_and_chooses_likewise(model: Any) -> None:
@@ -97,7 +45,7 @@ def test_a_second_decoder_starts_with_what_the_first_learned_and_chooses_likewis
     for drafter in first.drafters.values():
         drafter.forget()  # drafters remember nothing, so that this is about the policy alone
     assert answer(second) == answer(first)
-    assert answer(decoder(model)) != fresh, "the test sees no memory"
+    assert answer(decoder(model)) != fresh, "the test sees no state"
     assert answer(decoder(model, where=False)) == fresh
     content = json.loads(path.read_text())
     assert list(content) == ["format", "version", "wager", "of", "state"]
@@ -125,7 +73,7 @@ def test_nothing_is_kept_unless_asked_for_nor_where_nothing_was_learned(model: A
     assert not cache.exists()
 
 
-def test_the_text_is_the_same_with_a_memory_and_without(model: Any) -> None:
+def test_the_text_is_the_same_with_a_state_file_and_without(model: Any) -> None:
     def text(decoder: Decoder) -> list[int]:
         return decoder.generate(PROMPT, max_new_tokens=40, do_sample=False).tokens
 
@@ -133,129 +81,6 @@ def test_the_text_is_the_same_with_a_memory_and_without(model: Any) -> None:
     texts = [text(Decoder(model)), text(first)]
     keep(first)
     assert text(Decoder(model, state=True)) == texts[0] == texts[1]
-
-
-# -- files that do not fit
-
-
-def _changed(**parts: Any) -> Callable[[str], str]:
-    return lambda text: json.dumps({**json.loads(text), **parts})
-
-
-def _without_learned(text: str) -> str:
-    content = json.loads(text)
-    content["state"]["learned"]["pulls"] = {"deck": 3}
-    return json.dumps(content)
-
-
-UNFIT: dict[str, tuple[Callable[[str], str], str]] = {
-    "other version": (_changed(version=2), "it has version 2, not 1"),
-    "other wager": (_changed(wager="0.0.1"), "it has wager 0.0.1, not"),
-    "other key": (_changed(of={"model": "Another"}), "it was learned with model 'Another', not 'LlamaForCausalLM'"),
-    "no key": (_changed(of=None), "its state is damaged"),
-    "other state": (_changed(state={"policy": "Nightjar"}), "saved state is for policy Nightjar"),
-    "no state": (_changed(state=[]), "its state is damaged"),
-    "other learned": (_without_learned, "its state is damaged"),
-    "half": (lambda text: text[: len(text) // 2], "it is damaged"),
-}
-FOREIGN: dict[str, Callable[[str], str]] = {
-    "other format": _changed(format="wager-trace"),
-    "list": lambda text: "[]",
-    "deep": lambda text: "[" * 100_000,
-    "words": lambda text: "dear diary",
-}
-
-
-def _ignored_and_replaced(model: Any, path: Path, why: str, where: bool | Path) -> None:
-    with pytest.warns(StateWarning) as said:
-        other = decoder(model, where=where)
-    assert len(said) == 1
-    assert said[0].filename == __file__, "the warning points at who made the decoder"
-    assert str(said[0].message).startswith(f"policy state {path} is not used and will be replaced: {why}")
-    assert "\n" not in str(said[0].message)
-    assert state(other) == state(decoder(model, where=False)), "nothing of it is taken up"
-    answer(other)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        keep(other)
-        assert state(decoder(model, where=where)) == state(other)
-
-
-@pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize("case", UNFIT)
-def test_a_file_that_does_not_fit_is_ignored_with_one_warning_and_replaced(
-    model: Any, tmp_path: Path, case: str, named: bool
-) -> None:
-    change, why = UNFIT[case]
-    where = tmp_path / "named.json" if named else True
-    first = decoder(model, where=where)
-    answer(first)
-    path = keep(first)
-    path.write_text(change(path.read_text()))
-    _ignored_and_replaced(model, path, why, where)
-
-
-@pytest.mark.parametrize("case", FOREIGN)
-def test_a_file_that_is_no_memory_is_replaced_in_the_cache_and_refused_where_it_was_named(
-    model: Any, tmp_path: Path, case: str
-) -> None:
-    first = decoder(model)
-    answer(first)
-    path = keep(first)
-    own = tmp_path / "diary"
-    own.write_text(FOREIGN[case](path.read_text()))
-    with pytest.raises(ValueError, match="no policy state of wager's"):
-        decoder(model, where=own)
-    with pytest.raises(ValueError, match="is a folder"):
-        decoder(model, where=tmp_path)
-    assert own.read_text() == FOREIGN[case](path.read_text())
-    path.write_text(own.read_text())
-    _ignored_and_replaced(model, path, "it ", True)
-
-
-# -- whose file it is
-
-
-def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suffix, lookup = Suffix(), PromptLookup()
-    arms = (Arm("off", 0), Arm("suffix", 2), Arm("suffix", 4))
-    policy = build("auto", arms)
-    bigger, half, named = tiny(3), tiny().to(torch.bfloat16), tiny()
-    named.name_or_path = "org/name"
-    drafting = DraftModel(tiny(1)), DraftModel(tiny(3))
-    keys = [
-        described(policy, model, [suffix], arms),
-        described(policy, bigger, [suffix], arms),
-        described(policy, half, [suffix], arms),
-        described(policy, named, [suffix], arms),
-        described(policy, model, [lookup], arms),
-        described(policy, model, [suffix, lookup], arms),
-        described(policy, model, [Suffix(max_tree_depth=8)], arms),
-        described(policy, model, [PromptLookup(longest=3)], arms),
-        *(described(policy, model, [drafter], arms) for drafter in drafting),
-        described(policy, model, [suffix], arms[:2]),
-        described(build("auto:budget=9", arms), model, [suffix], arms),
-        described(build("ucbspec", arms), model, [suffix], arms),
-    ]
-    monkeypatch.setattr(states, "_processor", lambda: "Another CPU")
-    keys.append(described(policy, model, [suffix], arms))
-    assert len({default_path(key) for key in keys}) == len(keys)
-    monkeypatch.undo()
-    assert default_path(described(policy, tiny(), [Suffix()], arms)) == default_path(keys[0]), "found again"
-    at = "/home/someone/.cache/huggingface/hub/models--org--name/snapshots/0123abcd"
-    named.name_or_path = at
-    assert described(policy, named, [suffix], arms)["model"] == "org/name", "online or not, the same model"
-
-
-def test_a_memory_of_another_drafter_is_not_taken_up_from_a_named_file(model: Any, tmp_path: Path) -> None:
-    path = tmp_path / "named.json"
-    first = decoder(model, where=path, drafters="suffix")
-    answer(first)
-    keep(first)
-    with pytest.warns(StateWarning, match="was learned with drafters"):
-        decoder(model, where=path, drafters=[Suffix(max_tree_depth=8)])
 
 
 # -- saving
@@ -311,10 +136,10 @@ def test_a_decoder_that_nobody_holds_any_more_leaves_what_it_learned(model: Any)
 def test_it_is_saved_when_the_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_state as t\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import states as t\n"
         "made = t.decoder(t.tiny(), where=sys.argv[2]); t.answer(made)"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), str(path)], capture_output=True)
+    ran = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parents[1]), str(path)], capture_output=True)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(path.read_text())["format"] == FORMAT
 
@@ -425,7 +250,7 @@ def counting(model: Any) -> Counting:
     return Counting(decoder(model, where=False).arms)
 
 
-def test_a_policy_that_learns_nothing_has_no_memory(model: Any, cache: Path) -> None:
+def test_a_policy_that_learns_nothing_has_no_state_file(model: Any, cache: Path) -> None:
     made = decoder(model, policy="round-robin")
     assert made.state is not None
     made = decoder(model, policy="random")

@@ -13,13 +13,12 @@ from torch.nn.functional import linear, silu
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wager.models import calibration, packed
-from wager.models.choose import runner
 from wager.models.compat_torch import has_packed_linear
-from wager.models.eager import Eager
-from wager.models.lean import Lean
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
+from wager.models.llama_weights import llama_weights, sample_of
 from wager.models.packed import FUSED, PACKED, PLAIN
-from wager.models.shaped import sample_of
-from wager.models.shaped import shaped as llama_weights
+from wager.models.select import runner
 
 pytestmark = pytest.mark.skipif(not has_packed_linear(), reason="this build of torch has no packed kernels")
 
@@ -78,7 +77,7 @@ def test_a_forward_over_packed_weights_gives_the_models_logits(
 ) -> None:
     chosen(monkeypatch, gated=way, out=way, down=way)
     target = model(attention_bias=biased, mlp_bias=biased)
-    ours, plain = Lean(target), Eager(target)
+    ours, plain = LlamaRunner(target), HFRunner(target)
     for each in (ours, plain):
         each.begin()
     for width in (40, 1, 5, 3):
@@ -90,7 +89,7 @@ def test_a_forward_over_packed_weights_gives_the_models_logits(
 
 def test_weights_are_packed_when_several_tokens_first_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch, gated=PLAIN)
-    weights = Lean(model()).weights
+    weights = LlamaRunner(model()).weights
     weights.products(1)
     assert not any(layer.qkv.nbytes for layer in weights.layers)
     weights.products(3)
@@ -101,7 +100,7 @@ def test_weights_are_packed_when_several_tokens_first_need_it(monkeypatch: pytes
 def test_packing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch)
     monkeypatch.setenv(packed.SWITCH, "off")
-    weights = Lean(model()).weights
+    weights = LlamaRunner(model()).weights
     weights.products(5)
     assert not weights.plan
     assert not any(layer.qkv.nbytes for layer in weights.layers)
@@ -127,7 +126,7 @@ def test_weights_that_cannot_be_packed_later_stay_plain(
         raise RuntimeError("out of memory")
 
     chosen(monkeypatch)
-    weights = Lean(model()).weights
+    weights = LlamaRunner(model()).weights
     monkeypatch.setattr(packed, "pack_weight", broken)
     with caplog.at_level(logging.WARNING, logger="wager"):
         weights.products(4)
@@ -138,7 +137,7 @@ def test_weights_that_cannot_be_packed_later_stay_plain(
 def test_a_large_model_is_compared_by_a_few_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     target = model(layers=6)
     assert sample_of(target) is None, "a small one is compared whole"
-    monkeypatch.setattr("wager.models.shaped.LARGE", 0)
+    monkeypatch.setattr("wager.models.llama_weights.LARGE", 0)
     some = sample_of(target)
     assert [layer.self_attn.layer_idx for layer in some.model.layers] == [0, 3, 5]
     assert len(target.model.layers) == 6
@@ -151,8 +150,8 @@ def test_a_large_model_is_compared_by_a_few_of_its_layers(monkeypatch: pytest.Mo
         return forward(self, *args, **more)
 
     monkeypatch.setattr(attention, "forward", counting)
-    assert type(runner(target)) is Lean
+    assert type(runner(target)) is LlamaRunner
     assert ran.keys() == {0, 3, 5}
     target.model.layers[4].self_attn.scaling *= 2
     assert sample_of(target) is None, "layers that differ are all compared"
-    assert type(runner(target)) is Eager
+    assert type(runner(target)) is HFRunner

@@ -23,7 +23,7 @@ class SlowHead:
 
     def __init__(self, tensors: dict[str, torch.Tensor], config: dict[str, object], model: object) -> None:
         self.w = {name.removeprefix("layers.0.").removesuffix(".weight"): t.double() for name, t in tensors.items()}
-        self.heads, self.groups = int(config["num_attention_heads"]), int(config["num_key_value_heads"])  # type: ignore[call-overload]
+        self.heads, self.num_kv_heads = int(config["num_attention_heads"]), int(config["num_key_value_heads"])  # type: ignore[call-overload]
         self.theta, self.eps = float(config["rope_theta"]), float(config["rms_norm_eps"])  # type: ignore[arg-type]
         self.embed = model.get_input_embeddings().weight.detach().double()  # type: ignore[attr-defined]
         self.output = model.get_output_embeddings().weight.detach().double()  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ class SlowHead:
     def out(self, entry: Entry) -> torch.Tensor:
         mixed = []
         for head in range(self.heads):
-            group = head * self.groups // self.heads
+            group = head * self.num_kv_heads // self.heads
             q = self.turned(self.part("q", entry, head), entry.position)
             seen = [*entry.sees, entry]
             keys = torch.stack([self.turned(self.part("k", e, group), e.position) for e in seen])

@@ -142,9 +142,9 @@ def test_methods_compared_are_as_in_their_file() -> None:
     held, shown = kept("spec-h200.json"), tables(RESULTS / "spec-h200.json")
     title = "Speed-up by task and method"
     for row in held["methods"]:
-        values = shown.of[title][row["method"].removeprefix("wager ")]
-        assert values == [row["ratio"], *(row["tasks"][task]["ratio"] for task in shown.columns[title][2:])]
-    auto = next(row for row in held["methods"] if row["method"] == "wager auto")
+        values = shown.of[title][row["method"]]
+        assert values == [row["speedup"], *(row["tasks"][task]["speedup"] for task in shown.columns[title][2:])]
+    auto = next(row for row in held["methods"] if row["method"] == "auto")
     arms = shown.columns["Arm choice by policy"][1:]
     assert shown.of["Arm choice by policy"]["auto"] == [auto["arms"].get(arm, 0.0) for arm in arms]
     assert "quartiles over prompts" in render([read(RESULTS / "spec-h200.json")])

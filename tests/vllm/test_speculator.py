@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("vllm", reason="vLLM is not installed; see the README on serving")
+pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 
 from test_speculator_matching import SLOTS, texts, write
 

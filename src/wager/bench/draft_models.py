@@ -10,7 +10,7 @@ import torch
 from wager.drafters import shipped
 from wager.models import load_model
 from wager.models.fingerprint import fingerprint
-from wager.models.shaped import SHAPED
+from wager.models.llama_weights import LLAMA_LIKE
 
 SHARE = 4  # one in so many of the target's layers drafts where no draft model is shipped
 
@@ -21,8 +21,8 @@ def truncated(model: Any, layers: int) -> Any:
     It shares the target's weights; only what wager packs of them is a copy.
     """
     body = getattr(model, "model", None)
-    if type(model).__name__ not in SHAPED or body is None:
-        raise ValueError(f"only {', '.join(SHAPED)} can be cut to a draft model, not {type(model).__name__}")
+    if type(model).__name__ not in LLAMA_LIKE or body is None:
+        raise ValueError(f"only {', '.join(LLAMA_LIKE)} can be cut to a draft model, not {type(model).__name__}")
     if not 0 < layers < len(body.layers):
         raise ValueError(f"a draft model has between 1 and {len(body.layers) - 1} of the target's layers, not {layers}")
     config = copy.deepcopy(model.config)
@@ -40,7 +40,7 @@ def truncated(model: Any, layers: int) -> Any:
 
 def has_assistant(model: Any) -> bool:
     """Whether there is a draft model for transformers' assisted generation."""
-    return bool(_shipped(model)) or (type(model).__name__ in SHAPED and model.config.num_hidden_layers > 1)
+    return bool(_shipped(model)) or (type(model).__name__ in LLAMA_LIKE and model.config.num_hidden_layers > 1)
 
 
 def assistant(model: Any) -> Any:

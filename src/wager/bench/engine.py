@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from wager.bench.methods import PLAIN, Target, decoder_generator, transformers_generator
 from wager.decoding.decoder import Decoder
 from wager.models.runner import Runner
 
@@ -49,17 +50,9 @@ def off_against_plain(
 ) -> list[tuple[float, float]]:
     """Seconds per token: plain ``model.generate``, then wager with plain decoding only; interleaved."""
     ids = torch.tensor([list(prompt)], device=model.device)
-    pairs = []
-    for repeat in range(repeats + 1):
-        began = perf_counter()
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
-        theirs: list[int] = out[0, len(prompt) :].tolist()
-        between = perf_counter()
-        ours = decoder.generate(ids, max_new_tokens=count, do_sample=False).tokens
-        ended = perf_counter()
-        if repeat:  # the first warms up
-            pairs.append(((between - began) / len(theirs), (ended - between) / len(ours)))
-    return pairs
+    plain, off = transformers_generator(PLAIN, Target(model)), decoder_generator("off", decoder)
+    pairs = [(plain.run(ids, count), off.run(ids, count)) for _ in range(repeats + 1)]
+    return [(a.seconds / len(a.tokens), b.seconds / len(b.tokens)) for a, b in pairs[1:]]  # the first warms up
 
 
 def widths(taken: Mapping[str, Mapping[int, Sequence[float]]]) -> list[dict[str, Any]]:

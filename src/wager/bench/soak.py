@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from wager.bench.methods import PLAIN, Target, transformers_generator
 from wager.decoding.decoder import Decoder
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
@@ -30,24 +31,23 @@ def check_texts(
     ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
     or all with ``every``.
     """
-    lengths = (1, 2, 3, 5, 8)
+    plain, lengths = transformers_generator(PLAIN, Target(model)), (1, 2, 3, 5, 8)
     decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths, seed=seed) for spec in policies}
     others = [spec for spec in policies if spec != "random"]
     for at, ids in enumerate(prompts):
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
-        theirs: list[int] = out[0, ids.shape[1] :].tolist()
+        theirs = plain.run(ids, count).tokens
         turn = others if every else [others[(2 * at + i) % len(others)] for i in range(2)]
         for spec in dict.fromkeys(("random", *turn)):
             made = decoders[spec].generate(ids, max_new_tokens=count, do_sample=False)
-            parted = difference(model, ids[0].tolist(), made.tokens, theirs)
+            differs = difference(model, ids[0].tolist(), made.tokens, theirs)
             yield {
                 "prompt": at,
                 "policy": spec,
                 "tokens": len(theirs),
                 "drafters": sorted({r.arm.drafter for r in made.rounds if r.drafted}),
-                "same": parted is None,
-                "tie": None if parted is None else parted.tie,
-                "gap": None if parted is None else parted.gap,
+                "same": differs is None,
+                "tie": None if differs is None else differs.tie,
+                "gap": None if differs is None else differs.gap,
             }
 
 

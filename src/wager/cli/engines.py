@@ -52,11 +52,11 @@ def engine(
     from wager.bench import engine as measure
     from wager.decoding.decoder import Decoder
     from wager.models import load
-    from wager.models.eager import Eager
+    from wager.models.hf_runner import HFRunner
 
     target, tokenizer = load(model, dtype=dtype, device=device)
     decoder = Decoder(target, tokenizer, drafters="suffix,prompt-lookup", policy="off")
-    runners = {"transformers": Eager(target), "wager": decoder.target}
+    runners = {"transformers": HFRunner(target), "wager": decoder.target}
     rows = measure.widths(measure.forward_seconds(runners, WIDTHS, context=context, repeats=repeats))
     prompt = tokenizer(SENTENCE).input_ids
     playing = Decoder(target, tokenizer, drafters="suffix,prompt-lookup", policy="ucbspec")

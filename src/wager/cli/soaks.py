@@ -19,26 +19,9 @@ if TYPE_CHECKING:
     from wager.drafters import Drafter
 
 # One of every family, and arms changed at random in every round.
-FAMILIES = (
-    "random",
-    "round-robin",
-    "ucbspec",
-    "exp3spec",
-    "meta-ucb",
-    "discounted-ucb",
-    "petc:tokens=2000",
-    "analytical",
-    "fsm:drafter=suffix",
-    "cached-fsm:drafter=suffix",
-    "qlearning",
-    "prompt-router",
-    "nightjar",
-    "dsd",
-    "tetris:drafter=suffix",
-    "linucb",
-    "thompson:reward=goodput",
-    "off",
-)
+FAMILIES = ("random", "round-robin", "ucbspec", "exp3spec", "meta-ucb", "discounted-ucb", "petc:tokens=2000",
+            "analytical", "fsm:drafter=suffix", "cached-fsm:drafter=suffix", "qlearning", "prompt-router", "nightjar",
+            "dsd", "tetris:drafter=suffix", "linucb", "thompson:reward=goodput", "off")  # fmt: skip
 
 
 def identity(

@@ -25,8 +25,8 @@ from wager.decoding.state import open_state
 from wager.decoding.stopping import Stopping
 from wager.decoding.text import TextStream
 from wager.drafters import Drafter
-from wager.models.choose import current, runner
 from wager.models.runner import Runner
+from wager.models.select import current, runner
 from wager.policies import build as build_policy
 from wager.policies.base import Policy
 

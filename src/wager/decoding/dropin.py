@@ -8,7 +8,8 @@ import torch
 
 from wager.decoding import prepare
 from wager.decoding.decoder import Decoder
-from wager.models.eager import Eager
+from wager.models.compat_transformers import mask_length
+from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
 
 KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
@@ -41,7 +42,7 @@ def generate(
     held = cache.get_seq_length() if cache is not None else 0
     going_on = held > 0
     # Without an all-ones mask, which transformers drops, only its length tells new tokens alone from the whole text.
-    whole = mask.shape[1] if mask is not None else getattr(generation_config, "_mask_length", input_ids.shape[1])
+    whole = mask.shape[1] if mask is not None else mask_length(generation_config, input_ids.shape[1])
     if going_on and not held < input_ids.shape[1] == whole:
         raise ValueError(
             f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; "
@@ -52,7 +53,7 @@ def generate(
         from transformers import DynamicCache
 
         own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False
-        target = Eager(model, own, mask)  # over the caller's own cache or padding
+        target = HFRunner(model, own, mask)  # over the caller's own cache or padding
     tokens = [token for step in decoder.run(request, target, streamer=streamer) for token in step.tokens]
     sequences = torch.cat((input_ids, input_ids.new_tensor([tokens])), dim=1)
     if not generation_config.return_dict_in_generate:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from wager.models.compat_transformers import end_tokens, max_length_of
+
 
 class Stopping:
     """transformers' stopping criteria; the two every request has are answered without tensors."""
@@ -17,12 +19,11 @@ class Stopping:
         self.ends: set[int] = set()
         self.rest: list[Any] = []
         for criterion in criteria:
-            kind = type(criterion).__name__
-            if kind == "EosTokenCriteria":
-                self.ends.update(criterion.eos_token_id.flatten().tolist())
-            elif kind == "MaxLengthCriteria":
-                if criterion.max_length <= self.limit:
-                    self.limit, self.why_limit = criterion.max_length, "length"
+            if (ends := end_tokens(criterion)) is not None:
+                self.ends.update(ends)
+            elif (longest := max_length_of(criterion)) is not None:
+                if longest <= self.limit:
+                    self.limit, self.why_limit = longest, "length"
             else:
                 self.rest.append(criterion)
 

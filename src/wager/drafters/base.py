@@ -111,7 +111,7 @@ class Drafter(ABC):
         """Refuse a target of so many tokens with a ValueError if it cannot draft for it."""
 
     def follow(self, target: Runner) -> None:  # noqa: B027 - most drafters read tokens alone
-        """The texts to come are this target's: a drafter that reads its features asks it to keep them."""
+        """The texts to come are this target's: a drafter that reads its features has it keep them."""
 
     def warm(self, arms: Iterable[Arm]) -> None:  # noqa: B027 - most drafters are ready at once
         """Prepare for these arms, all of them its own, so that no round is slow because it is the first of its kind."""

@@ -21,14 +21,14 @@ PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no 
 class DraftModel(Drafter):
     """Drafts with a smaller causal language model, its cache kept from round to round.
 
-    It reads the text only when it is asked to draft: what it has to read first is its lag. With a ``window`` it sees
+    It reads the text only when ``propose`` is called: what it has to read first is its lag. With a ``window`` it sees
     the first few and at least the last so many tokens, so that neither its cache nor its lag grows with the text.
     """
 
     cheap: ClassVar[bool] = False
 
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
-        from wager.models.choose import runner
+        from wager.models.select import runner
 
         if window < 0:
             raise ValueError(f"a window has 1 token or more, or is 0 for all of them, not {window}")

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from wager.drafters import shipped
@@ -71,9 +72,9 @@ def _draft_model(options: Options) -> Drafter:
 
 
 def _eagle(options: Options) -> Drafter:
-    from wager.drafters.eagle import Eagle  # imports torch
-
-    return Eagle(options.value, options.name)
+    # By name: wager.eagle imports torch, and stands above this package.
+    head: Drafter = import_module("wager.eagle.drafter").Eagle(options.value, options.name)
+    return head
 
 
 def _together(options: Options) -> Drafter:
@@ -92,8 +93,8 @@ DRAFTERS: dict[str, Entry] = {
     "together": _entry(Together, _together, "SPEC+SPEC"),
 }
 SHIPPED: dict[str, str] = {
-    "eagle:NAME": "An EAGLE head that lies ready for the target; eagle:* is all of them.",
-    "draft:NAME": "A small model that lies ready for the target; draft:* is all of them.",
+    "eagle:NAME": "An EAGLE head shipped for the target; eagle:* is all of them.",
+    "draft:NAME": "A small model shipped for the target; draft:* is all of them.",
     "eagle:NAME?": "The same where there is one, and nothing where there is none.",
 }
 

@@ -1,4 +1,4 @@
-"""Drafters that lie ready for a target: where they are looked for, and what ``eagle:NAME`` and ``draft:*`` stand for.
+"""Drafters shipped for a target: where they are looked for, and what ``eagle:NAME`` and ``draft:*`` stand for.
 
 A place holds a folder per target, and in it ``eagle-NAME`` and ``draft-NAME``, one folder each.
 """
@@ -28,7 +28,7 @@ class Shipped:
 
     spec: str  # as it is asked for: eagle:ofa
     folder: Path
-    target: str  # the folder's name it lies in
+    target: str  # the name of the folder it is in
     mark: str  # of the target it was made for; empty where its config.json does not say
 
 

@@ -7,7 +7,7 @@ needs no new capture of graphs that run these kernels.
            number of tokens in the cache before this forward, 1 if its tokens are a tree and 0 if they are a chain;
            then the tokens themselves (width) and, of a tree only, the depth of each (width) and a word whose bits say
            which of them it sees: its ancestors and itself (width)
-    cache: (layers, 2, groups, capacity, head), keys then values
+    cache: (layers, 2, num_kv_heads, capacity, head), keys then values
     cos, sin: (capacity, head), the first half of the sine negated
 
 Whatever their shape, tokens go into the cache in the order they come; a tree's are rotated by their depth. A tree may
@@ -47,7 +47,7 @@ def _norm(x, delta, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit(do_not_specialize=["layer", "earlier"])  # or layers 0, 1 and 16 would each be compiled for
 def _rotate_store(  # type: ignore[no-untyped-def]
-    q, k, v, where, layer, earlier, heads, groups, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
+    q, k, v, where, layer, earlier, heads, num_kv_heads, HEAD: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr
 ):
     row = tl.program_id(0)
     slot = tl.program_id(1)
@@ -61,9 +61,9 @@ def _rotate_store(  # type: ignore[no-untyped-def]
     depth = tl.load(where + 6 + tl.num_programs(0) + row, mask=is_tree, other=0)
     position = start + tl.where(is_tree, depth, row.to(tl.int64))
     at = tl.arange(0, HALF)
-    if slot < heads + groups:
+    if slot < heads + num_kv_heads:
         is_query = slot < heads
-        source = tl.where(is_query, q + (row * heads + slot) * HEAD, k + (row * groups + slot - heads) * HEAD)
+        source = tl.where(is_query, q + (row * heads + slot) * HEAD, k + (row * num_kv_heads + slot - heads) * HEAD)
         low = tl.load(source + at)
         high = tl.load(source + HALF + at)
         turn = position * HEAD + at
@@ -78,13 +78,13 @@ def _rotate_store(  # type: ignore[no-untyped-def]
             tl.store(source + at, low)
             tl.store(source + HALF + at, high)
         else:
-            to = cache + ((layer * 2 * groups + slot - heads) * capacity + place) * HEAD
+            to = cache + ((layer * 2 * num_kv_heads + slot - heads) * capacity + place) * HEAD
             tl.store(to + at, low)
             tl.store(to + HALF + at, high)
     else:
-        group = slot - heads - groups
-        source = v + (row * groups + group) * HEAD
-        to = cache + (((layer * 2 + 1) * groups + group) * capacity + place) * HEAD
+        group = slot - heads - num_kv_heads
+        source = v + (row * num_kv_heads + group) * HEAD
+        to = cache + (((layer * 2 + 1) * num_kv_heads + group) * capacity + place) * HEAD
         tl.store(to + at, tl.load(source + at))
         tl.store(to + HALF + at, tl.load(source + HALF + at))
 
@@ -98,7 +98,7 @@ def _attend(  # type: ignore[no-untyped-def]
     earlier,
     width,
     share,
-    groups,
+    num_kv_heads,
     rows,
     scale,
     ROWS: tl.constexpr,
@@ -122,15 +122,15 @@ def _attend(  # type: ignore[no-untyped-def]
     real = row < share * width
     token = row % width
     at = tl.arange(0, HEAD)
-    source = q + ((token * groups + group) * share + row // width)[:, None] * HEAD + at[None, :]
+    source = q + ((token * num_kv_heads + group) * share + row // width)[:, None] * HEAD + at[None, :]
     query = tl.load(source, mask=real[:, None], other=0.0)
     # Which of this forward's tokens each query sees: in a chain all up to its own; a tree's are the bits of a word.
     if not WIDE:
         is_tree = tl.load(where + 5) != 0
         word = tl.load(where + 6 + 2 * width + token, mask=real & is_tree, other=0)
         word = tl.where(is_tree, word, (tl.full((ROWS,), 2, tl.int64) << token.to(tl.int64)) - 1)
-    keys = cache + ((layer * 2) * groups + group) * capacity * HEAD
-    values = cache + ((layer * 2 + 1) * groups + group) * capacity * HEAD
+    keys = cache + ((layer * 2) * num_kv_heads + group) * capacity * HEAD
+    values = cache + ((layer * 2 + 1) * num_kv_heads + group) * capacity * HEAD
     best = tl.full((ROWS,), -1e30, tl.float32)
     total_weight = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, HEAD), tl.float32)
@@ -154,7 +154,7 @@ def _attend(  # type: ignore[no-untyped-def]
         mixed = mixed * shrink[:, None] + tl.dot(weight.to(DTYPE), value, input_precision="tf32x3")
         total_weight = total_weight * shrink + tl.sum(weight, 1)
         best = better
-    # partial: (groups, PARTS, rows, HEAD + 2)
+    # partial: (num_kv_heads, PARTS, rows, HEAD + 2)
     to = partial + ((group * PARTS + part) * rows + row) * (HEAD + 2)
     tl.store(to[:, None] + at[None, :], mixed, mask=real[:, None])
     tl.store(to + HEAD, best, mask=real)
@@ -216,11 +216,11 @@ def gate(gated: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 def attention(
     q: torch.Tensor,  # (width, heads, head), rotated in place
-    k: torch.Tensor,  # (width, groups, head)
+    k: torch.Tensor,  # (width, num_kv_heads, head)
     v: torch.Tensor,
     where: torch.Tensor,
     layer: int,
-    scratch: torch.Tensor,  # (groups, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
+    scratch: torch.Tensor,  # (num_kv_heads, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
     earlier: int = 0,  # tokens of the same tree that the cache holds after its first tokens; 0 for a chain
 ) -> torch.Tensor:
     """Put keys and values into the cache, and attend to all of it: (width, heads * head).
@@ -229,15 +229,15 @@ def attention(
     """
     width, heads, head = q.shape
     assert not earlier or earlier + width <= WIDEST_TREE, "what a query sees of its tree is one word"
-    groups, rows = k.shape[1], scratch.shape[2]
+    num_kv_heads, rows = k.shape[1], scratch.shape[2]
     dtype: Any = TRITON_DTYPE[q.dtype]
-    share = heads // groups
-    _rotate_store[(width, heads + 2 * groups)](
-        q, k, v, where, layer, earlier, heads, groups, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
+    share = heads // num_kv_heads
+    _rotate_store[(width, heads + 2 * num_kv_heads)](
+        q, k, v, where, layer, earlier, heads, num_kv_heads, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
     )
     tile = min(rows, TILE)
-    _attend[(groups, SPLITS, rows // tile)](
-        q, where, scratch, layer, earlier, width, share, groups, rows, head**-0.5,
+    _attend[(num_kv_heads, SPLITS, rows // tile)](
+        q, where, scratch, layer, earlier, width, share, num_kv_heads, rows, head**-0.5,
         ROWS=tile, HEAD=head, BLOCK=64 if head <= 64 else 32, PARTS=SPLITS, DTYPE=dtype, WIDE=width > WIDEST_TREE,
         num_warps=4,
     )  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from wager.models import head_file, load_model
+from wager.eagle import checkpoint
+from wager.models import load_model
 from wager.training import export
 from wager.training.answers import Text
 from wager.training.config import KINDS, Drafter, Plan
@@ -65,7 +66,7 @@ def best(folder: Path) -> dict[str, torch.Tensor]:
 
 def loaded(folder: Path, target: Target) -> Learner:
     """A trained drafter, to be judged."""
-    notes = head_file.read_config(folder).get("wager", {})
+    notes = checkpoint.read_config(folder).get("wager", {})
     kind = notes.get("kind") if isinstance(notes, dict) else None
     if kind not in KINDS:
         raise ValueError(
@@ -74,7 +75,7 @@ def loaded(folder: Path, target: Target) -> Learner:
     weights: Mapping[str, torch.Tensor]
     columns: torch.Tensor | None = None
     if kind == "eagle":
-        head = head_file.read(folder)
+        head = checkpoint.read(folder)
         config, weights, columns = head.config, head.tensors, head.frequent
     else:
         model = load_model(folder, device=str(target.embed.device))

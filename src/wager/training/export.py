@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wager.models import head_file
+from wager.eagle import checkpoint
 from wager.training.answers import Text
 from wager.training.config import Drafter
 
@@ -99,7 +99,7 @@ def save(
     making.mkdir(parents=True)
     try:
         if drafter.kind == "eagle":
-            head_file.write(making, _terse(config), tensors, about, [] if common is None else common.tolist())
+            checkpoint.write(making, _terse(config), tensors, about, [] if common is None else common.tolist())
         else:
             save_file(tensors, making / "model.safetensors", metadata={"format": "pt"})
             written = {**_terse(config), "wager": {"kind": "draft", **about}}

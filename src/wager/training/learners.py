@@ -65,8 +65,12 @@ class Layer(torch.nn.Module):
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
         self.head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-        self.heads, self.groups, self.eps = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
-        queries, shared = self.heads * self.head, self.groups * self.head
+        self.heads, self.num_kv_heads, self.eps = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.rms_norm_eps,
+        )
+        queries, shared = self.heads * self.head, self.num_kv_heads * self.head
         self.self_attn = torch.nn.ModuleDict(
             {
                 "q_proj": _product(hidden, queries),
@@ -87,10 +91,10 @@ class Layer(torch.nn.Module):
         texts, entries, _ = x.shape
         step = len(earlier)
         by = self.self_attn
-        q = by["q_proj"](x).view(texts, entries, self.groups, -1, self.head).permute(0, 2, 3, 1, 4)
-        k = by["k_proj"](x).view(texts, entries, self.groups, 1, self.head).permute(0, 2, 3, 1, 4)
-        v = by["v_proj"](x).view(texts, entries, self.groups, 1, self.head).permute(0, 2, 3, 1, 4)
-        q, k = turn(q) * self.head**-0.5, turn(k)  # (texts, groups, heads of each or 1, entries, head)
+        q = by["q_proj"](x).view(texts, entries, self.num_kv_heads, -1, self.head).permute(0, 2, 3, 1, 4)
+        k = by["k_proj"](x).view(texts, entries, self.num_kv_heads, 1, self.head).permute(0, 2, 3, 1, 4)
+        v = by["v_proj"](x).view(texts, entries, self.num_kv_heads, 1, self.head).permute(0, 2, 3, 1, 4)
+        q, k = turn(q) * self.head**-0.5, turn(k)  # (texts, kv heads, heads of each or 1, entries, head)
         earlier.append((k, v))
         seen = torch.ones(entries, entries, dtype=torch.bool, device=x.device).tril(-step)
         scores = (q @ earlier[0][0].transpose(-1, -2)).masked_fill(~seen, -1e4)

@@ -1,0 +1,219 @@
+"""An EAGLE head's folder: what is in it, and what is refused.
+
+``config.json`` is a Llama's, of one layer, with wager's own notes under ``wager``; ``model.safetensors`` holds the
+layer and ``fc``; the embedding and the output head are the target's. That is what vLLM loads as an ``eagle`` drafter.
+``frequent.safetensors`` may hold the tokens that are worth drafting; vLLM leaves it alone because the index does not
+name it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wager.models.llama_weights import STEADY_ROPES
+
+WEIGHTS, INDEX, FREQUENT = "model.safetensors", "model.safetensors.index.json", "frequent.safetensors"
+FREQUENT_IDS = "frequent.ids"
+NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
+BORROWED = ("embed_tokens.weight",)  # of the target: what the file has of it is left there
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A head as it lies in its folder, checked."""
+
+    folder: Path
+    config: Any  # a LlamaConfig
+    notes: dict[str, Any]  # under "wager" in config.json
+    tensors: dict[str, torch.Tensor]
+    frequent: torch.Tensor | None  # (tokens,) ids, int64; None: all tokens
+
+    @property
+    def head_size(self) -> int:
+        """Numbers in one attention head."""
+        return _head_size(self.config)
+
+
+def read(folder: str | Path) -> Checkpoint:
+    """The head in this folder; ValueError with one sentence where it is none."""
+    folder = Path(folder).expanduser()
+    content = read_config(folder)
+    notes = content.get("wager", {})
+    if not isinstance(notes, dict):
+        raise ValueError(
+            f"the head in {folder} has no mapping under 'wager' in config.json; train or download it again"
+        )
+    config = _config(folder, content)
+    tensors = _tensors(folder)
+    wanted = shapes(config)
+    _check(folder, tensors, wanted)
+    frequent = _frequent(folder, notes, config.vocab_size)
+    return Checkpoint(folder, config, notes, {name: tensors[name] for name in wanted}, frequent)
+
+
+def write(
+    folder: str | Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    notes: Mapping[str, Any],
+    frequent: Iterable[int] = (),
+) -> None:
+    """Write a head: ``config`` holds a Llama's shape and rotary settings, ``notes`` whatever there is to say of it."""
+    from safetensors.torch import save_file
+
+    folder, ids = Path(folder), list(frequent)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "tie_word_embeddings": False,
+        **config,
+        "num_hidden_layers": 1,
+        "wager": {"kind": "eagle", "frequent": len(ids), **notes},
+    }
+    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(sorted(tensors), WEIGHTS)}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    if ids:
+        save_file({FREQUENT_IDS: torch.tensor(ids, dtype=torch.int32)}, folder / FREQUENT)
+    else:
+        (folder / FREQUENT).unlink(missing_ok=True)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)  # safetensors leaves 0600, and a folder may be shared
+
+
+def shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    """Every tensor a head has, and its shape."""
+    hidden, inner, size = config.hidden_size, config.intermediate_size, _head_size(config)
+    heads, num_kv_heads = config.num_attention_heads * size, config.num_key_value_heads * size
+    return {
+        "fc.weight": (hidden, 2 * hidden),
+        "layers.0.self_attn.q_proj.weight": (heads, hidden),
+        "layers.0.self_attn.k_proj.weight": (num_kv_heads, hidden),
+        "layers.0.self_attn.v_proj.weight": (num_kv_heads, hidden),
+        "layers.0.self_attn.o_proj.weight": (hidden, heads),
+        "layers.0.mlp.gate_proj.weight": (inner, hidden),
+        "layers.0.mlp.up_proj.weight": (inner, hidden),
+        "layers.0.mlp.down_proj.weight": (hidden, inner),
+        "layers.0.post_attention_layernorm.weight": (hidden,),
+    }
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What ``config.json`` says."""
+    if not folder.is_dir():
+        raise ValueError(f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"the folder {folder} has no config.json, so there is no EAGLE head in it") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read config.json of the head in {folder}: {_first_line(error)}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"config.json of the head in {folder} holds no mapping; train or download it again")
+    return content
+
+
+def _config(folder: Path, content: Mapping[str, Any]) -> Any:
+    from transformers import LlamaConfig
+
+    for key in NEEDED:
+        if not isinstance(content.get(key), int) or content[key] < 1:
+            raise ValueError(f"config.json of the head in {folder} has {key} {content.get(key)!r}; it is 1 or more")
+    if content["num_hidden_layers"] != 1:
+        raise ValueError(
+            f"{folder} holds a model of {content['num_hidden_layers']} layers; an EAGLE head has one "
+            "(a whole model drafts as draft-model=MODEL)"
+        )
+    try:
+        config: Any = LlamaConfig(**{key: value for key, value in content.items() if key != "wager"})
+        rope = config.rope_parameters["rope_type"]
+    except Exception as error:  # transformers checks with exceptions of its own
+        reason = _first_line(error.__cause__ or error)
+        raise ValueError(f"config.json of the head in {folder} is no Llama's: {reason}") from None
+    if rope not in STEADY_ROPES or config.hidden_act != "silu":
+        raise ValueError(
+            f"the head in {folder} has rotary type {rope!r} and activation {config.hidden_act!r}; "
+            f"wager runs {', '.join(STEADY_ROPES)} and 'silu'"
+        )
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise ValueError(
+            f"the head in {folder} has {config.num_attention_heads} attention heads for "
+            f"{config.num_key_value_heads} of keys; the first is a multiple of the second"
+        )
+    return config
+
+
+def _head_size(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of the folder, from one file or from shards."""
+    if (folder / WEIGHTS).is_file():
+        return _load(folder / WEIGHTS)
+    try:
+        named = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        shards = sorted(set(named.values()))
+    except FileNotFoundError:
+        raise ValueError(f"the head in {folder} has no {WEIGHTS}; train or download it again") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"cannot read {INDEX} of the head in {folder}: {_first_line(error)}") from None
+    tensors: dict[str, torch.Tensor] = {}
+    for shard in shards:
+        if not (folder / shard).is_file():
+            raise ValueError(f"the head in {folder} lacks its shard {shard}; download it again")
+        tensors |= _load(folder / shard)
+    return tensors
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        loaded: dict[str, torch.Tensor] = load_file(path)
+        return loaded
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"cannot read {path}: {_first_line(error)}; download or train it again") from None
+
+
+def _check(folder: Path, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in wanted.items():
+        if name not in tensors:
+            raise ValueError(f"the head in {folder} has no tensor {name}; it is none of EAGLE's, or incomplete")
+        if (theirs := tuple(tensors[name].shape)) != shape:
+            raise ValueError(f"the head in {folder} has {name} of shape {theirs} where its config.json says {shape}")
+        if not tensors[name].is_floating_point():
+            raise ValueError(f"the head in {folder} has {name} in {tensors[name].dtype}; wager runs unquantized heads")
+    if more := sorted(tensors.keys() - wanted.keys() - set(BORROWED)):
+        raise ValueError(
+            f"the head in {folder} has a tensor {more[0]}, which wager would leave out; it is another kind"
+        )
+
+
+def _frequent(folder: Path, notes: Mapping[str, Any], vocabulary: int) -> torch.Tensor | None:
+    count = notes.get("frequent", 0)
+    path = folder / FREQUENT
+    if not count:
+        return None
+    if not path.is_file():
+        raise ValueError(f"the head in {folder} drafts {count:,} frequent tokens but has no {FREQUENT} to say which")
+    ids = _load(path).get(FREQUENT_IDS)
+    if ids is None or ids.dim() != 1 or len(ids) != count:
+        raise ValueError(f"{path} does not hold the {count:,} ids that config.json tells of; train the head again")
+    ids = ids.long()
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary or len(set(ids.tolist())) != len(ids):
+        raise ValueError(f"{path} holds ids that are not different tokens below {vocabulary:,}; train the head again")
+    return ids
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]

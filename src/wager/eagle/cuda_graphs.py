@@ -1,0 +1,343 @@
+"""A head on CUDA: a draft is one copy to the device, two replays of captured graphs, and one read back.
+
+A head's step is a dozen small kernels, and launching them one by one from Python takes longer than running them. So one
+graph reads the text's new entries and another drafts a whole chain or tree from the last. Every shape is fixed, and
+whatever changes is read from the device. Where the kernels of ``kernels`` can be used, cache and tables may also grow
+and move without a new capture; where they cannot, an entry looks at the whole cache, masked.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import torch
+
+from wager.eagle.fused_layer import best_paths, fits_kernels, fused_layer, likeliest_tokens
+from wager.eagle.gumbel import GumbelNoise
+from wager.eagle.head import Chain, Head
+from wager.eagle.tree import DraftTree, choose, grow
+from wager.models.cuda_capture import capture
+from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
+
+log = logging.getLogger("wager")
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)  # entries read at once; a number in between is padded to the next
+LONGEST = 64  # tokens a captured chain has at most
+LEAST = 2048  # entries there is room for from the start: growing may mean capturing anew
+FUSED_ON = ("cuda",)  # devices with the kernels
+BROADEST = 16  # tokens after an entry that the kernels look for; beyond, torch's own search is as good
+
+# The graphs' input. Three times where the cache is, as the kernels want to know it (addresses of cache and tables,
+# capacity, first free slot, whether a tree comes): for reading, for a chain after it and for a tree after it. Then the
+# positions of the first entry read and of the first drafted, the index of the last entry read, and the tokens read.
+WHERE = 6  # numbers each
+START = 4  # among them: the first free slot
+READ, CHAIN, TREE = 0, WHERE, 2 * WHERE
+POSITION = {READ: 3 * WHERE, CHAIN: 3 * WHERE + 1, TREE: 3 * WHERE + 1}
+LAST = 3 * WHERE + 2
+TOKENS = 3 * WHERE + 3
+
+Body = Callable[[], Sequence[torch.Tensor]]
+
+
+class CUDAGraphHead(Head):
+    """A head whose reading, chains and trees are captured; what cannot be goes through the plain forward."""
+
+    _followed: tuple[object, ...] = ()  # what the graphs were captured with
+    _tables: torch.Tensor | None = None
+    fused = False  # whether the kernels are used
+    holds = False  # whether the body that ran used cache and tables by their addresses
+    chains: frozenset[int] = frozenset()  # lengths that were asked to be warm
+    trees: frozenset[tuple[int, int]] = frozenset()  # likewise depths and breadths
+
+    def follow(self, target: Runner) -> None:
+        before = self._followed
+        super().follow(target)
+        self._followed = self.target, self.embed.data_ptr(), self.pruned
+        if before == self._followed:
+            return
+        device, dtype = self.embed.device, self.embed.dtype
+        self.replays: dict[Hashable, Callable[[], Sequence[torch.Tensor]]] = {}
+        self.bound: set[Hashable] = set()  # graphs that hold the addresses of cache and tables
+        self.captures = True
+        self.fused = device.type in FUSED_ON and fits_kernels(self)
+        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self.inputs = torch.zeros(TOKENS + WIDTHS[-1], dtype=torch.long, device=device)
+        self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
+        self.features = torch.zeros((WIDTHS[-1], self.hidden), dtype=dtype, device=device)
+        self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
+        self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
+        self.scratch: dict[int, torch.Tensor] = {}
+        self.held_noise: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
+        # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
+        self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
+        self.steps[:, START] = torch.arange(LONGEST, device=device)
+        self.depths = torch.arange(WIDEST_TREE, device=device)[:, None].repeat(1, 2 * WIDEST_TREE)
+        self.bits = torch.ones(WIDEST_TREE, dtype=torch.long, device=device) << torch.arange(WIDEST_TREE, device=device)
+        self.ahead: int | None = None  # entries already put after the free slot, while a body runs
+        self.part = READ  # which part of the inputs the body goes by
+        self.rows = self.inputs[None, :WHERE]  # of a body on the kernels, where each of its entries goes
+        if device.type == "cuda":
+            self._warm()
+            self.warm((), ())
+
+    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
+        """Capture drafts of these shapes, so that no round pays for it; and those once asked for, for a new target."""
+        self.chains |= {length for length in chains if 0 < length <= LONGEST}
+        self.trees |= {(depth, self._breadth(breadth)) for depth, breadth in trees}
+        if self.target is None or not self.captures or not (self.chains or self.trees):
+            return
+        self.begin()
+        out = self.read([1], self._probe(1), 0)
+        for length in sorted(self.chains):
+            self.chain(out, length)
+        for depth, breadth in sorted(self.trees):
+            self.tree(out, depth, breadth, 1)
+        self.begin()
+
+    @torch.inference_mode()
+    def _warm(self) -> None:
+        """Capture reading, and do without kernels, or without graphs, if what comes out is anything else."""
+        limit = TOLERANCE.get(self.embed.dtype, 1e-4)
+        while self.captures:
+            reading, step = self._off()
+            if reading <= limit and step <= limit:
+                break
+            self._give_up(f"it is {reading:.2g} and {step:.2g} standard deviations off")
+        self.begin()
+
+    def _off(self) -> tuple[float, float]:
+        """How far captured outputs, of a reading and of a step after it, are from the plain forward's."""
+        for width in WIDTHS:
+            self.begin()
+            captured = self.read([1] * width, self._probe(width), 0)
+        drafted = self.chain(captured, 2)
+        token, stepped = drafted.tokens[:1].clone(), drafted.logits[1].clone()
+        self.begin()
+        plain = super().read([1] * width, self._probe(width), 0)
+        return apart(captured, plain), apart(stepped, self.logits(super().forward(token, plain)))
+
+    def _give_up(self, why: object) -> None:
+        """Go on without the kernels, or, where that was it, without graphs."""
+        log.warning(
+            "drafting by %s is not used (%s): it will be slower", "kernels" if self.fused else "CUDA graphs", why
+        )
+        self.captures, self.fused = self.fused, False
+        self.replays, self.bound = {}, set()
+
+    def _probe(self, width: int) -> torch.Tensor:
+        """Features to try with: rows of the embedding, brought to the size features have."""
+        rows = self.embed[torch.arange(width, device=self.embed.device) % len(self.embed)]
+        return torch.nn.functional.rms_norm(rows, (self.hidden,))
+
+    def _reserve(self, width: int, positions: int) -> None:
+        before = self.cache
+        room = max(width, LEAST - self.slots)
+        super()._reserve(room, max(positions, self.length + room))
+        if self.cache is not before or self.cos is not self._tables:
+            self._tables = self.cos
+            self.where = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr(), self.capacity)
+            for key in self.bound:
+                del self.replays[key]
+            self.bound = set()
+            self.columns = torch.arange(self.capacity, device=self.cache.device)
+
+    # -- what is asked for
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
+        width = len(tokens)
+        if start != self.length or width > WIDTHS[-1] or not self.captures:
+            return super().read(tokens, features, start)
+        padded = next(w for w in WIDTHS if w >= width)
+        self._reserve(padded, self.length + padded)
+        self._tell([*tokens, *[0] * (padded - width)], width)
+        self.features[:width] = features
+        if self._replayed(("read", padded), lambda: self._read(padded)) is None:
+            return super().read(tokens, features, start)
+        self.length, self.slots = self.length + width, self.slots + width
+        self._let_go()
+        return self.last
+
+    @torch.inference_mode()
+    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
+        # A length that was not asked to be warm comes up at a text's end: a longer one has it in it.
+        whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
+        if whole > LONGEST or not self.captures:
+            return super().chain(out, length, gumbel)
+        held = self._hold(gumbel, out)
+        self._start(out, whole, whole)
+        made = self._chained(whole, held)
+        if made is None:
+            return super().chain(out, length, gumbel)
+        return Chain(made[0][:length], made[1 : 1 + length])
+
+    @torch.inference_mode()
+    def tree(
+        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
+    ) -> DraftTree:
+        breadth = self._breadth(breadth)
+        if not self.captures:
+            return super().tree(out, depth, breadth, nodes, gumbel)
+        whole = depth
+        if (depth, breadth) not in self.trees:
+            whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
+        held = self._hold(gumbel, out)
+        self._start(out, breadth * whole, whole)
+        made = self._grown(whole, breadth, held)
+        if made is None:
+            return super().tree(out, depth, breadth, nodes, gumbel)
+        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
+
+    def _start(self, out: torch.Tensor, entries: int, deep: int) -> None:
+        """Let the device know where to go on; after a captured reading it does."""
+        assert not self.fused or self.slots == self.length, "the kernels take slots for positions"
+        self._reserve(entries, self.length + deep)
+        if out is not self.last:
+            self.last.copy_(out)
+        if self.told != (*self.where, self.slots, self.length):
+            self._tell((), 0)
+
+    def _chained(self, length: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor] | None:
+        key = ("chain" if gumbel is None else "sampled chain", length)
+        return self._replayed(key, lambda: self._chain(length, gumbel))
+
+    def _grown(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor] | None:
+        key = ("tree" if gumbel is None else "sampled tree", depth, breadth)
+        return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
+
+    def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
+        """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back.
+
+        The first time everything that is warm without it is captured with it: one slow draft in place of many.
+        """
+        if gumbel is None:
+            return None
+        if self.held_noise is None:
+            rows = gumbel.rows.new_zeros((LONGEST, gumbel.rows.shape[1]))
+            self.held_noise = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
+            for length in sorted(self.chains):
+                self._start(out, length, length)
+                self._chained(length, self.held_noise)
+            for depth, breadth in sorted(self.trees):
+                self._start(out, breadth * depth, depth)
+                self._grown(depth, breadth, self.held_noise)
+        self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows
+        self.held_noise.temperature.copy_(gumbel.temperature)
+        return self.held_noise
+
+    def _tell(self, tokens: Sequence[int], width: int) -> None:
+        """Everything the graphs go by, in one copy; so many of the tokens are real."""
+        where, slot, position = self.where, self.slots, self.length
+        given = [*where, slot, 0, *where, slot + width, 0, *where, slot + width, 1]
+        given += [position, position + width, max(0, width - 1), *tokens]
+        # From memory that is not pinned: it has been copied when the call returns.
+        self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
+        self.told = (*where, slot + width, position + width)
+
+    # -- bodies: everything that changes is read from the device
+
+    def _read(self, width: int) -> Sequence[torch.Tensor]:
+        """Read entries, and keep the output of the last real one."""
+        self.part, self.rows = READ, self.inputs[None, READ : READ + WHERE]
+        made = self.forward(self.inputs[TOKENS : TOKENS + width], self.features[:width])
+        torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
+        return ()
+
+    def _chain(self, length: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor]:
+        self.part, self.rows = CHAIN, self.inputs[CHAIN : CHAIN + WHERE] + self.steps[:length]
+        drafted = super().chain(self.last, length, gumbel)
+        return drafted.tokens, *drafted.logits
+
+    def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor]:
+        self.part = TREE
+        return (grow(self, self.last, depth, breadth, gumbel),)
+
+    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.ahead is None or not self.fused or count > BROADEST:
+            return super()._top(scores, count)
+        return likeliest_tokens(scores, count)
+
+    def best(
+        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.ahead is None or not self.fused or len(scores) > BROADEST:
+            return super().best(scores, logp, tokens)
+        return best_paths(scores, logp, tokens)
+
+    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        if self.ahead is None:
+            return super().forward(tokens, features)
+        at, width = self.ahead, len(tokens)
+        self.ahead += width
+        if self.fused:
+            return fused_layer(self, self.scratch, tokens, features, self.rows[at])
+        new = torch.arange(at, at + width, device=tokens.device)
+        slots = self.inputs[self.part + START] + new
+        return self._masked(
+            tokens, features, slots, self.inputs[POSITION[self.part]] + new, self.columns <= slots[:, None]
+        )
+
+    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+        if self.ahead is None:
+            return super().branch(tokens, features, depth, seen)
+        width, entries = seen.shape
+        if self.fused and entries <= WIDEST_TREE:
+            words = (seen * self.bits[:entries]).sum(-1)
+            # Tokens, which the kernels do not look at, and depths are the same number.
+            where = torch.cat((self.inputs[TREE : TREE + WHERE], self.depths[depth - 1, : 2 * width], words))
+            return fused_layer(self, self.scratch, tokens, features, where, entries - width)
+        of_tree = self.inputs[TREE + START] + torch.arange(entries, device=tokens.device)
+        visible = (self.columns < of_tree[:1]).repeat(width, 1).index_copy_(1, of_tree, seen)
+        positions = (self.inputs[POSITION[self.part]] + (depth - 1)).expand(width)
+        return self._masked(tokens, features, of_tree[-width:], positions, visible)
+
+    def _masked(
+        self,
+        tokens: torch.Tensor,
+        features: torch.Tensor,
+        slots: torch.Tensor,  # (width,)
+        positions: torch.Tensor,  # (width,)
+        visible: torch.Tensor,  # (width, capacity)
+    ) -> torch.Tensor:
+        self.holds = True
+        mask = torch.where(visible, self.nothing[0], self.never)
+        return self._layer(tokens, features, slots, self.capacity, (self.cos[positions], self.sin[positions]), mask)
+
+    # -- capturing
+
+    def _replayed(self, key: Hashable, body: Body) -> Sequence[torch.Tensor] | None:
+        """Run a body, from its graph; its tensors are overwritten by the next run. None: it cannot be captured."""
+        while key not in self.replays:
+            if not self.captures:
+                return None
+            self.holds = False
+            try:
+                self.replays[key] = self._captured(body)
+            except Exception as error:  # a library that cannot be captured, a compiler, too little memory
+                self._give_up(f"{type(error).__name__}: {error}")
+                continue
+            if self.holds:
+                self.bound.add(key)
+        return self.replays[key]()
+
+    def _captured(self, body: Body) -> Callable[[], Sequence[torch.Tensor]]:
+        def run() -> Sequence[torch.Tensor]:
+            self.ahead = 0
+            try:
+                return body()
+            finally:
+                self.ahead = None
+
+        if self.embed.device.type != "cuda":
+            return run  # nothing is captured: the same arithmetic, for tests
+        with torch.cuda.device(self.embed.device):
+            graph, made = capture(run, self.pool)
+
+        def replay() -> Sequence[torch.Tensor]:
+            graph.replay()
+            return made
+
+        return replay

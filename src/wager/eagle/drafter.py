@@ -1,0 +1,199 @@
+"""An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
+
+from wager.core import Arm, Hint, Tree
+from wager.drafters.base import Draft, Drafter, DraftSampler
+
+if TYPE_CHECKING:
+    import torch
+
+    from wager.eagle.gumbel import GumbelNoise
+    from wager.models.runner import Runner
+
+
+# A head errs, and its likeliest tokens are then still the better guess: where it knows the target's noise, it picks as
+# if the temperature were so much lower.
+SHARPER = 0.85
+
+
+class Eagle(Drafter):
+    """Drafts with an EAGLE head, which goes on from the target's own features.
+
+    It reads the text's entries only when it is asked to draft. What it drafts never stays in its cache: once the target
+    has read the text, its true features are at hand. With a ``window`` it looks at the first few and the last so many
+    entries only.
+    """
+
+    cheap: ClassVar[bool] = False
+    trees: ClassVar[bool] = True
+
+    def __init__(self, folder: str | Path, name: str = "eagle", *, window: int = 0) -> None:
+        from wager.eagle.head import Head
+
+        self.name = name
+        self.head = Head(folder, window=window)
+        self.window = window
+        self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
+        self._text: list[int] = []
+        self._newest = 0  # tokens the last round added
+        self._target: Runner | None = None
+        self._out: torch.Tensor | None = None  # the head's output at the last entry it read
+
+    def share(self) -> Drafter:
+        raise ValueError(f"{self.name} follows one text at a time; vLLM runs EAGLE heads itself")
+
+    def fit(self, vocabulary: int) -> None:
+        if vocabulary != self.head.vocabulary:
+            raise ValueError(
+                f"{self.name} has a vocabulary of {self.head.vocabulary:,} tokens and the target one of "
+                f"{vocabulary:,}; take a head made for the target"
+            )
+
+    def follow(self, target: Runner) -> None:
+        if target.device.type == "cuda":
+            from wager.eagle.cuda_graphs import CUDAGraphHead
+
+            if not isinstance(self.head, CUDAGraphHead):
+                self.head = CUDAGraphHead(self.head.file.folder, window=self.window)
+        self.head.follow(target)
+        self._target = target
+        self._text, self._newest, self._out = [], 0, None
+
+    def warm(self, arms: Iterable[Arm]) -> None:
+        played = [arm for arm in arms if arm.length]
+        self.head.warm(
+            {arm.length for arm in played if arm.tree is None},
+            {(arm.length, arm.tree.breadth) for arm in played if arm.tree is not None},
+        )
+        self._text, self._newest, self._out = [], 0, None
+
+    # -- the text
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._text, self._newest, self._out = list(prompt), 0, None
+        self.head.begin()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._text += tokens
+        self._newest = len(tokens)
+
+    def end(self) -> None:
+        self._out = None
+
+    @property
+    def lag(self) -> int:
+        """Entries it has not read, beyond those that the last round added."""
+        return max(0, len(self._text) - 1 - self.head.length - self._newest)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache."""
+        return self.head.memory
+
+    # -- drafts
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        """A chain: its likeliest tokens; where the target is sampled drawn ones, as far as that is no waiting.
+
+        Whatever it is, the text stays exact. Where chains are captured, they are drawn only with noise that is known
+        beforehand, and without processors; otherwise token by token with them.
+        """
+        if not self._readable or length < 1:
+            return Draft()
+        began, lag = perf_counter(), self.lag
+        out = self._catch_up()
+        caught = self._clock(lag)
+        sure: list[float] = []
+        probs: torch.Tensor | None = None
+        raw: Callable[[], torch.Tensor] | None = None
+        if sample is None or self.head.captures:
+            gumbel = self._gumbel(sample, length)
+            chain = self.head.chain(out, length, gumbel)
+            tokens: list[int] = chain.tokens.tolist()
+            if sample is None or gumbel is not None:  # otherwise they count as certain
+                raw = partial(self._over_vocabulary, chain.logits)
+        else:
+            tokens, probs = self._draw(out, length, sample)
+            sure = [min(1.0, p) for p in probs[list(range(length)), tokens].tolist()]
+        self.head.crop(len(self._text) - 1)
+        paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
+        return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid, raw=raw)
+
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
+        """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
+        if not self._readable or length < 1:
+            return Draft()
+        began, lag = perf_counter(), self.lag
+        out = self._catch_up()
+        caught = self._clock(lag)
+        grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
+        sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
+        self.head.crop(len(self._text) - 1)
+        paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
+        return Draft(grown.tokens, sure, None, lag, paid, grown.parents)
+
+    @property
+    def _readable(self) -> bool:
+        """Whether the target has features for all of the text but its last token."""
+        entries = len(self._text) - 1
+        return entries > 0 and self._target is not None and self._target.length >= entries
+
+    def _catch_up(self) -> torch.Tensor:
+        """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
+        assert self._target is not None
+        for start, end in self.head.spans(len(self._text) - 1):
+            tokens = self._text[start + 1 : end + 1]
+            self._out = self.head.read(tokens, self._target.features[start:end], start)
+        assert self._out is not None
+        return self._out
+
+    def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:
+        noise = None if sample is None else sample.gumbel(levels)
+        return None if sample is None or noise is None else self.head.gumbel(noise, SHARPER * sample.temperature)
+
+    def _clock(self, lag: int) -> float:
+        """Now; where there was lag to be paid, once the device has done what it was told."""
+        if lag > 1 and self.head.embed.is_cuda:
+            import torch
+
+            torch.cuda.synchronize(self.head.embed.device)
+        return perf_counter()
+
+    def _over_vocabulary(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        return self.head.spread(torch.cat(tuple(rows)))
+
+    def _draw(self, out: torch.Tensor, length: int, sample: DraftSampler) -> tuple[list[int], torch.Tensor]:
+        """A chain of drawn tokens, and the distributions they were drawn from."""
+        import torch
+
+        head = self.head
+        tokens: list[int] = []
+        rows: list[torch.Tensor] = []
+        temperature = 1.0 if sample.gumbel(1) is None else SHARPER
+        for at in range(length):
+            token, q = sample(self._text + tokens, head.spread(head.logits(out)[0] / temperature))
+            tokens.append(token)
+            rows.append(q)
+            if at + 1 < length:
+                out = head.forward(torch.tensor([token], device=out.device), out)
+        return tokens, torch.stack(rows)
+
+
+def _paid(lag: int, reading: float, step: float) -> float:
+    """Seconds of reading that are lag: one entry always has to be read, and a few go along with it for nothing."""
+    return max(0.0, reading - step) if lag > 1 else 0.0
+
+
+def _mark(weight: torch.Tensor) -> str:
+    numbers = weight.flatten()[:: max(1, weight.numel() // 512)].float().tolist()
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()[:12]

@@ -1,0 +1,70 @@
+"""A head's layer on CUDA with its small operations fused into kernels; Triton is imported when they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+from torch.nn.functional import linear
+
+from wager.eagle.head import Head
+
+FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def fits_kernels(head: Head) -> bool:
+    """Whether Triton is there, slots are positions, and sizes are what the kernels take."""
+    if head.embed.dtype not in FUSED_DTYPES or find_spec("triton") is None:
+        return False
+    sized = head.size >= 16 and head.size & (head.size - 1) == 0
+    return head.window == 0 and sized and head.embed.is_contiguous()
+
+
+def likeliest_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row (rows, size) the ``count`` largest: log-probabilities and columns."""
+    from wager.eagle import kernels
+
+    return kernels.likeliest(scores, count)
+
+
+def best_paths(
+    scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``Head.best`` by a kernel."""
+    from wager.eagle import kernels
+
+    return kernels.best(scores, logp, tokens)
+
+
+def fused_layer(
+    head: Head,
+    scratch: dict[int, torch.Tensor],  # rows -> room for attention's parts; filled here
+    tokens: torch.Tensor,  # (width,)
+    features: torch.Tensor,  # (width, hidden)
+    where: torch.Tensor,  # where the cache is, as ``kernels`` has it
+    earlier: int = 0,  # of a tree's entries, those already in the cache
+) -> torch.Tensor:
+    """Outputs of entries, (width, hidden)."""
+    from wager.eagle import kernels as head_kernels
+    from wager.models import kernels
+
+    width, heads, num_kv_heads, size = len(tokens), head.heads, head.num_kv_heads, head.size
+    rows = kernels.rows_for(heads // num_kv_heads * width)
+    if rows not in scratch:
+        shape = (num_kv_heads, kernels.SPLITS, rows, size + 2)
+        scratch[rows] = torch.empty(shape, dtype=torch.float32, device=tokens.device)
+    x = linear(head_kernels.beside(tokens, head.embed, features), head.fc)
+    q, k, v = _parts(x, head.qkv, (heads * size, num_kv_heads * size, num_kv_heads * size))
+    q, k, v = q.view(width, heads, size), k.view(width, num_kv_heads, size), v.view(width, num_kv_heads, size)
+    mixed = kernels.attention(q, k, v, where, 0, scratch[rows], earlier)
+    y = kernels.norm(x, head.norm, head.eps, linear(mixed, head.out))  # x has the attention added now
+    inner = len(head.gate_up) // 2
+    return x.addmm_(kernels.gate(*_parts(y, head.gate_up, (inner, inner))), head.down.t())
+
+
+def _parts(x: torch.Tensor, weight: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
+    """A product with stacked weights, in its parts, each contiguous: of one row they are that anyway."""
+    if len(x) == 1:
+        return torch.split(linear(x, weight), list(sizes), dim=-1)
+    return [linear(x, part) for part in torch.split(weight, list(sizes))]

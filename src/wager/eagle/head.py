@@ -1,0 +1,335 @@
+"""An EAGLE head: one decoder layer that goes on from the target's own features.
+
+Entry p joins the target's feature at token p with token p + 1, and gives what the head takes for the feature at p + 1:
+
+    x = fc(embed(token), feature);  r = x + attention(x);  out = r + mlp(rmsnorm(r))
+
+The target's output head makes logits of token p + 2 from it, and with the token chosen it is the next entry's feature.
+The arithmetic is vLLM's, so a head is the same drafter there and here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import embedding, linear, rms_norm, silu
+
+from wager.eagle.checkpoint import Checkpoint, read
+from wager.eagle.gumbel import GumbelNoise
+from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
+from wager.eagle.tree import DraftTree, choose, grow
+from wager.models import compat_transformers
+from wager.models.attention import attend, rope_tables, rotate
+from wager.models.fingerprint import agree, fingerprint
+from wager.models.runner import CHUNK, Runner
+
+__all__ = ["Head", "fingerprint"]
+
+SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
+
+
+class Chain(NamedTuple):
+    """A drafted chain; both may be overwritten by the next."""
+
+    tokens: torch.Tensor  # (length,)
+    logits: Sequence[torch.Tensor]  # before any noise, (1, vocabulary) or (1, pruned)
+
+
+class Head:
+    """One head over a cache of its own entries.
+
+    ``length`` counts the entries of the text; what is drafted is put after them, and ``crop`` takes it out again. With
+    a ``window`` the cache holds the first few and at least the last so many entries: older ones are let go, or not
+    read.
+    """
+
+    captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
+
+    def __init__(self, folder: str | Path, *, window: int = 0) -> None:
+        if window < 0:
+            raise ValueError(f"a window has 1 entry or more, or is 0 for all of them, not {window}")
+        self.file: Checkpoint = read(folder)
+        self.window = window
+        config = self.file.config
+        self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
+        self.heads, self.num_kv_heads, self.size = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            self.file.head_size,
+        )
+        self.scale = self.size**-0.5
+        self.pruned: PrunedLMHead | None = None  # the target's output head for frequent tokens
+        self.embed = torch.empty(0)  # the target's
+        self.cache = torch.empty(0)  # (2 kv heads, capacity, head size), keys then values
+        self.cos = self.sin = torch.empty(0)  # (positions, 1, head size)
+        self.target: Runner | None = None
+        self.begin()
+
+    # -- the target
+
+    def follow(self, target: Runner) -> None:
+        """Draft for this target from now on; ValueError where the head was made for another."""
+        embed = target.embed.detach()
+        if target is self.target and embed.data_ptr() == self.embed.data_ptr():
+            return
+        self.check(target)
+        target.watch()
+        if self.target is None or (self.embed.dtype, self.embed.device) != (embed.dtype, embed.device):
+            self._place(embed.device, embed.dtype)
+        self.target, self.embed = target, embed
+        # On a GPU the whole output head costs some microseconds, and pruning it some of the accepted tokens.
+        frequent = None if embed.is_cuda else self.file.frequent
+        self.pruned = None if frequent is None else pruned_lm_head(target, frequent)
+        self.begin()
+
+    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
+        """Prepare chains of these lengths and trees of these depths and breadths; nothing is to be done here."""
+
+    def check(self, target: Runner) -> None:
+        """Refuse a target that the head was not made for."""
+        where = f"the head in {self.file.folder}"
+        if self.hidden != target.hidden:
+            raise ValueError(
+                f"{where} has hidden size {self.hidden} and the target {target.hidden}; take one made for it"
+            )
+        if self.hidden != target.embed.shape[1]:
+            raise ValueError(
+                f"{where} needs embeddings of size {self.hidden}, and the target's have {target.embed.shape[1]}"
+            )
+        if self.vocabulary != target.vocabulary:
+            raise ValueError(
+                f"{where} has a vocabulary of {self.vocabulary:,} tokens and the target one of {target.vocabulary:,}; "
+                "take one made for it"
+            )
+        mark, model = self.file.notes.get("target_fingerprint"), getattr(target, "model", None)
+        if mark and model is not None and not agree(mark, fingerprint(model)):
+            name = self.file.notes.get("target") or "another model"
+            raise ValueError(f"{where} was trained for {name}, and the target has other weights; take one made for it")
+
+    def _place(self, device: torch.device, dtype: torch.dtype) -> None:
+        """The weights as the forward takes them."""
+
+        def of(*names: str) -> torch.Tensor:
+            parts = [self.file.tensors[f"{name}.weight"].to(device, dtype) for name in names]
+            return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+
+        self.fc = of("fc")
+        self.qkv = of(*(f"layers.0.self_attn.{name}_proj" for name in "qkv"))
+        self.out = of("layers.0.self_attn.o_proj")
+        self.gate_up = of("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj")
+        self.down = of("layers.0.mlp.down_proj")
+        self.norm = of("layers.0.post_attention_layernorm")
+        self.nothing = torch.zeros((1, 1, 1), device=device, dtype=dtype)
+        self.capacity = self.positions = 0
+
+    # -- cache
+
+    def begin(self) -> None:
+        """A new text: no entries."""
+        self.length = 0  # entries of the text, or of the text and a chain
+        self.gone = 0  # entries after the first few that the cache does not hold
+        self.slots = 0  # entries in the cache
+
+    def crop(self, length: int) -> None:
+        """Take out every entry after the first ``length``, all of a tree's among them."""
+        assert not self.gone or length >= self.gone + SINKS, "what was let go does not come back"
+        self.length, self.slots = length, length - self.gone
+
+    def spans(self, end: int) -> list[tuple[int, int]]:
+        """Which entries are to be read, from and to, so that those up to ``end`` are known."""
+        if not self.window or end - self.length <= self.window:
+            return [(self.length, end)] if end > self.length else []
+        first = [(self.length, SINKS)] if self.length < SINKS else []
+        return [*first, (max(SINKS, end - self.window), end)]
+
+    def _reserve(self, width: int, positions: int) -> None:
+        """Room for so many entries more, and rotary tables that far; growing copies the cache, once per doubling."""
+        if self.slots + width > self.capacity:
+            capacity = max(256, 1 << (self.slots + width - 1).bit_length())
+            shape = (2 * self.num_kv_heads, capacity, self.size)
+            grown = torch.zeros(shape, dtype=self.fc.dtype, device=self.fc.device)
+            if self.slots:
+                grown[:, : self.slots] = self.cache[:, : self.slots]
+            self.cache, self.capacity = grown, capacity
+        if positions > self.positions:
+            self.positions = max(256, 1 << (positions - 1).bit_length())
+            rotary = compat_transformers.llama_rotary(self.file.config, self.fc.device)
+            self.cos, self.sin = rope_tables(rotary, self.positions, self.fc)
+
+    def _let_go(self) -> None:
+        """Forget entries between the first few and the window, once there are as many of them as the window has."""
+        kept = SINKS + self.window
+        if not self.window or self.slots < kept + self.window:
+            return
+        self.cache[:, SINKS:kept] = self.cache[:, self.slots - self.window : self.slots].clone()
+        self.gone += self.slots - kept
+        self.slots = kept
+
+    # -- forward
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
+        """Entries of the text from ``start`` on, (entries, hidden) features with their tokens; the last one's output.
+
+        Where ``start`` lies beyond what was read, the entries between are left out.
+        """
+        if start > self.length:
+            self.slots = min(self.slots, SINKS)
+            self.gone, self.length = start - self.slots, start
+        ids = torch.tensor(tokens, device=self.fc.device)
+        for at in range(0, len(tokens), CHUNK):
+            out = self.forward(ids[at : at + CHUNK], features[at : at + CHUNK])
+            self._let_go()
+        return out[-1:]
+
+    @torch.inference_mode()
+    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Entries one after the other: (width,) tokens and (width, hidden) features to (width, hidden) outputs."""
+        width, start = len(tokens), self.length
+        self._reserve(width, start + width)
+        mask = None
+        if width > 1:
+            mask = self.nothing.new_full((width, width), -math.inf).triu_(1)
+            mask = torch.cat((mask.new_zeros(width, self.slots), mask), dim=1)
+        rope = self.cos[start : start + width], self.sin[start : start + width]
+        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, rope, mask)
+        self.length, self.slots = start + width, self.slots + width
+        return out
+
+    @torch.inference_mode()
+    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+        """Nodes of a tree at one depth, 1 or more, after the text's entries and those of the tree's earlier depths.
+
+        ``seen``, (width, tree entries and width), says which of the tree's entries each sees: its ancestors and itself.
+        """
+        width, position = len(tokens), self.length - 1 + depth
+        self._reserve(width, position + 1)
+        mask = torch.where(seen, 0.0, -math.inf).to(self.nothing.dtype)
+        mask = torch.cat((mask.new_zeros(width, self.slots + width - seen.shape[1]), mask), dim=1)
+        rope = self.cos[position : position + 1], self.sin[position : position + 1]
+        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, rope, mask)
+        self.slots += width
+        return out
+
+    def logits(self, out: torch.Tensor) -> torch.Tensor:
+        """Logits of the tokens after entries, (width, vocabulary), or (width, pruned) of the frequent ones alone."""
+        if self.pruned is not None:
+            return self.pruned(out)
+        assert self.target is not None
+        return self.target.project(out)
+
+    def named(self, columns: torch.Tensor) -> torch.Tensor:
+        """The tokens that columns of the logits stand for."""
+        return columns if self.pruned is None else self.pruned.ids[columns]
+
+    def spread(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits (..., columns) over the whole vocabulary; a token that is not drafted has no chance."""
+        if self.pruned is None:
+            return logits
+        # Not minus infinity: a processor that forbids all frequent tokens still has to leave a distribution.
+        whole = logits.new_full((*logits.shape[:-1], self.vocabulary), -1e4)
+        return whole.index_copy_(-1, self.pruned.ids, logits)
+
+    def gumbel(self, noise: torch.Tensor, temperature: float) -> GumbelNoise:
+        """Noise over the whole vocabulary, (levels, vocabulary), as drafting takes it."""
+        rows = noise if self.pruned is None else noise[:, self.pruned.ids]
+        return GumbelNoise(rows, rows.new_full((), temperature))
+
+    def likeliest(
+        self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each.
+
+        With Gumbel noise both are of the perturbed scores.
+        """
+        logits = self.logits(out)
+        return self._top(logits if gumbel is None else gumbel.perturb(logits, level), count)
+
+    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        top = torch.log_softmax(scores.float(), -1).topk(count)
+        return top.values, top.indices
+
+    def best(
+        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths.
+
+        Where they are among all, in which row, their tokens, and how likely their paths are.
+        """
+        top = (scores[:, None] + logp).flatten().topk(len(scores))
+        return top.indices, top.indices // len(scores), tokens[top.indices], top.values
+
+    @torch.inference_mode()
+    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
+        """The likeliest token after an entry, perturbed if noise is given, the likeliest after it, …; not read back."""
+        tokens: list[torch.Tensor] = []
+        logits: list[torch.Tensor] = []
+        for at in range(length):
+            logits.append(self.logits(out))
+            scores = logits[-1] if gumbel is None else gumbel.perturb(logits[-1], at)
+            tokens.append(self.named(scores.argmax(-1)))
+            if at + 1 < length:
+                out = self.forward(tokens[-1], out)
+        return Chain(torch.cat(tokens), logits)
+
+    def tree(
+        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
+    ) -> DraftTree:
+        """A tree of tokens after an entry (see ``tree``), read back at once."""
+        breadth = self._breadth(breadth)
+        return choose(grow(self, out, depth, breadth, gumbel).cpu().numpy(), depth, depth, breadth, nodes)
+
+    def _breadth(self, wanted: int) -> int:
+        """No broader than there are tokens to draft."""
+        return min(wanted, self.vocabulary if self.pruned is None else len(self.pruned.ids))
+
+    def _layer(
+        self,
+        tokens: torch.Tensor,  # (width,)
+        features: torch.Tensor,  # (width, hidden)
+        at: slice | torch.Tensor,  # slots of the new entries
+        end: int,  # slots that are looked at
+        rope: tuple[torch.Tensor, torch.Tensor],  # (width or 1, 1, head size) each
+        mask: torch.Tensor | None,  # (width, end), added to the scores; None: everything is seen
+    ) -> torch.Tensor:
+        x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc)
+        r = linear(self._attend(linear(x, self.qkv), at, end, rope, mask), self.out).add_(x)
+        gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
+        return linear(silu(gate).mul_(up), self.down).add_(r)
+
+    def _attend(
+        self,
+        qkv: torch.Tensor,  # (width, (heads + 2 kv heads) * head size)
+        at: slice | torch.Tensor,
+        end: int,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        width, heads, num_kv_heads, size = len(qkv), self.heads, self.num_kv_heads, self.size
+        qkv = qkv.view(width, heads + 2 * num_kv_heads, size)
+        rotating = qkv[:, : heads + num_kv_heads]
+        rotated = rotate(rotating, *rope)
+        fresh = torch.cat((rotated[:, heads:], qkv[:, heads + num_kv_heads :]), dim=1).transpose(0, 1)
+        if isinstance(at, slice):
+            self.cache[:, at] = fresh
+        else:
+            self.cache.index_copy_(1, at, fresh)
+        keys, values = (
+            self.cache[:num_kv_heads, :end],
+            self.cache[num_kv_heads:, :end],
+        )  # (num_kv_heads, end, head size)
+        return attend(rotated[:, :heads].transpose(0, 1), keys, values, mask, self.scale)
+
+    # -- what it takes
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its weights and its cache; a pruned LM head counts, though heads with the same tokens share it."""
+        if self.target is None:
+            return sum(tensor.nbytes for tensor in self.file.tensors.values())
+        held = [self.fc, self.qkv, self.out, self.gate_up, self.down, self.norm, self.cache, self.cos, self.sin]
+        return sum(tensor.nbytes for tensor in held) + (0 if self.pruned is None else self.pruned.memory)

@@ -1,0 +1,55 @@
+"""The target's LM head with the rows of frequent tokens only: most of what a drafted token costs on a CPU."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from wager.models import calibration, packed
+from wager.models.runner import Runner
+
+
+class PrunedLMHead:
+    """The rows of an output head that belong to some tokens."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
+        self.ids = ids.to(weight.device)  # (rows,)
+        self.rows = weight[self.ids]  # (rows, hidden)
+        self.weight = packed.Weight((self.rows, None if bias is None else bias[self.ids]))
+        self.products = {packed.PLAIN: packed.product(self.weight)}
+        self.ways = [packed.PLAIN] * len(calibration.WIDTHS)
+        if packed.usable(self.rows):
+            self.ways = calibration.of_product("pruned lm_head", self.weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(width, hidden) to logits (width, rows)."""
+        way = calibration.way_at(self.ways, len(x))
+        if way not in self.products:
+            self.products[way] = packed.product(self.weight, way)
+        return self.products[way](x)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its rows."""
+        return self.rows.nbytes + self.weight.nbytes
+
+
+_KNOWN: weakref.WeakValueDictionary[tuple[Any, ...], PrunedLMHead] = weakref.WeakValueDictionary()
+
+
+@torch.inference_mode()
+def pruned_lm_head(target: Runner, ids: torch.Tensor) -> PrunedLMHead | None:
+    """The target's output head for these tokens, shared by all that want the same; None where it has another form."""
+    model = getattr(target, "model", None)
+    head = model.get_output_embeddings() if model is not None else None
+    if not isinstance(head, torch.nn.Linear):
+        return None
+    weight = head.weight.detach()
+    # Not the parameter itself: a model moved to another dtype keeps it.
+    key = (weight.data_ptr(), weight.dtype, len(ids), hash(ids.numpy().tobytes()))
+    known = _KNOWN.get(key)
+    if known is None:
+        known = _KNOWN[key] = PrunedLMHead(weight, None if head.bias is None else head.bias.detach(), ids)
+    return known

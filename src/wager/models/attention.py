@@ -1,0 +1,71 @@
+"""Attention over a preallocated cache, shared by the target's forward and an EAGLE head's."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+NARROW = 32  # up to this width attention is two small products; above it, the fused kernel made for prompts
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of (..., head), with the tables of ``rope_tables``: ``sin`` carries rotate_half's minus sign."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def attend(
+    q: torch.Tensor,  # (heads, width, head)
+    keys: torch.Tensor,  # (num_kv_heads, end, head)
+    values: torch.Tensor,
+    mask: torch.Tensor | None,  # (width, end), added to the scores; None: every token sees all keys
+    scale: float,
+) -> torch.Tensor:
+    """Attention over a cache: (width, heads * head)."""
+    (heads, width, head), num_kv_heads = q.shape, len(keys)
+    if width > NARROW:
+        return attend_wide(q, keys, values, mask, scale)
+    # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated. The
+    # mask is added afterwards: with one to add, torch on ARM runs a product for each group.
+    scores = torch.bmm(
+        q.reshape(num_kv_heads, -1, head), keys.transpose(1, 2)
+    )  # (num_kv_heads, heads / num_kv_heads * width, end)
+    if scale != 1.0:
+        scores = scores.mul_(scale)
+    if mask is not None:
+        scores.view(-1, *mask.shape).add_(mask)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+    return torch.bmm(weights, values).view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
+
+
+def attend_wide(
+    q: torch.Tensor,  # (heads, width, head)
+    keys: torch.Tensor,  # (num_kv_heads, end, head)
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+) -> torch.Tensor:
+    """Attention of many tokens by torch: (width, heads * head).
+
+    Not by cuDNN, which plans for every new shape, and that takes longer than a short text.
+    """
+    with sdpa_kernel(NOT_CUDNN) if q.is_cuda else nullcontext():
+        mixed = scaled_dot_product_attention(
+            q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=len(q) != len(keys)
+        )
+    return mixed[0].transpose(0, 1).flatten(1)
+
+
+def rope_tables(rotary: Any, positions: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary tables of transformers' module, (positions, 1, head) each, in the dtype and on the device of ``like``.
+
+    The sine's first half is negated, so that rotating is one roll and one multiply-add.
+    """
+    cos, sin = rotary(like[:0], torch.arange(positions, device=like.device)[None])
+    sin = sin.clone()
+    sin[..., : sin.shape[-1] // 2].neg_()
+    return cos[0, :, None].contiguous(), sin[0, :, None].contiguous()

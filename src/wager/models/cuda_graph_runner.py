@@ -1,0 +1,128 @@
+"""The Llama forward on CUDA: captured once per width, replayed ever after, prompts included.
+
+Launching a layer's kernels from Python takes far longer than running them. A captured graph launches all layers at
+once. The cache may grow and move without a new capture, because the kernels read its address from the device; so they
+do what the tokens see of each other, and the same graph serves chains and trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding, linear
+
+from wager.models import kernels
+from wager.models.cuda_capture import capture
+from wager.models.llama_runner import LlamaRunner
+from wager.models.runner import CHUNK, ancestry
+
+# Widths that are captured; a draft in between is padded to the next, and what the padding wrote is cropped.
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
+WIDE = (96, 128, 192, 256, 384, CHUNK)  # those of prompts, whose output head is left out: few want it of every token
+
+TOKENS_AT = 6  # in the graphs' input, which the kernels call ``where``
+
+
+@dataclass(slots=True)
+class Captured:
+    """One width's graph, with the tensors it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    final: torch.Tensor  # (width, hidden), what the head is applied to; overwritten by every replay
+    logits: torch.Tensor | None  # (width, vocabulary), likewise; None where the graph ends before the head
+    seconds: float  # what capturing took
+
+
+class CUDAGraphRunner(LlamaRunner):
+    """Runs a Llama-shaped model on CUDA from captured graphs."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.captured: dict[int, Captured] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+        # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
+        room = max(3 * WIDTHS[-1], WIDE[-1])
+        self.inputs = torch.zeros(TOKENS_AT + room, dtype=torch.long, device=self.device)
+        self.scratch: dict[int, torch.Tensor] = {}
+
+    def begin(self) -> None:
+        before = self.weights
+        super().begin()
+        if self.weights is not before:
+            self.captured = {}  # graphs hold the addresses of the weights they were captured with
+
+    def warm(self, widths: Iterable[int]) -> None:
+        self.begin()
+        for width in (*widths, *WIDE):
+            self.forward([0] * width, 1)
+            self.crop(0)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        width, start = len(tokens), self.length
+        with torch.cuda.device(self.device):  # kernels and captures go to the current device
+            if width > WIDE[-1]:
+                return super().forward(tokens, keep, parents)
+            padded = next(w for w in (*WIDTHS, *WIDE) if w >= width)
+            self._reserve(start + padded)
+            addresses = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
+            # Padding is token 0: what stood there before may have been no token.
+            given = [*addresses, self.capacity, start, int(parents is not None), *tokens, *[0] * (padded - width)]
+            if parents is not None:
+                given += _shape(parents, padded)
+            self.inputs[: len(given)] = torch.tensor(given)
+            captured = self.captured.get(padded) or self._capture(padded)
+            captured.graph.replay()
+            if self.watched:
+                self.features[start : start + width] = captured.final[:width]
+        self.before, self.length = start, start + width
+        if captured.logits is None:
+            return self.weights.logits(captured.final[width - keep : width])
+        return captured.logits[width - keep : width]
+
+    def _capture(self, width: int) -> Captured:
+        """Record one width's forward."""
+        began = perf_counter()
+        graph, (final, logits) = capture(lambda: self._body(width), self.pool)
+        self.captured[width] = Captured(graph, final, logits, perf_counter() - began)
+        return self.captured[width]
+
+    def _body(self, width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
+        where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
+        scratch = self._scratch(width)
+        x = embedding(tokens, self.weights.embed).clone()
+        delta: torch.Tensor | None = None
+        for at, (layer, block) in enumerate(zip(self.weights.layers, self.model.model.layers, strict=True)):
+            attn, mlp = block.self_attn, block.mlp
+            y = kernels.norm(x, layer.before, self.eps, delta)
+            q = linear(y, attn.q_proj.weight, attn.q_proj.bias).view(width, self.heads, self.head)
+            k = linear(y, attn.k_proj.weight, attn.k_proj.bias).view(width, self.num_kv_heads, self.head)
+            v = linear(y, attn.v_proj.weight, attn.v_proj.bias).view(width, self.num_kv_heads, self.head)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                q, k = kernels.norm(q, layer.q_norm, self.eps), kernels.norm(k, layer.k_norm, self.eps)
+            mixed = kernels.attention(q, k, v, where, at, scratch)
+            y = kernels.norm(x, layer.after, self.eps, linear(mixed, attn.o_proj.weight, attn.o_proj.bias))
+            opened = kernels.gate(
+                linear(y, mlp.gate_proj.weight, mlp.gate_proj.bias), linear(y, mlp.up_proj.weight, mlp.up_proj.bias)
+            )
+            delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
+        final = kernels.norm(x, self.weights.final, self.eps, delta)
+        return final, self.weights.logits(final) if width <= WIDTHS[-1] else None
+
+    def _scratch(self, width: int) -> torch.Tensor:
+        rows = kernels.rows_for(self.heads // self.num_kv_heads * width)
+        if rows not in self.scratch:
+            shape = (self.num_kv_heads, kernels.SPLITS, rows, self.head + 2)
+            self.scratch[rows] = torch.empty(shape, dtype=torch.float32, device=self.device)
+        return self.scratch[rows]
+
+
+def _shape(parents: Sequence[int], padded: int) -> list[int]:
+    """A tree's depths and words; padding sees the cache and itself, and nothing sees it."""
+    depths, words = ancestry([*parents, *[-1] * (padded - len(parents))])
+    return depths + words

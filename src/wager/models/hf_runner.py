@@ -1,0 +1,182 @@
+"""Any decoder-only model of transformers, through its own forward."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from wager.models import compat_transformers as compat
+from wager.models.runner import TOLERANCE, Runner, ancestry, apart, seen
+
+log = logging.getLogger("wager")
+
+MASKED = ("eager", "sdpa")  # implementations of attention that take a mask as it is given
+TRIED = [5 + 29 * i for i in range(12)]  # tokens, before they are brought into the vocabulary
+# Per model: the attention it was tried with, and whether it then gave what trees need.
+_TREES: weakref.WeakKeyDictionary[Any, tuple[str, bool]] = weakref.WeakKeyDictionary()
+
+
+class HFRunner(Runner):
+    """Runs the model as transformers does, over transformers' own cache."""
+
+    def __init__(self, model: Any, cache: Any = None, mask: torch.Tensor | None = None) -> None:
+        super().__init__(model)
+        self.model = model
+        self.cache = cache
+        self.mask = mask  # (1, prompt) of a padded prompt; None: nothing is padded
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+        self.temporary = False  # whether another runner could take over once the model is back to its usual shape
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            raise ValueError(
+                f"{type(model).__name__} takes no key-value cache, and what else it keeps cannot be cropped, so drafts "
+                "cannot be taken back; use it without wager"
+            )
+        self.length = int(cache.get_seq_length()) if cache is not None else 0
+        if cache is not None:
+            self._prepare()
+
+    def begin(self) -> None:
+        from transformers import DynamicCache
+
+        self.cache, self.mask, self.length = DynamicCache(config=self.model.config), None, 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Refuse a cache that cannot be cropped; tell one that forgets to keep what it may have to give back."""
+        kinds = {type(layer).__name__ for layer in self.cache.layers if not compat.croppable(layer)}
+        if kinds:
+            raise ValueError(
+                f"{type(self.model).__name__} keeps a cache that cannot be cropped ({', '.join(sorted(kinds))}), "
+                "so drafts cannot be taken back; use it without wager"
+            )
+        compat.record_past(self.cache)
+
+    @torch.no_grad()
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        width = len(tokens)
+        given: dict[str, Any] = {"logits_to_keep": keep} if self._keeps else {}
+        if parents is not None:
+            given |= self._tree(parents)
+        elif self.mask is not None:
+            grown = self.length + width - self.mask.shape[1]
+            mask = torch.cat((self.mask, self.mask.new_ones((1, grown))), dim=1) if grown > 0 else self.mask
+            given["attention_mask"] = mask[:, : self.length + width]
+            if self._positions:
+                positions = given["attention_mask"].cumsum(-1) - 1
+                given["position_ids"] = positions.clamp(min=0)[:, -width:]
+        if self.watched:
+            given["output_hidden_states"] = True
+        ids = torch.tensor([tokens], device=self.device)
+        out = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, return_dict=True, **given)
+        self.before, self.length = self.length, self.length + width
+        if self.watched:
+            self._reserve(self.length)
+            self.features[self.before : self.length] = out.hidden_states[-1][0]
+        logits: torch.Tensor = out.logits[0, -keep:]
+        return logits
+
+    def crop(self, length: int) -> None:
+        if length < self.length:
+            self.cache.crop(length - self.length)  # negative: so many tokens fewer
+        elif self.length:
+            compat.forget_recorded(self.cache)
+        self.length = length
+
+    # -- trees
+
+    @property
+    def trees(self) -> bool:
+        """Whether the model gives for a tree what it gives for each of its paths, over this cache; tried once."""
+        config = self.model.config.get_text_config()
+        how, works = _TREES.get(self.model, ("", False))
+        if how != compat.attention_of(config):
+            works = self._try_tree(config)
+            _TREES[self.model] = compat.attention_of(config), works
+        return works and (self.cache is None or compat.keeps_all(self.cache))
+
+    def _try_tree(self, config: Any) -> bool:
+        windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
+        if not self._positions or compat.attention_of(config) not in MASKED or windowed:
+            return False
+        tokens = [token % self.vocabulary for token in TRIED]
+        trial = HFRunner(self.model)
+        trial.begin()
+        if not compat.keeps_all(trial.cache):
+            return False
+        trial.forward(tokens[:8], 1)
+        try:
+            tree = trial.forward([tokens[8], tokens[8], *tokens[9:12]], 5, [-1, -1, 1, 1, 3])
+        except Exception as error:  # a forward of its own, which has no use for such a mask
+            log.info("%s verifies no trees (%s: %s)", type(self.model).__name__, type(error).__name__, error)
+            return False
+        trial.keep([])
+        path = trial.forward([tokens[8], *tokens[10:12]], 3)
+        return apart(tree[[1, 3, 4]], path) <= TOLERANCE.get(self.model.dtype, 1e-4)
+
+    def _tree(self, parents: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Mask and positions of a tree's tokens."""
+        depths, words = ancestry(parents)
+        start, width = self.length, len(parents)
+        unseen = torch.zeros((1, 1, width, start + width), dtype=torch.bool, device=self.device)
+        unseen[..., start:] = ~seen(words, self.device)
+        first = torch.tensor(start, device=self.device)
+        if self.mask is not None:
+            padded = self.mask[0, :start] == 0
+            unseen[..., : len(padded)] |= padded
+            first = first - padded.sum()
+        mask = torch.zeros(unseen.shape, dtype=self.model.dtype, device=self.device)
+        mask.masked_fill_(unseen, torch.finfo(mask.dtype).min)
+        return {"attention_mask": mask, "position_ids": (torch.tensor(depths, device=self.device) + first)[None]}
+
+    def _move(self, places: list[int], to: int) -> None:
+        end = to + len(places)
+        for layer in self.cache.layers:
+            for kept in (layer.keys, layer.values):  # (1, num_kv_heads, tokens, head)
+                kept[..., to:end, :] = kept.index_select(-2, torch.tensor(places, device=kept.device))
+        if self.watched:
+            self.features[to:end] = self.features[places]
+
+    # -- features
+
+    @torch.no_grad()
+    def watch(self) -> None:
+        if self.watched:
+            return
+        ids = torch.tensor([[token % self.vocabulary for token in TRIED]], device=self.device)
+        out = self.model(input_ids=ids, use_cache=False, output_hidden_states=True, return_dict=True)
+        states = getattr(out, "hidden_states", None)
+        head = self.model.get_output_embeddings()
+        nearly = TOLERANCE.get(self.model.dtype, 1e-4)
+        if not states or head is None or not apart(head(states[-1]), out.logits) <= nearly:
+            raise ValueError(
+                f"{type(self.model).__name__} does not show the features its head is applied to; "
+                "leave out drafters that need them"
+            )
+        self.watched, self.hidden = True, int(states[-1].shape[-1])
+        self._reserve(max(1, self.length))
+
+    def _reserve(self, tokens: int) -> None:
+        """Room for the features of so many tokens; growing copies them, at most once per doubling."""
+        if tokens <= len(self.features):
+            return
+        capacity = max(256, 1 << (tokens - 1).bit_length())
+        grown = torch.zeros((capacity, self.hidden), dtype=self.model.dtype, device=self.device)
+        if len(self.features):
+            grown[: len(self.features)] = self.features
+        self.features = grown
+
+    @property
+    def embed(self) -> torch.Tensor:
+        weight: torch.Tensor = self.model.get_input_embeddings().weight
+        return weight
+
+    @torch.no_grad()
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model.get_output_embeddings()(x)
+        return logits

@@ -1,0 +1,170 @@
+"""The forward of Llama-shaped models with nothing in it but the arithmetic.
+
+With one stream, transformers spends a good part of its time on small operations and Python. This is the same arithmetic
+over the model's own weights: a preallocated cache that is cropped by setting a number, rotary tables made once, one
+product for query, key and value. It runs on the CPU here; ``graphs`` captures it on CUDA.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding, rms_norm
+
+from wager.models.attention import attend, rope_tables, rotate
+from wager.models.llama_weights import Layer, llama_weights
+from wager.models.runner import Runner, ancestry, seen
+
+
+class LlamaRunner(Runner):
+    """Runs a Llama-shaped model on the CPU over a preallocated cache."""
+
+    trees = True
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        config = model.config
+        self.model = model
+        self.dtype: torch.dtype = model.dtype
+        self.eps = config.rms_norm_eps
+        self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        # Scaling queries beforehand is exact in any dtype if it is by a power of two.
+        scale = self.head**-0.5
+        self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0
+        self.after = scale / self.ahead
+        self.outline: object = None  # of the model when it was found fit for this
+        self.capacity = 0
+        self.cache = torch.empty(0)  # (layers, 2 kv heads, capacity, head), keys then values
+        self.weights = llama_weights(model)
+
+    # -- cache
+
+    def begin(self) -> None:
+        self.length = 0
+        weights = llama_weights(self.model)
+        if weights is not self.weights:
+            self.weights = weights
+            self.device, self.dtype, self.capacity = weights.device, weights.dtype, 0
+
+    def crop(self, length: int) -> None:
+        self.length = length
+
+    def _reserve(self, tokens: int) -> None:
+        """Room for so many tokens; growing copies the cache, at most once per doubling."""
+        if tokens <= self.capacity:
+            return
+        capacity = max(256, 1 << (tokens - 1).bit_length())
+        shape = (len(self.weights.layers), 2 * self.num_kv_heads, capacity, self.head)
+        grown = torch.empty(shape, dtype=self.dtype, device=self.device)
+        if self.length:
+            grown[:, :, : self.length] = self.cache[:, :, : self.length]
+        self.cache, self.capacity = grown, capacity
+        self.cos, self.sin = rope_tables(self.model.model.rotary_emb, capacity, self.embed)
+        if self.watched:
+            self._widen()
+
+    def _move(self, places: list[int], to: int) -> None:
+        end, at = to + len(places), torch.tensor(places, device=self.device)
+        self.cache[:, :, to:end] = self.cache.index_select(2, at)
+        if self.watched:
+            self.features[to:end] = self.features.index_select(0, at)
+
+    # -- features
+
+    @torch.inference_mode()
+    def watch(self) -> None:
+        if not self.watched:
+            self.watched = True
+            self._widen()
+
+    def _widen(self) -> None:
+        """Room for the features of as many tokens as the cache holds."""
+        known = min(len(self.features), self.length)
+        grown = torch.zeros((self.capacity, self.hidden), dtype=self.dtype, device=self.device)
+        if known:
+            grown[:known] = self.features[:known]
+        self.features = grown
+
+    @property
+    def embed(self) -> torch.Tensor:
+        weight: torch.Tensor = self.weights.embed
+        return weight
+
+    @torch.inference_mode()
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weights.logits(x)
+
+    # -- forward
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        width, start = len(tokens), self.length
+        end = start + width
+        self._reserve(end)
+        weights = self.weights
+        if parents is None:
+            cos, sin = self._rope(self.cos[start:end], self.sin[start:end])
+            mask = self._mask(width, start)
+        else:
+            depths, words = ancestry(parents)
+            at = torch.tensor(depths, device=self.device) + start
+            cos, sin = self._rope(self.cos[at], self.sin[at])
+            mask = self._mask(width, start, seen(words, self.device))
+        x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
+        for layer, by, cache in zip(weights.layers, weights.products(width), self.cache, strict=True):
+            qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
+            x = by.out(self._attend(qkv, layer, cache, cos, sin, mask), x)
+            x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
+        self.before, self.length = start, end
+        if self.watched:
+            x = rms_norm(x, (self.hidden,), weights.final, self.eps)
+            self.features[start:end] = x
+            return self.weights.logits(x[-keep:])
+        return self.weights.logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
+
+    def _rope(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer.
+
+        Queries are scaled by it too, and values stand still.
+        """
+        queries, keys = (-1, self.heads, -1), (-1, self.num_kv_heads, -1)
+        still = torch.ones_like(cos).expand(keys)
+        turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
+        return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
+
+    def _mask(self, width: int, start: int, tree: torch.Tensor | None = None) -> torch.Tensor | None:
+        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything.
+
+        ``tree`` tells which of each other they see, (width, width), where they are no chain.
+        """
+        if width == 1:
+            return None
+        mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device)
+        mask = mask.triu_(1) if tree is None else mask.masked_fill_(tree, 0)
+        return torch.cat((mask.new_zeros(width, start), mask), dim=1)
+
+    def _attend(
+        self,
+        qkv: torch.Tensor,  # (width, (heads + 2 kv heads) * head)
+        layer: Layer,
+        cache: torch.Tensor,  # (2 kv heads, capacity, head), keys then values
+        cos: torch.Tensor,  # (width, heads + 2 kv heads, head)
+        sin: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        width, start = qkv.shape[0], self.length
+        end = start + width
+        heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
+        qkv = qkv.view(width, heads + 2 * num_kv_heads, head)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q_normed = rms_norm(qkv[:, :heads], (head,), layer.q_norm, self.eps)
+            k_normed = rms_norm(qkv[:, heads : heads + num_kv_heads], (head,), layer.k_norm, self.eps)
+            qkv = torch.cat((q_normed, k_normed, qkv[:, heads + num_kv_heads :]), dim=1)
+        qkv = rotate(qkv, cos, sin)
+        cache[:, start:end] = qkv[:, heads:].transpose(0, 1)
+        keys, values = cache[:num_kv_heads, :end], cache[num_kv_heads:, :end]  # (num_kv_heads, end, head)
+        return attend(qkv[:, :heads].transpose(0, 1), keys, values, mask, self.after)

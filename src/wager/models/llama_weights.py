@@ -1,0 +1,256 @@
+"""The weights of a Llama-shaped model, read once: who has that shape, and how its products are run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from wager.models import calibration, compat_torch, packed
+
+log = logging.getLogger("wager")
+
+LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
+LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
+OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
+Ways = tuple[str, str, str, str]  # of these operations
+STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
+
+
+def why_not(model: Any) -> str:
+    """Why a model cannot be run by LlamaRunner; empty if it can."""
+    return configured(model) or composed(model)
+
+
+def configured(model: Any) -> str:
+    """What its configuration says against it."""
+    config = model.config
+    if type(model).__name__ not in LLAMA_LIKE:
+        return f"{type(model).__name__} is not one of {', '.join(LLAMA_LIKE)}"
+    if getattr(config, "quantization_config", None) is not None or hasattr(model, "peft_config"):
+        return "its weights are quantized or adapted"
+    if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"its weights are {model.dtype}"
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if model.device.type == "cuda" and (head < 16 or head & (head - 1)):
+        return f"a head of {head} is not a power of two of at least 16"
+    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
+        return "some of its layers see a window only"
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        return "its layers see a window only"
+    if config.rope_parameters["rope_type"] not in STEADY_ROPES or config.hidden_act != "silu":
+        return f"rotary type {config.rope_parameters['rope_type']!r} or activation {config.hidden_act!r} is not covered"
+    return ""
+
+
+def composed(model: Any) -> str:
+    """What its modules and weights say against it."""
+    if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
+        return "its weights lie on several devices or have several dtypes"
+    if compat_torch.hooked_globally():
+        return "every module has hooks"
+    for name, module in model.named_modules():
+        if "forward" in module.__dict__:
+            return f"{name or 'the model'} has a forward of its own"
+        if compat_torch.hooked(module):
+            return f"{name or 'the model'} has hooks"
+        if name.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
+            return f"{name} is {type(module).__name__}, not Linear"
+    return ""
+
+
+@dataclass(slots=True, frozen=True)
+class Products:
+    """One way to run a layer's products."""
+
+    qkv: packed.Product
+    out: packed.AddedProduct  # the residual is added
+    gated: packed.Product  # silu(gate) * up
+    down: packed.AddedProduct
+
+
+@dataclass(slots=True)
+class Layer:
+    """What one layer's forward needs."""
+
+    before: torch.Tensor  # (hidden,) weight of the norm before attention
+    after: torch.Tensor  # (hidden,) of the norm before the MLP
+    q_norm: torch.Tensor | None  # (head,) of Qwen3's norm of each query
+    k_norm: torch.Tensor | None
+    qkv: packed.Weight
+    out: packed.Weight
+    gate: packed.Weight
+    up: packed.Weight
+    down: packed.Weight
+    products: dict[Ways, Products] = field(default_factory=dict)  # made when they are first used
+
+    def by(self, ways: Ways) -> Products:
+        """The products run in these ways; weights that take packing are packed the first time."""
+        known = self.products.get(ways)
+        if known is None:
+            qkv, out, gated, down = ways
+            known = self.products[ways] = Products(
+                packed.product(self.qkv, qkv),
+                packed.added(self.out, out),
+                packed.gated(self.gate, self.up, gated),
+                packed.added(self.down, down),
+            )
+        return known
+
+
+class LlamaWeights:
+    """A model's weights as LlamaRunner takes them; all that run the model share them."""
+
+    def __init__(self, model: Any) -> None:
+        body, head = model.model, model.lm_head
+        self.device, self.dtype = model.device, model.dtype
+        self.embed, self.final = body.embed_tokens.weight, body.norm.weight
+        self.layers = [_layer(block) for block in body.layers]
+        self.lm_head = packed.Weight.of(head)
+        self.stamp = stamp(model)
+        self.plan: calibration.Plan = {}  # empty: everything is plain
+        self._heads: dict[str, packed.Product] = {}
+        self._products: dict[int, list[Products]] = {}  # width -> of every layer
+        if packed.usable(head.weight):
+            if _fits(model):
+                self.plan = self._calibrated()
+            else:
+                log.warning("too little memory for packed weights: verifying several tokens will be slower")
+
+    def products(self, width: int) -> list[Products]:
+        """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
+        width = min(width, calibration.WIDTHS[-1])
+        if width not in self._products:
+            try:
+                self._products[width] = self._made(width)
+            except RuntimeError as error:
+                log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
+                self.plan, self._products = {}, {}
+                for layer in self.layers:
+                    layer.products = {}
+                self._products[width] = self._made(width)
+        return self._products[width]
+
+    def _made(self, width: int) -> list[Products]:
+        plan = self.plan
+        qkv, out, gated, down = (calibration.way_at(plan[name], width) if plan else packed.PLAIN for name in OPERATIONS)
+        return [layer.by((qkv, out, gated, down)) for layer in self.layers]
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """The output head on (n, hidden)."""
+        way = calibration.way_at(self.plan["lm_head"], len(x)) if self.plan else packed.PLAIN
+        if way not in self._heads:
+            self._heads[way] = packed.product(self.lm_head, way)
+        return self._heads[way](x)
+
+    def _calibrated(self) -> calibration.Plan:
+        """The fastest way of each operation, timed on some rows of one layer and of the output head."""
+        layer, ways_of = self.layers[len(self.layers) // 2], calibration.ways_of
+        whole = {"qkv": layer.qkv, "out": layer.out, "gated": layer.gate, "down": layer.down, "lm_head": self.lm_head}
+        qkv, out, gate, down, head = (weight.sample(calibration.SAMPLE) for weight in whole.values())
+        up = layer.up.sample(calibration.SAMPLE)
+        return calibration.calibrated(
+            {name: weight.shape for name, weight in whole.items()},
+            {
+                "qkv": ways_of(partial(packed.product, qkv), qkv),
+                "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
+                "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
+                "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
+                "lm_head": ways_of(partial(packed.product, head), head),
+            },
+        )
+
+
+_KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
+
+
+def llama_weights(model: Any) -> LlamaWeights:
+    """The model's weights, read and packed once for as long as they stay what they are."""
+    known = _KNOWN.get(model)
+    if known is None or known.stamp != stamp(model):  # someone trained, merged or moved the model: copies are stale
+        known = _KNOWN[model] = LlamaWeights(model)
+    return known
+
+
+def outline(model: Any) -> tuple[object, ...]:
+    """Changes whenever a module, its forward, a hook, a weight or a buffer does, unless written through ``.data``."""
+    found: list[object] = [compat_torch.hooked_globally()]
+    for module in compat_torch.modules(model):
+        held = module.__dict__
+        found += (type(module), compat_torch.hooked(module), id(held.get("forward")))
+        found += [held.get(name) for name in NUMBERS]
+        for tensor in compat_torch.own_tensors(module):
+            found += (tensor.data_ptr(), compat_torch.version(tensor))
+    return tuple(found)
+
+
+def stamp(model: Any) -> object:
+    """Changes whenever a weight does.
+
+    Writing through ``.data`` leaves address and version as they are, so where there are packed copies that could go
+    stale, on the CPU, a few numbers of each weight are looked at too, and all of the output head's, where people write
+    the rows of tokens they add.
+    """
+    if model.device.type != "cpu":
+        return outline(model)
+    head = model.lm_head.weight
+    return [
+        (p.data_ptr(), compat_torch.version(p), float(p.detach().sum()) if p is head else _glance(p))
+        for p in model.parameters()
+    ]
+
+
+def _glance(weight: torch.Tensor) -> float:
+    flat = weight.detach().reshape(-1)
+    return float(flat[:: max(1, len(flat) // 16)].sum())
+
+
+def sample_of(model: Any) -> Any | None:
+    """The model with a few of its layers, the first and the last among them, which all others are like.
+
+    A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
+    """
+    layers = list(model.model.layers)
+    if sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3:
+        return None
+    if any(_kind(layer) != _kind(layers[0]) for layer in layers):
+        return None
+    some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
+    return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))
+
+
+def _kind(layer: Any) -> list[object]:
+    """Of what modules and numbers a layer is made."""
+    return [(type(m), *(m.__dict__.get(name) for name in NUMBERS)) for m in layer.modules()]
+
+
+def _fits(model: Any) -> bool:
+    """Whether a second copy of the weights leaves as much memory again free; where nobody can say, it does."""
+    try:
+        pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return True
+    return bool(2 * sum(p.numel() * p.element_size() for p in model.parameters()) < pages)
+
+
+def _layer(block: Any) -> Layer:
+    attn, mlp = block.self_attn, block.mlp
+    q_norm, k_norm = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))
+    of = packed.Weight.of
+    return Layer(
+        before=block.input_layernorm.weight,
+        after=block.post_attention_layernorm.weight,
+        q_norm=None if q_norm is None else q_norm.weight,
+        k_norm=None if k_norm is None else k_norm.weight,
+        qkv=of(attn.q_proj, attn.k_proj, attn.v_proj),
+        out=of(attn.o_proj),
+        gate=of(mlp.gate_proj),
+        up=of(mlp.up_proj),
+        down=of(mlp.down_proj),
+    )

@@ -1,0 +1,152 @@
+"""Sampling with trees through the whole loop follows the target's distribution, and planted bugs are noticed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from draws import sampler
+from fit import FITS, misfit
+from small import text_of
+
+from wager.core import OFF, Arm, Tree
+from wager.decoding.features import Prompts
+from wager.decoding.loop import Loop, Request
+from wager.decoding.processors import Processors
+from wager.decoding.sampler import RESIDUAL
+from wager.decoding.stopping import Stopping
+from wager.drafters import Draft, Drafter, DraftSampler
+from wager.models.runner import Runner
+from wager.policies import build
+
+VOCABULARY = 4
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Table(Runner):
+    """A model whose logits follow from the last two tokens, by a table; it knows trees."""
+
+    trees = True
+
+    def __init__(self, seed: int) -> None:
+        self.vocabulary, self.limit, self.device = VOCABULARY, 1 << 20, torch.device("cpu")
+        self.length, self.held = 0, list[int]()
+        self.rows = 1.5 * torch.randn(VOCABULARY**2, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+    def row(self, text: Sequence[int]) -> int:
+        return text[-2] * VOCABULARY + text[-1] if len(text) > 1 else 0
+
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        self.before = len(self.held)
+        parents = range(-1, len(tokens) - 1) if parents is None else parents
+        rows = [self.row([*self.held[-2:], *text_of(tokens, parents, at)]) for at in range(len(tokens))]
+        self.held += tokens
+        self.length = len(self.held)
+        return self.rows[rows[-keep:]]
+
+    def crop(self, length: int) -> None:
+        del self.held[length:]
+        self.length = length
+
+    def _move(self, places: list[int], to: int) -> None:
+        self.held[to : to + len(places)] = [self.held[at] for at in places]
+
+
+class Bush(Drafter):
+    """A tree of a fixed shape: drawn from a table like the target's, without replacement, or chosen for certain."""
+
+    name = "bush"
+    cheap = False
+    trees = True
+    parents = (-1, -1, 0, 0, 1, 3)
+
+    def __init__(self, target: Table, certain: bool) -> None:
+        self.target, self.certain = target, certain
+        noise = torch.randn(target.rows.shape, generator=torch.Generator().manual_seed(9))
+        self.q = torch.softmax(target.rows + 1.2 * noise, -1)
+        self.known = self.q.double().numpy()
+        self.rng = np.random.default_rng(5)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.text = list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.text += tokens
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        return Draft()
+
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
+        assert sample is not None
+        tokens: list[int] = []
+        rows: list[int] = []
+        for at, parent in enumerate(self.parents):
+            rows.append(self.target.row([*self.text[-2:], *text_of(tokens, self.parents, parent)]))
+            q = self.known[rows[-1]].copy()
+            q[[tokens[i] for i in range(at) if self.parents[i] == parent]] = 0
+            luck = q.argmax() if self.certain else np.searchsorted(q.cumsum(), self.rng.random() * q.sum(), "right")
+            tokens.append(int(luck))
+        return Draft(tokens, probs=None if self.certain else self.q[rows], parents=list(self.parents))
+
+
+PROMPT = [0, 1, 2]
+TOKENS = 6_000
+
+
+def off_rows(target: Table, certain: bool, loop: type[Loop] = Loop, tokens: int = TOKENS) -> float:
+    """How far the tokens of a long text are from draws of their rows."""
+    arms = (OFF, Arm("bush", 3, Tree(2, 6)))
+    policy = build("fixed:drafter=bush,length=3,tree=2x6", arms, seed=1)
+    played = loop(target, {"bush": Bush(target, certain)}, policy, arms, frozenset(), Prompts().features)
+    torch.manual_seed(1)
+    lengths: Counter[int] = Counter()
+    with torch.inference_mode():
+        for step in played.run(Request(PROMPT, Processors([]), Stopping([], tokens), sampler(RESIDUAL, VOCABULARY))):
+            lengths[step.accepted] += 1
+    assert min(lengths[n] for n in range(4)) > tokens / 100, "every length of path occurs"
+    text = np.array(played.text[len(PROMPT) - 2 :])
+    seen = np.zeros((VOCABULARY,) * 3)
+    np.add.at(seen, (text[:-2], text[1:-1], text[2:]), 1)
+    p = torch.softmax(target.rows.double(), -1).numpy().reshape(seen.shape)
+    return misfit(seen, seen.sum(-1, keepdims=True) * p, groups=int((seen.sum(-1) > 0).sum()), least=0)
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_every_token_of_a_long_text_is_a_draw_from_its_row(certain: bool) -> None:
+    assert off_rows(Table(3), certain) < FITS
+
+
+class SeesSiblings(Table):
+    """Every token sees all of the tree before it, as if it were a chain."""
+
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        return super().forward(tokens, keep)
+
+
+class KeepsTheFirst(Table):
+    """Keeps as many tokens as it should, but those that came first."""
+
+    def _move(self, places: list[int], to: int) -> None:
+        pass
+
+
+class GoesOnElsewhere(Loop):
+    """Takes the token that follows from a row of the tree's that has nothing to do with the path."""
+
+    def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
+        path, following, scores = super()._verify_tree(draft, parents)
+        if path:
+            following = int(torch.multinomial(torch.softmax(scores[path[-1]], -1), 1))
+        return path, following, scores
+
+
+@pytest.mark.parametrize("bug", [SeesSiblings, KeepsTheFirst, GoesOnElsewhere])
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_bug_in_the_engine_is_noticed(bug: type[Table] | type[Loop], certain: bool) -> None:
+    target, loop = (Table(3), bug) if issubclass(bug, Loop) else (bug(3), Loop)
+    assert off_rows(target, certain, loop, TOKENS // 3) > 2 * FITS

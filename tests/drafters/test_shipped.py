@@ -1,0 +1,97 @@
+"""The drafters that lie ready for SmolLM2-135M: all there, small enough, with their cards, and none changes a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from wager import Decoder
+from wager.core import OFF, Arm, Context, Round
+from wager.drafters import registry, shipped
+from wager.eagle import checkpoint
+from wager.policies import Policy
+
+FOLDER = Path(__file__).parents[2] / "drafters" / "smollm2-135m"
+HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
+MODELS = ("ofa", "code", "math")
+SPECS = [*(f"eagle:{name}" for name in HEADS), *(f"draft:{name}" for name in MODELS)]
+PROMPTS = (
+    "A train has 12 cars with 34 seats each. How many seats are there?",
+    "Translate German to English: Der Hund schläft im Garten.",
+)
+
+
+def test_they_are_all_there_and_small_enough() -> None:
+    found = {name: one for name, one in shipped.available("smollm2-135m").items() if one.folder.parent == FOLDER}
+    assert set(found) == set(SPECS)
+    sizes = {name: sum(f.stat().st_size for f in one.folder.iterdir()) for name, one in found.items()}
+    assert max(sizes.values()) <= 12e6
+    assert sum(sizes.values()) <= 90e6
+    for one in found.values():
+        card = (one.folder / "README.md").read_text(encoding="utf-8")
+        assert all(heading in card for heading in ("## Data", "## Recipe", "## Tokens a round"))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_whole(name: str) -> None:
+    head = checkpoint.read(FOLDER / f"eagle-{name}")
+    assert head.notes["target"] == "smollm2-135m"
+    assert head.frequent is not None
+    assert all(torch.isfinite(tensor.float()).all() for tensor in head.tensors.values())
+
+
+class InTurn(Policy):
+    """Every arm in turn, so that each is played."""
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        super().__init__([Arm.parse(arm) for arm in arms])
+        self.at = 0
+        self.gained: dict[str, int] = {}
+
+    def choose(self, context: Context) -> Arm:
+        self.at += 1
+        arms = [arm for arm in context.arms if arm != OFF]
+        return arms[self.at % len(arms)]
+
+    def observe(self, round: Round) -> None:
+        self.gained[round.arm.drafter] = self.gained.get(round.arm.drafter, 0) + round.accepted
+
+
+def test_no_text_changes_whoever_drafts(smollm2: Any) -> None:
+    model, tokenizer = smollm2
+    trees = [f"eagle:{name}:4@3x12" for name in HEADS]
+    arms = [*(f"{spec}:3" for spec in SPECS), *trees]
+    policy = InTurn(arms)
+    decoder = Decoder(model, tokenizer, drafters=["eagle:*", "draft:*"], arms=arms, policy=policy)
+    for words in PROMPTS:
+        messages = [{"role": "user", "content": words}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        plain = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+        made = decoder.generate(messages, max_new_tokens=40, do_sample=False)
+        assert made.tokens == plain[0, ids.shape[1] :].tolist()
+    assert set(policy.gained) == set(SPECS)
+    assert sum(map(bool, policy.gained.values())) > len(SPECS) / 2, policy.gained  # each was played a few times only
+
+
+def test_one_that_may_be_missing_is_taken_where_it_lies_ready_and_left_out_elsewhere() -> None:
+    specs = ["suffix", "eagle:ofa?", "eagle:nobody?"]
+    assert shipped.expand(specs, "smollm2-135m") == ["suffix", "eagle:ofa"]
+    assert shipped.expand(specs, "another") == specs  # its weights may be known under another name
+    assert shipped.expand(specs, "another", lambda: "of other weights") == ["suffix"]
+    mark = checkpoint.read(FOLDER / "eagle-ofa").notes["target_fingerprint"]
+    assert shipped.expand(specs, "another", lambda: mark) == ["suffix", "eagle:ofa"]
+
+
+def test_what_may_be_missing_has_a_name() -> None:
+    for spec in ("eagle:?", "eagle:*?"):
+        with pytest.raises(ValueError, match="is written eagle:NAME"):
+            registry.parse(spec)
+    assert registry.parse("eagle:ofa?") == ("eagle:ofa", "")
+
+
+def test_the_head_drafts_unless_told_otherwise(smollm2: Any) -> None:
+    assert list(Decoder(*smollm2).drafters) == ["suffix", "prompt-lookup", "eagle:ofa"]

@@ -1,0 +1,263 @@
+"""The bodies that are captured as CUDA graphs, and the head's kernels, against the plain forward and torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+import torch
+from draws import Draws
+from eagle_setup import feed, following, graphed, reading
+from heads import TEXT, VOCABULARY, save, tiny
+
+from wager.core import Arm, Tree
+from wager.eagle import cuda_graphs
+from wager.eagle.cuda_graphs import CUDAGraphHead
+from wager.eagle.drafter import Eagle
+from wager.eagle.head import Head
+from wager.models.select import runner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("frequent", [(), (3, 17, 4, 9, 20)])
+@pytest.mark.parametrize("window", [0, 6])
+def test_the_fixed_shapes_of_the_graphs_give_the_same(
+    tmp_path: Path, frequent: tuple[int, ...], window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not captured here, but the same bodies."""
+    monkeypatch.setattr(cuda_graphs, "LEAST", 16)  # so that the cache has to grow
+    model = tiny()
+    save(tmp_path, model, frequent=frequent)
+    target = runner(model)
+    pair = [Eagle(tmp_path, window=window) for _ in range(2)]
+    pair[1].head = CUDAGraphHead(tmp_path, window=window)
+    for eagle in pair:
+        eagle.follow(target)
+        eagle.begin(TEXT[:5])
+    target.begin()
+    target.prefill(TEXT[:5])
+    at = 5
+    for step, drafts in ((1, 5), (2, 3), (1, 0), (7, 4), (20, 2), (1, 1), (4, 6), (3, 3), (8, 2)):
+        feed(target, TEXT[: at + step - 1])
+        for eagle in pair:
+            eagle.extend(TEXT[at : at + step])
+        at += step
+        if drafts:
+            assert pair[1].propose(drafts).tokens == pair[0].propose(drafts).tokens
+            one, other = (eagle.propose_tree(drafts, Tree(3, 10)) for eagle in pair)
+            assert (one.tokens, one.parents) == (other.tokens, other.parents)
+            assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
+        assert pair[0].head.length == pair[1].head.length
+    graphs = pair[1].head
+    assert isinstance(graphs, CUDAGraphHead)
+    assert graphs.captures
+    graphs._warm()  # as on CUDA
+    assert graphs.captures
+    assert {("read", width) for width in cuda_graphs.WIDTHS} <= graphs.replays.keys()
+
+
+def test_a_draft_is_one_copy_and_two_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = tiny(), TEXT[:8]
+    target = reading(model, text)
+    eagle, graphs = graphed(save(tmp_path, model), target, text)
+    done: list[Any] = []
+    tell, replayed, forward = graphs._tell, graphs._replayed, Head.forward
+    monkeypatch.setattr(graphs, "_tell", lambda *given: (done.append("copy"), tell(*given))[1])
+    monkeypatch.setattr(graphs, "_replayed", lambda key, body: (done.append(key), replayed(key, body))[1])
+    monkeypatch.setattr(Head, "forward", lambda *given: (done.append("eager"), forward(*given))[1])
+    for token, read in ((TEXT[8], 7), (TEXT[9], 1)):
+        eagle.propose(4)
+        assert done == ["copy", ("read", read), ("chain", 4)]
+        done.clear()
+        eagle.propose_tree(3, Tree(2, 5))
+        eagle.propose(2)
+        assert done == [("tree", 3, 2), ("chain", 2)], "the device knows where to go on"
+        done.clear()
+        target.forward([eagle._text[-1]], 1)
+        eagle.extend([token])
+
+
+def test_a_captured_chain_is_not_drawn_where_the_target_is_sampled(tmp_path: Path) -> None:
+    model = tiny()
+    folder, target = save(tmp_path, model), reading(model)
+    eagle, graphs = graphed(folder, target)
+    plain = eagle.propose(4)
+    drafted = eagle.propose(4, Draws(lambda *_: pytest.fail("every drawn token would be waited for")))
+    assert (drafted.tokens, drafted.probs) == (plain.tokens, None)  # proposed for certain, which acceptance knows
+    graphs.captures = False
+    drawn = eagle.propose(4, Draws(lambda text, logits: (7, torch.softmax(logits, -1))))
+    assert drawn.tokens == [7] * 4
+    assert drawn.probs is not None
+
+
+def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
+    model = tiny()
+    target = reading(model)
+    eagle, graphs = graphed(save(tmp_path, model), target)
+    eagle.warm([Arm("eagle", 5), Arm("eagle", 3), Arm("eagle", 4, Tree(2, 6)), Arm("eagle", 3, Tree(3, 9))])
+    warm = set(graphs.replays)
+    assert {("chain", 5), ("chain", 3), ("tree", 4, 2), ("tree", 3, 3)} < warm
+    eagle.begin(TEXT[:-1])
+    eagle.extend(TEXT[-1:])
+    plain = following(tmp_path, target)
+    for length in (1, 3, 4, 5):
+        one, other = eagle.propose(length), plain.propose(length)
+        assert one.tokens == other.tokens
+        assert one.logits is not None
+        assert one.logits.shape == (length, VOCABULARY)
+        torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
+    for depth, shape in ((1, Tree(3, 2)), (2, Tree(3, 7)), (3, Tree(2, 6)), (2, Tree(2, 4))):
+        one, other = (each.propose_tree(depth, shape) for each in (eagle, plain))
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+    assert set(graphs.replays) == warm, "a text's end is no reason to capture"
+    eagle.propose(6)
+    assert ("chain", 6) in graphs.replays
+
+
+class StepsOnOneSlot(CUDAGraphHead):
+    """Puts all entries of a chain into one slot."""
+
+    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        if self.part == cuda_graphs.CHAIN:
+            self.ahead = 0
+        return super().forward(tokens, features)
+
+
+class GoesOnFromThePadding(CUDAGraphHead):
+    """Takes the last row that was read, real or not."""
+
+    def _tell(self, tokens: Sequence[int], width: int) -> None:
+        super()._tell(tokens, width)
+        self.inputs[cuda_graphs.LAST] = max(0, len(tokens) - 1)
+
+
+@pytest.mark.parametrize("bug", [StepsOnOneSlot, GoesOnFromThePadding])
+def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[CUDAGraphHead]) -> None:
+    model, text = tiny(), TEXT[:12]  # 11 entries, padded to 12
+    target = reading(model, text)
+    sound = following(save(tmp_path, model), target, text)
+    wrong = Eagle(tmp_path)
+    wrong.head = bug(tmp_path)
+    wrong.follow(target)
+    wrong.begin(text)
+    assert wrong.propose(6).tokens != sound.propose(6).tokens
+
+
+class Doubles(CUDAGraphHead):
+    """Computes something else."""
+
+    def _masked(self, *given: Any) -> torch.Tensor:
+        return 2 * super()._masked(*given)
+
+
+class NotCaptured(CUDAGraphHead):
+    """Runs where nothing can be captured."""
+
+    def _captured(self, body: Any) -> Any:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("kind", [Doubles, NotCaptured])
+def test_graphs_that_do_not_work_are_done_without(
+    tmp_path: Path, kind: type[CUDAGraphHead], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny()
+    target = reading(model)
+    sound = following(save(tmp_path, model), target)
+    eagle = Eagle(tmp_path)
+    eagle.head = graphs = kind(tmp_path)
+    eagle.follow(target)
+    graphs._warm()  # as on CUDA
+    assert not graphs.captures
+    assert "slower" in caplog.text
+    eagle.begin(TEXT)
+    assert eagle.propose(5).tokens == sound.propose(5).tokens
+    assert eagle.propose_tree(3, Tree(2, 6)) == replace(sound.propose_tree(3, Tree(2, 6)), lag=ANY, lag_seconds=ANY)
+
+
+KERNELS_ON = "cuda" if torch.cuda.is_available() else "cpu"
+
+needs_kernels = pytest.mark.skipif(
+    KERNELS_ON == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="needs CUDA, or Triton's interpreter"
+)
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", [12, 16])
+@pytest.mark.parametrize("window", [0, 6])
+def test_captured_drafts_are_the_eager_ones(
+    tmp_path: Path, size: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "FUSED_ON", (KERNELS_ON,))
+    monkeypatch.setattr(cuda_graphs, "LEAST", 16)
+    text = TEXT[:] if KERNELS_ON == "cpu" else TEXT * 4 + TEXT[:13]  # before it is over the cache has to grow
+    model = tiny(head_dim=16).to(KERNELS_ON)
+    save(tmp_path, model, frequent=(3, 17, 4, 9, 20), shape={"head_dim": size})
+    target = reading(model, text)
+    captured, eager = (Eagle(tmp_path, window=window) for _ in range(2))
+    for eagle in (captured, eager):
+        eagle.head = CUDAGraphHead(tmp_path, window=window)
+        eagle.follow(target)
+        eagle.warm([Arm("eagle", 4), Arm("eagle", 4, Tree(3, 10))])
+        eagle.begin(text[:-1])
+        eagle.extend(text[-1:])
+    graphs = captured.head
+    assert isinstance(graphs, CUDAGraphHead)
+    assert graphs.fused == (size == 16 and window == 0)
+    if KERNELS_ON == "cuda":
+        assert graphs.pruned is None
+    eager.head.captures = False  # type: ignore[attr-defined]
+    before = graphs.replays.get(("chain", 4))
+    for step in range(3):
+        for length in (1, 4, 7):
+            one, other = captured.propose(length), eager.propose(length)
+            assert one.tokens == other.tokens
+            torch.testing.assert_close(one.logits, other.logits, rtol=1e-3, atol=1e-3)
+            one, other = (eagle.propose_tree(length, Tree(3, 10)) for eagle in (captured, eager))
+            assert (one.tokens, one.parents) == (other.tokens, other.parents)
+            assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-3)
+        target.prefill(TEXT[: step + 1])
+        for eagle in (captured, eager):
+            eagle.extend(TEXT[: step + 1])
+    assert graphs.captures
+    assert {("chain", 4), ("chain", 7), ("tree", 4, 3)} <= graphs.replays.keys()
+    if graphs.fused:
+        assert graphs.replays["chain", 4] is before, "a cache that grows needs no new capture"
+
+
+@needs_kernels
+@pytest.mark.parametrize(("rows", "size", "count"), [(1, 24, 3), (4, 3000, 4), (3, 1025, 16)])
+def test_the_likeliest_are_those_of_torch(rows: int, size: int, count: int) -> None:
+    from wager.eagle.kernels import likeliest
+
+    logits = 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(size)).to(KERNELS_ON)
+    logits[0, [5, 17, 11]] = logits.max() + 1  # of three as likely the lowest comes first
+    logp, found = likeliest(logits, count)
+    expected = torch.log_softmax(logits, -1).topk(count)
+    torch.testing.assert_close(logp, expected.values, rtol=1e-5, atol=1e-5)
+    assert found[0, :3].tolist() == [5, 11, 17]
+    assert torch.equal(found[1:], expected.indices[1:])
+    assert float(logp.max()) <= 0.0
+
+
+@needs_kernels
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_the_best_paths_and_the_joined_rows_are_those_of_torch(count: int) -> None:
+    from wager.eagle import kernels as head_kernels
+
+    made = torch.Generator().manual_seed(count)
+    scores, logp = (torch.randn(*shape, generator=made).to(KERNELS_ON) for shape in ((count,), (count, count)))
+    tokens = torch.randperm(count**2, generator=made).to(KERNELS_ON)
+    expected = Head.best(None, scores, logp, tokens)  # type: ignore[arg-type]
+    for ours, theirs in zip(head_kernels.best(scores, logp, tokens), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    embed, one = torch.randn(count**2, 20).to(KERNELS_ON), torch.randn(1, 20).to(KERNELS_ON)
+    for features in (one.expand(count, -1), torch.randn(count, 20).to(KERNELS_ON)):
+        found = head_kernels.beside(tokens[:count], embed, features)
+        assert torch.equal(found, torch.cat((embed[tokens[:count]], features), dim=-1))

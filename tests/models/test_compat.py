@@ -1,0 +1,103 @@
+"""The private parts of torch and transformers that wager uses are still there and mean what they meant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from heads import tiny
+from transformers import DynamicCache, GenerationConfig
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
+
+from wager.models import compat_torch, compat_transformers
+
+
+def test_modules_and_tensors_are_all_found() -> None:
+    model = tiny()
+    assert set(compat_torch.modules(model)) == set(model.modules())
+    found = {id(tensor) for module in compat_torch.modules(model) for tensor in compat_torch.own_tensors(module)}
+    assert found == {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+
+
+def test_hooks_are_seen_on_a_module_and_on_all() -> None:
+    module = torch.nn.Linear(2, 2)
+    for register in (module.register_forward_hook, module.register_forward_pre_hook):
+        assert not compat_torch.hooked(module)
+        handle = register(lambda *_: None)
+        assert compat_torch.hooked(module)
+        handle.remove()
+    assert not compat_torch.hooked_globally()
+    everywhere = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert compat_torch.hooked_globally()
+    everywhere.remove()
+    assert not compat_torch.hooked_globally()
+
+
+def test_a_write_in_place_raises_the_version() -> None:
+    tensor = torch.zeros(3)
+    before = compat_torch.version(tensor)
+    tensor.add_(1)
+    assert compat_torch.version(tensor) > before
+    with torch.inference_mode():
+        assert compat_torch.version(torch.zeros(3)) == 0
+
+
+def test_children_are_replaced_in_the_copy_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    copied = compat_torch.with_children(model, **{"1": torch.nn.Tanh()})
+    assert isinstance(copied[1], torch.nn.Tanh)
+    assert isinstance(model[1], torch.nn.ReLU)
+    assert copied[0] is model[0]
+    assert float(copied(torch.full((1, 2), 9.0)).detach().abs().max()) <= 1
+
+
+@pytest.mark.skipif(not compat_torch.has_packed_linear(), reason="this build of torch has no packed kernels")
+def test_packed_kernels_take_an_activation_and_a_second_tensor() -> None:
+    x, weight, other = torch.randn(3, 16), torch.randn(8, 16), torch.randn(3, 8)
+    packed, product = compat_torch.pack_weight(weight), x @ weight.T
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(compat_torch.packed_linear(x, packed, None), product, **close)
+    swish = compat_torch.packed_linear(x, packed, None, "swish")
+    torch.testing.assert_close(swish, torch.nn.functional.silu(product), **close)
+    added = compat_torch.packed_linear_binary(x, other, packed, None, "add")
+    torch.testing.assert_close(added, product + other, **close)
+
+
+def test_processors_and_criteria_are_known_by_their_names() -> None:
+    heated, penalty = TemperatureLogitsWarper(0.5), RepetitionPenaltyLogitsProcessor(1.5)
+    assert [compat_transformers.row_wise(one) for one in (heated, penalty)] == [True, False]
+    assert [compat_transformers.temperature_of(one) for one in (heated, penalty)] == [0.5, 1.0]
+    assert not compat_transformers.refusal(heated)
+    for name in (*compat_transformers.ROW_WISE, *compat_transformers.REFUSED):
+        module = pytest.importorskip("transformers.generation.logits_process")
+        assert hasattr(module, name) or name == "TopHLogitsWarper", f"{name} was renamed"
+    criteria = EosTokenCriteria([3, 5]), MaxLengthCriteria(9), MaxTimeCriteria(1.0)
+    assert [compat_transformers.end_tokens(one) for one in criteria] == [[3, 5], None, None]
+    assert [compat_transformers.max_length_of(one) for one in criteria] == [None, 9, None]
+
+
+def test_the_length_of_a_dropped_mask_is_found() -> None:
+    given = GenerationConfig()
+    assert compat_transformers.mask_length(given, 4) == 4
+    given._mask_length = 7
+    assert compat_transformers.mask_length(given, 4) == 7
+
+
+def test_a_plain_cache_can_be_cropped_and_keeps_all_tokens() -> None:
+    model = tiny()
+    cache = DynamicCache(config=model.config)
+    model(torch.tensor([[1, 2, 3]]), past_key_values=cache, use_cache=True)
+    assert compat_transformers.keeps_all(cache)
+    assert all(map(compat_transformers.croppable, cache.layers))
+    compat_transformers.record_past(cache)
+    compat_transformers.forget_recorded(cache)
+    assert cache.get_seq_length() == 3
+    assert compat_transformers.attention_of(model.config) in ("eager", "sdpa")
+
+
+def test_rotary_tables_are_the_models() -> None:
+    model = tiny()
+    made = compat_transformers.llama_rotary(model.config, torch.device("cpu"))
+    like, positions = torch.zeros(0), torch.arange(6)[None]
+    for ours, theirs in zip(made(like, positions), model.model.rotary_emb(like, positions), strict=True):
+        torch.testing.assert_close(ours, theirs)

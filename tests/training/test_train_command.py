@@ -1,0 +1,131 @@
+"""Training on the command line, from prompts to a drafter that decodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_setup import WORDS, plan_text, tiny
+from typer.testing import CliRunner
+
+from wager.cli import app as cli
+from wager.training import answers, prompts
+from wager.training.config import Answers
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A tiny target with a tokenizer of letters."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    letters = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="a"))
+    letters.pre_tokenizer = Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="<end>", unk_token="a")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content[:40] }}{% endfor %}"
+    folder = tmp_path / "target"
+    tiny(vocabulary=len(WORDS)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments], catch_exceptions=True)
+
+
+def test_from_prompts_to_a_drafter_that_decodes(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text().replace("TARGET", str(target)))
+    asked = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
+    assert run(*asked, "--shard", "1/2").exit_code == 0
+    some = set((tmp_path / "answers").iterdir())
+    assert run(*asked).exit_code == 0
+    parts = set((tmp_path / "answers").iterdir())
+    assert some < parts
+    assert "0 new tokens" in run(*asked).stdout  # nothing twice
+    texts = list(answers.texts(tmp_path / "answers"))
+    assert {t.temperature for t in texts} == {0.0, 1.0}
+    assert all(t.prompt < len(t.tokens) <= t.prompt + 8 for t in texts)
+    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", tmp_path / "drafters" / "tiny")
+    done = run(*learn, "--work", tmp_path / "work", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    made = {folder.name for folder in (tmp_path / "drafters" / "tiny").iterdir()}
+    assert made == {"eagle-ofa", "eagle-code", "draft-ofa"}
+
+    from wager import Decoder
+    from wager.models import load
+
+    model, tokenizer = load(str(target), device="cpu")
+    plain = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=30, do_sample=False, eos_token_id=None)[
+        0, 3:
+    ].tolist()
+    folder = tmp_path / "drafters" / "tiny"
+    for spec, arm in (
+        (f"eagle={folder / 'eagle-code'}", "eagle:3"),
+        (f"draft-model={folder / 'draft-ofa'}", "draft-model:3"),
+    ):
+        decoder = Decoder(model, tokenizer, drafters=[spec], arms=[arm], policy="random")
+        assert decoder.generate([5, 6, 7], max_new_tokens=30, do_sample=False, eos_token_id=None).tokens == plain
+
+
+def test_drafters_are_judged_and_get_their_cards(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan, data, kept = tmp_path / "plan.toml", tmp_path / "prompts", tmp_path / "kept"
+    plan.write_text(plan_text().replace("TARGET", str(target)))
+    data.mkdir()
+    categories = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
+    records = [json.dumps({"category": c, "turns": [f"{c} {w * 4}"]}) for c in categories for w in "xyz"]
+    (data / "spec_bench.jsonl").write_text("\n".join(records))
+    answered = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
+    assert run(*answered).exit_code == 0
+    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", tmp_path / "out")
+    assert run(*learn, "--work", tmp_path / "work", "--device", "cpu").exit_code == 0
+    folders = sorted((tmp_path / "out").iterdir())
+    tasks = [word for t in ("mt_bench", *categories[1:]) for word in ("--task", t)]
+    asked = ("train", "evaluate", *folders, "-m", target, "--data", data, *tasks, "--device", "cpu", "--answers", kept)
+    done = run(*asked, "--prompts", "2", "--max-tokens", "12", "--json", tmp_path / "j.json", "--cards", plan)
+    assert done.exit_code == 0, (done.output, done.exception)
+    result = json.loads((tmp_path / "j.json").read_text())
+    assert set(result["drafters"]) == set(result["spec_bench_mat_4"]) == {folder.name for folder in folders}
+    row = result["drafters"]["eagle-ofa"]["qa"]
+    assert row["texts"] == 2
+    assert row["mat"]["4"] == pytest.approx(row["tokens"]["4"] / row["rounds"]["4"], abs=1e-4)
+    assert "| qa |" in (tmp_path / "out" / "eagle-ofa" / "README.md").read_text()
+    other = run(*asked, "--prompts", "3", "--max-tokens", "12")
+    assert isinstance(other.exception, ValueError)
+    assert "answers to other prompts" in str(other.exception)
+    weights = tmp_path / "out" / "eagle-ofa" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert "cannot read" in str(run(*asked, "--prompts", "2", "--max-tokens", "12").exception)
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text().replace("TARGET", str(target)))
+    for arguments, complaint in (
+        (("answers", tmp_path / "none.toml"), "cannot read"),
+        (("answers", plan, "--data", tmp_path), "pass --data"),
+        (("answers", plan, "--data", corpora, "--shard", "3/2"), "--shard is written"),
+        (("drafters", plan, "--answers", tmp_path / "none"), "make them first"),
+        (("drafters", plan, "eagle-none"), "no drafter 'eagle-none'"),
+        (("evaluate", tmp_path, "--task", "none"), "unknown task"),
+    ):
+        done = run("train", *arguments)
+        assert isinstance(done.exception, ValueError), (arguments, done.output)
+        assert complaint in str(done.exception)
+
+
+def test_parts_are_the_same_work_again() -> None:
+    class Letters:
+        def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> list[int]:
+            return [len(m["content"]) for m in messages]
+
+    some = [prompts.Prompt("a", ({"role": "user", "content": "x" * n},)) for n in range(1, 50)]
+    first, again = (answers.parts(some, Letters(), Answers(batch=8)) for _ in range(2))
+    assert first == again
+    greedy = [pair[0].key for part in first if part.temperature == 0 for pair in part.prompts]
+    assert sorted(greedy) == sorted(p.key for p in some)
