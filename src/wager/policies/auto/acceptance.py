@@ -160,7 +160,7 @@ class AcceptanceModel:
             self.evaluate(proposal, 0.0)
         i, config, chances = proposal.index, self.config, proposal.chances
         keep, rate = 1.0 - 1.0 / config.count_memory, config.learning_rate
-        text, every = 1.0 / config.text_memory, 1.0 / config.mean_memory
+        text, every = 1.0 / config.text_memory, 1.0 / config.long_memory
         weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
             truth, target = (1.0, WON) if j < agreed else (0.0, LOST)
@@ -233,7 +233,7 @@ class AcceptanceModel:
         known, right_of = scored[:, part].sum(axis=1).tolist(), hits[:, part].sum(axis=1).tolist()
         for i, (tokens, right) in enumerate(zip(known, right_of, strict=True)):
             if tokens:
-                left = (1.0 - 1.0 / self.config.mean_memory) ** tokens
+                left = (1.0 - 1.0 / self.config.long_memory) ** tokens
                 self.mean_ema[i] = left * self.mean_ema[i] + (1 - left) * (LOST + (WON - LOST) * right / tokens)
         average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.text_memory
         average = WON - (WON - average) * (1.0 - share) ** hits

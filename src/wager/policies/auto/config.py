@@ -12,7 +12,6 @@ class AutoConfig:
     # Acceptance of drafters whose proposals are known beforehand: logistic regression
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
     text_memory: float = 10.0  # tokens in the acceptance average of one text: more than noise, less than a text
-    mean_memory: float = 100.0  # tokens in the acceptance average that a new text starts from
     max_acceptance: float = 0.99  # probability; no token is certain, so no draft grows without bound
 
     # Acceptance of all drafters: evidence, and the counts by position of those that say nothing beforehand
@@ -26,7 +25,7 @@ class AutoConfig:
     latency_prior: float = 0.5  # rounds that such a guess is worth
     latency_drift: float = 0.1  # weight of the last round in the scale that all widths share
     round_memory: float = 50.0  # rounds over which seconds, and the value of a drafter's proposals, are averaged
-    rate_memory: float = 100.0  # rounds over which the reference rate is averaged
+    long_memory: float = 100.0  # rounds in the reference rate, and tokens in the average a new text starts from
     outlier: float = 4.0  # usual errors beyond which a round is an outlier
     repeats: int = 3  # rounds that settle a question: outliers in a row, first steps of each kind, first drafts
 

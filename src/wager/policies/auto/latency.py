@@ -129,7 +129,7 @@ class ReferenceRate:
     """Tokens a second of the latest rounds, for every bucket of batch sizes: what a second is worth."""
 
     def __init__(self, config: AutoConfig) -> None:
-        self.keep = 1.0 - 1.0 / config.rate_memory
+        self.keep = 1.0 - 1.0 / config.long_memory
         self.sums: dict[int, tuple[float, float]] = {}  # tokens, seconds
 
     def at(self, batch: int, otherwise: float) -> float:

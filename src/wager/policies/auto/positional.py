@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, repeat
 from math import sqrt
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ class PositionalAcceptance:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
         most = self.config.max_acceptance
         chances = [min(most, x * factor / (1.0 + x * factor)) for x in odds]
-        return list(accumulate(accumulate(chances, mul, initial=1.0)))
+        return list(accumulate(accumulate(chances, _times, initial=1.0)))
 
     def learn(self, key: str, accepted: int, drafted: int) -> None:
         """A draft of so many tokens was accepted so far."""
@@ -93,7 +92,9 @@ class PositionalAcceptance:
         trials = accepted + rejected
         if trials:
             rate = accepted / trials
-            tried = list(accumulate(repeat(rate, length - 1), mul, initial=1.0))
+            tried = [1.0]
+            for _ in range(length - 1):
+                tried.append(tried[-1] * rate)
             scale = min(trials, self.config.change_memory) / sum(tried)
             tried = [share * scale for share in tried]
             self._add(key, length, tried, [n * rate for n in tried])
@@ -143,3 +144,7 @@ class PositionalAcceptance:
             own = self.of(key, len(tried))
             own.tried, own.kept, own.latest = tried, kept, (latest[0], latest[1])
             own.settle()
+
+
+def _times(one: float, other: float) -> float:
+    return one * other
