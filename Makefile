@@ -76,11 +76,11 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 # Policies are judged on recorded texts of prompts that none of them was made on; the recording is kept, being numbers.
 RECORDING := results/recordings/test.jsonl.gz
 REPLAY := $(BIN)/wager lab replay $(RECORDING)
-IDEAS := costs sharing hints others off memory pace asking staying
+IDEAS := costs sharing hints others off memory rate selection stay
 REPLAYED := $(foreach p,auto random round-robin ucbspec ucbspec:reward=goodput exp3spec meta-ucb meta-exp3 discounted-ucb \
 	sliding-ucb halving petc analytical fsm cached-fsm qlearning nightjar ada-bingreedy dsd linucb lints kl-ucb \
 	kl-ucb:reward=goodput thompson thompson:reward=goodput,-p $(p))
-ABLATED := -p auto $(foreach idea,$(IDEAS),-p auto:without=$(idea))
+ABLATED := -p auto $(foreach idea,$(IDEAS),-p auto-no-$(idea))
 
 $(RECORDING): | $(READY)
 	mkdir -p results/recordings build
@@ -100,7 +100,7 @@ bench-auto: $(READY) $(RECORDING)  ## the part of it that replays recorded texts
 	$(SIMULATE) --env tgd --arms 0.4,0.8,0.6 --length 4 --tokens 1000000 --runs 4 -p auto -p kl-ucb -p thompson -p ucbspec \
 		--json results/regret-auto.json
 	$(SIMULATE) --env costs --arms 0.58@2,0.59@2,0.6@2,0.61@2,0.62@2,0.6@2 --lengths 1,2,3,4 --verify 1:30,5:35 --lag-ms 0.6 \
-		--tokens 4000 --runs 12 -p auto -p auto:without=staying -p meta-ucb -p ucbspec --json results/alike.json
+		--tokens 4000 --runs 12 -p auto -p auto-no-stay -p meta-ucb -p ucbspec --json results/alike.json
 
 bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs, and an hour and a half
 	mkdir -p results

@@ -116,7 +116,7 @@ def test_decision_bench_times_policies(tmp_path: Path) -> None:
         (("lab", "simulate", "--record", "here.csv"), "never overwritten"),
         (("simulate", "--tokens", "9"), "wager simulate is now wager lab simulate"),
         (("bench", "engine"), "wager bench engine is now wager lab engine"),
-        (("generate", "Hi", "--no-state"), "--no-memory is now --no-state"),
+        (("generate", "Hi", "--no-memory"), "--no-memory is now --no-state"),
         (("policies", "best"), "choose from auto, off, fixed"),
         (("lab", "trace", "here.csv"), "is not a wager trace"),
         (("lab", "trace", "missing.jsonl"), "missing.jsonl"),

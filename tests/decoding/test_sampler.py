@@ -66,9 +66,9 @@ def test_seeds_tell_texts_apart_and_without_one_torch_decides() -> None:
 SCORES = torch.tensor([1.0, 0.2, -1.0, -float("inf"), 2.0, 0.9])
 
 
-def chosen(choosing: GumbelSampler, count: int) -> np.ndarray:
+def chosen(sampler: GumbelSampler, count: int) -> np.ndarray:
     """One token after the other from the same scores."""
-    return np.array([choosing.chain(SCORES[None], Draft(), at)[1] for at in range(count)])
+    return np.array([sampler.chain(SCORES[None], Draft(), at)[1] for at in range(count)])
 
 
 def off(tokens: np.ndarray) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from wager.core import OFF, Arm, Context, Round
 from wager.policies import build
-from wager.policies.step_latency import StepLatency
+from wager.policies.auto.latency import StepLatency
 from wager.policies.steps import StepRounds
 
 ARMS = (OFF, Arm("ngram", 2), Arm("ngram", 4))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,124 +253,6 @@ def test_every_step_of_every_length_has_a_graph_hardly_larger_than_itself(reques
             assert fits <= max(tokens + 8, 1.25 * tokens)
 
 
-@pytest.fixture
-def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: str) -> Any:
-    """Makes a drafter that lies ready for the embedded model, as far as its config.json goes."""
-    from wager.drafters import shipped
-
-    monkeypatch.setattr(shipped, "places", lambda: [tmp_path / "ready"])
-    plain = json.loads(Path(smollm2_folder, "config.json").read_text())
-
-    def make(name: str, target: str = "smollm2-135m", *, notes: dict[str, Any] | None = None, **changed: Any) -> Path:
-        folder = tmp_path / "ready" / target / name
-        folder.mkdir(parents=True)
-        wager = {"kind": name.partition("-")[0], "target": target, **(notes or {})}
-        (folder / "config.json").write_text(json.dumps({**plain, "num_hidden_layers": 1, "wager": wager, **changed}))
-        return folder
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("kind", "changed"), [("draft-model", "vocab_size"), ("eagle", "hidden_size"), ("eagle", "vocab_size")]
-)
-def test_a_drafter_made_for_another_target_is_refused(
-    kind: str, changed: str, tmp_path: Path, smollm2_folder: str
-) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-
-    config = json.loads(Path(smollm2_folder, "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, changed: 64}))
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=f"does not fit.*64.*{config[changed]}"):
-        engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
-
-
-def test_a_drafter_that_lies_ready_is_found_by_its_name(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-
-    head, small = ready("eagle-mine"), ready("draft-mine", hidden_size=64)
-    for model in ("smollm2-135m", smollm2_folder):
-        for spec, method, folder in (("eagle:mine", "eagle", head), ("draft:mine", "draft_model", small)):
-            made = engine_args(model, drafters=spec, max_length=3)
-            assert made["speculative_config"]["method"] == method
-            assert made["speculative_config"]["model"] == str(folder)
-            carried = Settings.of(made["additional_config"])
-            assert carried.names == (spec,)
-            assert carried.arms[-1] == Arm(spec, 3)
-    with pytest.raises(ValueError, match="no drafter 'eagle:other' for smollm2-135m; there are eagle:mine, draft:mine"):
-        engine_args("smollm2-135m", drafters="eagle:other")
-
-
-def test_a_drafter_that_lies_ready_is_found_by_the_weights_and_refused_for_others(
-    ready: Any, tmp_path: Path, smollm2_folder: str
-) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-    from wager.vllm.drafter_check import weights_fingerprint
-
-    known = weights_fingerprint(smollm2_folder)
-    copy = tmp_path / "copy"
-    copy.symlink_to(smollm2_folder)
-    head = ready("eagle-mine", notes={"target_fingerprint": known})
-    assert engine_args(copy, drafters="eagle:mine")["speculative_config"]["model"] == str(head)
-    other = ready("eagle-other", notes={"target": "another", "target_fingerprint": known[:-4] + "4242"})
-    with pytest.raises(ValueError, match="does not fit: it was trained for another, and the target has other weights"):
-        engine_args(smollm2_folder, drafters="eagle:other")
-    with pytest.raises(ValueError, match="other weights"):
-        engine_args(smollm2_folder, drafters=f"eagle={other}")
-    with pytest.raises(ValueError, match="no drafter 'eagle:other' for copy"):
-        engine_args(copy, drafters="eagle:other")
-
-
-def test_a_head_is_not_taken_for_a_whole_model(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-
-    head, small = ready("eagle-mine"), ready("draft-mine")
-    with pytest.raises(ValueError, match=re.escape(f"{head} holds an EAGLE head; write eagle={head}")):
-        engine_args(smollm2_folder, drafters=f"draft-model={head}")
-    with pytest.raises(ValueError, match=re.escape(f"{small} holds a whole model; write draft-model={small}")):
-        engine_args(smollm2_folder, drafters=f"eagle={small}")
-
-
-def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:
-    import torch
-    from heads import tiny
-
-    from wager.models.fingerprint import agree, fingerprint
-    from wager.vllm.drafter_check import weights_fingerprint
-
-    model = tiny()
-    known = fingerprint(model)
-    model.save_pretrained(tmp_path / "whole")
-    assert weights_fingerprint(tmp_path / "whole") == known
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "shards", max_shard_size="5KB")
-    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    assert agree(weights_fingerprint(tmp_path / "shards"), known)
-    tiny(seed=1).save_pretrained(tmp_path / "other")
-    assert not agree(weights_fingerprint(tmp_path / "other"), known)
-    assert weights_fingerprint("org/name") == ""
-
-
-def test_the_lengths_of_a_head_change_and_are_called_after_it(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from serving import Engine, make_request, make_scheduler, true_text
-
-    ready("eagle-mine")
-    scheduler = make_scheduler(smollm2_folder, drafters="eagle:mine", max_length=3, asynchronous=True)
-    requests = [make_request(f"r{n}", 10 + n, 40) for n in range(4)]
-    for request in requests:
-        scheduler.add_request(request)
-    engine = Engine(scheduler, asynchronous=True)
-    engine.run()
-    assert all(engine.emitted[request.request_id] == true_text(request, 40) for request in requests)
-    assert set(engine.asked) == {0, 1, 2, 3}
-    assert {arm.drafter for arm in scheduler.lengths.rounds.arms} == {"off", "eagle:mine"}
-
-
 def test_vllms_own_arguments_pass_however_they_are_written(smollm2_folder: str) -> None:
     pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
     from wager.cli.serve import _configure
@@ -397,3 +282,30 @@ def test_help_says_where_the_other_arguments_come_from() -> None:
     shown = CliRunner().invoke(app, ["serve", "--help"])
     assert shown.exit_code == 0
     assert "vllm serve --help" in shown.output
+
+
+def test_a_port_in_use_is_named_before_a_model_is_loaded(
+    smollm2_folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["wager", "serve", smollm2_folder, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512"]
+        monkeypatch.setattr("sys.argv", words)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 2
+    sentence = f"cannot serve on port {port} of 127.0.0.1: Address already in use; choose another with --port"
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_command_and_no_log_lines(smollm2_folder: str) -> None:
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    words = ["serve", smollm2_folder, "--dry-run", "--max-model-len", "512"]
+    done = subprocess.run([sys.executable, "-m", "wager", *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")
+    assert not re.search(r"INFO|WARNING", done.stdout)

@@ -158,7 +158,9 @@ class Load:
         """Every request of the plan in its order, answered or failed; a failure is a result, never an exception."""
         compat.check_version()
         self.model = self.model or served_model(self.url)
-        from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
+        with compat.quiet():
+            from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
+            from vllm.benchmarks.serve import benchmark as _  # noqa: F401 - slow to import, and no part of the load
 
         for name in ("no_proxy", "NO_PROXY"):  # straight to the server, whatever proxies the environment names
             os.environ[name] = ",".join(filter(None, (os.environ.get(name), urlsplit(self.url).hostname)))

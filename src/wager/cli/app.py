@@ -66,7 +66,7 @@ MOVED = {
     **{f"bench {name}": f"wager lab {name}" for name in _MEASURED},
     "wager reproduce": "python -m reproduction, in a checkout",
 }
-RENAMED = {"--memory": "--state", "--no-state": "--no-state"}  # options of generate and chat
+RENAMED = {"--memory": "--state", "--no-memory": "--no-state"}  # options of generate and chat
 
 
 class Commands(TyperGroup):

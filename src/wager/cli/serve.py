@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 import socket
@@ -165,18 +164,16 @@ def _check(parsed: Namespace) -> list[str]:
 
     from wager.vllm.launch import idle_overhead
 
-    logging.disable(logging.WARNING)  # vLLM logs all of it again when it starts
     try:
-        given = copy(parsed)
-        given.model = given.model_tag
-        engine = AsyncEngineArgs.from_cli_args(given)
-        speculating = engine.create_engine_config()
-        engine.speculative_config, engine.scheduler_cls = None, None
-        return idle_overhead(engine.create_engine_config(), speculating)
+        with compat.quiet():  # vLLM logs all of it again when it starts
+            given = copy(parsed)
+            given.model = given.model_tag
+            engine = AsyncEngineArgs.from_cli_args(given)
+            speculating = engine.create_engine_config()
+            engine.speculative_config, engine.scheduler_cls = None, None
+            return idle_overhead(engine.create_engine_config(), speculating)
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _check_port(parsed: Namespace) -> None:

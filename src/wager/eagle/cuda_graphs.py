@@ -70,7 +70,7 @@ class CUDAGraphHead(Head):
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
         self.scratch: dict[int, torch.Tensor] = {}
-        self.gumbel: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
+        self.held_noise: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
         # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
         self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
         self.steps[:, START] = torch.arange(LONGEST, device=device)
@@ -215,18 +215,18 @@ class CUDAGraphHead(Head):
         """
         if gumbel is None:
             return None
-        if self.gumbel is None:
+        if self.held_noise is None:
             rows = gumbel.rows.new_zeros((LONGEST, gumbel.rows.shape[1]))
-            self.gumbel = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
+            self.held_noise = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
             for length in sorted(self.chains):
                 self._start(out, length, length)
-                self._chained(length, self.gumbel)
+                self._chained(length, self.held_noise)
             for depth, breadth in sorted(self.trees):
                 self._start(out, breadth * depth, depth)
-                self._grown(depth, breadth, self.gumbel)
-        self.gumbel.rows[: len(gumbel.rows)] = gumbel.rows
-        self.gumbel.temperature.copy_(gumbel.temperature)
-        return self.gumbel
+                self._grown(depth, breadth, self.held_noise)
+        self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows
+        self.held_noise.temperature.copy_(gumbel.temperature)
+        return self.held_noise
 
     def _tell(self, tokens: Sequence[int], width: int) -> None:
         """Everything the graphs go by, in one copy; so many of the tokens are real."""

@@ -24,7 +24,7 @@ STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depe
 
 
 def why_not(model: Any) -> str:
-    """Why a model cannot take the lean forward; empty if it can."""
+    """Why a model cannot be run by LlamaRunner; empty if it can."""
     return configured(model) or composed(model)
 
 
@@ -105,7 +105,7 @@ class Layer:
 
 
 class LlamaWeights:
-    """A model's weights as the lean forward takes them; all that run the model share them."""
+    """A model's weights as LlamaRunner takes them; all that run the model share them."""
 
     def __init__(self, model: Any) -> None:
         body, head = model.model, model.lm_head

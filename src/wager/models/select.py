@@ -19,13 +19,13 @@ def runner(model: Any) -> Runner:
     temporary = bool(reason)
     if not reason:
         try:
-            lean = _lean(model)
-            reason = _disagreement(model, lean)
+            ours = _llama_runner(model)
+            reason = _disagreement(model, ours)
         except Exception as error:  # a compiler, a driver, too little memory: the model's own forward still works
-            reason = f"the lean forward failed ({type(error).__name__}: {error})"
+            reason = f"LlamaRunner failed ({type(error).__name__}: {error})"
         if not reason:
-            lean.outline = outline(model)
-            return lean
+            ours.outline = outline(model)
+            return ours
     log.log(
         logging.INFO if temporary else logging.WARNING,
         "%s runs through transformers' own forward: %s",
@@ -49,7 +49,7 @@ def current(model: Any, known: Runner) -> Runner:
     return known
 
 
-def _lean(model: Any) -> LlamaRunner:
+def _llama_runner(model: Any) -> LlamaRunner:
     if model.device.type == "cuda":
         from wager.models.cuda_graph_runner import CUDAGraphRunner
 
@@ -57,10 +57,10 @@ def _lean(model: Any) -> LlamaRunner:
     return LlamaRunner(model)
 
 
-def _disagreement(model: Any, lean: LlamaRunner) -> str:
-    """Why the lean forward is not to be trusted with this model; empty if it gives what the model gives."""
-    tokens = [(7 + 31 * i) % lean.vocabulary for i in range(48)]
-    tried: Runner = lean
+def _disagreement(model: Any, ours: LlamaRunner) -> str:
+    """Why LlamaRunner is not to be trusted with this model; empty if it gives what the model gives."""
+    tokens = [(7 + 31 * i) % ours.vocabulary for i in range(48)]
+    tried: Runner = ours
     if model.device.type == "cpu" and (some := sample_of(model)) is not None:
         model, tried = some, LlamaRunner(some)
     plain = HFRunner(model)
@@ -69,6 +69,6 @@ def _disagreement(model: Any, lean: LlamaRunner) -> str:
     for chunk in (tokens[:8], tokens[8:9], tokens[9:12], tokens[12:]):  # few, one, some, and many as in a prompt
         off = apart(*(r.forward(chunk, len(chunk)) for r in (tried, plain)))
         if not off <= TOLERANCE.get(model.dtype, 1e-4):
-            return f"the lean forward's logits are {off:.2g} standard deviations from its own"
+            return f"LlamaRunner's logits are {off:.2g} standard deviations from its own"
     tried.begin()
     return ""

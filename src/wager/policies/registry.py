@@ -76,6 +76,8 @@ POLICIES: dict[str, Entry] = {
     "thompson": Entry(Thompson, "Thompson 1933"),
 }
 
+EXPERIMENTS: dict[str, Entry] = {}  # further ones that simulation and replay can name, such as ablations
+
 
 def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Policy:
     """The policy a specification such as ``meta-ucb:beta=0.01,reward=be`` describes.
@@ -84,7 +86,7 @@ def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Pol
     where a policy has such a parameter and the specification does not set it.
     """
     name, given = parse(spec)
-    entry = POLICIES[name]
+    entry = POLICIES.get(name) or EXPERIMENTS[name]
     takes = entry.parameters
     types = get_type_hints(entry.make.__init__)
     values = {key: value for key, value in known.items() if key in takes}
@@ -99,9 +101,10 @@ def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Pol
 def parse(spec: str) -> tuple[str, dict[str, str]]:
     """The name and the parameters of a specification, both known to exist."""
     name, _, rest = spec.partition(":")
-    if name not in POLICIES:
+    entry = POLICIES.get(name) or EXPERIMENTS.get(name)
+    if entry is None:
         raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
-    takes = POLICIES[name].parameters
+    takes = entry.parameters
     given: dict[str, str] = {}
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")

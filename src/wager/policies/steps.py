@@ -8,8 +8,8 @@ import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.core.batch import Ints
+from wager.policies.auto.latency import StepLatency
 from wager.policies.base import Policy
-from wager.policies.step_latency import StepLatency
 
 
 class Step:

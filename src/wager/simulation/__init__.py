@@ -1,5 +1,6 @@
 """Environments without a model: where policies are compared and their regret is measured."""
 
+from wager.simulation.ablations import ABLATIONS
 from wager.simulation.adversarial import Adversarial
 from wager.simulation.base import CLAIRVOYANT, Environment, Run, Scenario, play
 from wager.simulation.experiment import Comparison, compare
@@ -8,6 +9,7 @@ from wager.simulation.serving import Costs, Serving, load_trace
 from wager.simulation.stream import Drafter, Stream, VerifyCost
 
 __all__ = [
+    "ABLATIONS",
     "CLAIRVOYANT",
     "Adversarial",
     "Comparison",

@@ -6,7 +6,10 @@ fault of the CPU builds is looked for in one private kernel. Nothing else here o
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +42,17 @@ def check_version(found: str | None = None) -> None:
     number = re.match(r"(\d+)\.(\d+)", found)
     if number is None or (int(number[1]), int(number[2])) not in TESTED:
         raise ValueError(f"wager's hooks were tested with vLLM {RANGE}, and {found} is installed; {INSTALL}")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No log lines but errors, while vLLM is imported or builds a configuration."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class SchedulerHooks:

@@ -1,0 +1,61 @@
+"""What half and double of each of `auto`'s numbers do to its goodput: `python -m wager.bench.sensitivity RECORDING`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from wager.core import recording
+from wager.policies.auto import AutoConfig
+from wager.simulation import Replay, RoundCost, Scenario, Serving, VerifyCost, play
+
+FLAT = ((1, 0.070), (2, 0.072), (4, 0.072), (5, 0.076))  # seconds by width: a large batch's
+STEEP = ((1, 0.047), (2, 0.098), (4, 0.107), (5, 0.118), (8, 0.119), (16, 0.200))  # two tokens cost twice one
+
+
+def scenarios(path: Path, engines: Sequence[Path], serving_tokens: int = 40_000) -> dict[str, Scenario]:
+    """The recorded texts under each cost of a round, and a load that switches between 1 and 16 requests."""
+    head, texts = recording.read(path)
+    drafting = [{str(k): float(v) for k, v in head["costs"].get(key, {}).items()} for key in ("propose", "step", "lag")]
+    verify = {"flat": FLAT, "steep": STEEP}
+    for engine in engines:
+        rows = json.loads(engine.read_text(encoding="utf-8"))["widths"]
+        verify[engine.stem] = tuple((row["width"], row["seconds"]["wager"]["median"]) for row in rows)
+    lengths = tuple(range(1, min(8, head["longest"]) + 1))
+    out: dict[str, Scenario] = {
+        name: Replay(tuple(texts), RoundCost(VerifyCost(points), *drafting), lengths) for name, points in verify.items()
+    }
+    return {**out, "load-switches": Serving(goal=serving_tokens, load=(1, 16, 1, 16))}
+
+
+def goodput(spec: str, scenario: Scenario, runs: int) -> float:
+    """Tokens a second over so many seeds."""
+    played = [play(scenario, spec, seed) for seed in range(runs)]
+    return sum(run.tokens for run in played) / sum(run.seconds for run in played)
+
+
+def sensitivities(
+    where: Mapping[str, Scenario], runs: int, names: Sequence[str] = ()
+) -> Iterator[tuple[str, float, dict[str, float]]]:
+    """For every field, and for half and double of it: the change of goodput in every scenario, as a share."""
+    plain = {name: goodput("auto", scenario, runs) for name, scenario in where.items()}
+    for field in names or [field.name for field in fields(AutoConfig)]:
+        for times in (0.5, 2.0):
+            spec = f"auto-scaled:field={field},times={times}"
+            yield field, times, {name: goodput(spec, s, runs) / plain[name] - 1.0 for name, s in where.items()}
+
+
+def main() -> None:
+    """Print the table, one line as soon as it is known."""
+    path, *engines = map(Path, sys.argv[1:])
+    where = scenarios(path, engines)
+    print("field".ljust(20), "times", *(name.rjust(14) for name in where))
+    for field, times, changes in sensitivities(where, runs=3):
+        print(field.ljust(20), f"{times:5.1f}", *(f"{change:+14.2%}" for change in changes.values()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""How many tokens of a draft are accepted: one logistic model per drafter, for one request and for a batch.
+
+The probability that a proposed token is accepted, given that all before it were, is the logistic function of a sum of
+weights: one for the length of the match, one for the drafter's confidence in the token, one for the token's position,
+one for each other drafter by whether it proposes the same, and one times the drafter's acceptance average in this
+text. All lengths of all requests share these weights. They start at 0 and are learned by AdaGrad from every token
+that can be scored.
+
+``cut`` and ``learn`` evaluate it for one request; ``survival`` and ``learn_batch`` do for arrays of shape (K, D, B):
+positions, drafters, requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import exp, inf, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wager.core.batch import Batch, Ints
+from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.features import (
+    AGAINST,
+    AGREEMENT,
+    CONFIDENCE,
+    EMA,
+    ENDED,
+    LEVELS,
+    MATCHES,
+    POSITION,
+    POSITIONS,
+    SILENT,
+    WITH,
+    Proposal,
+)
+
+Floats = NDArray[np.float64]
+
+MIN_REACH = 0.02  # probability of being reached below which the tokens of a proposal are not evaluated
+SAMPLE = 64  # requests of a step that are learned from, at least
+COLUMNS = LEVELS + 2  # of the lookup table of a batch
+LOST, WON = -2.0, 2.0  # what a rejected and an accepted token add to the acceptance average: about its log odds
+
+_MATCH = np.array(MATCHES)
+
+
+class Scored(NamedTuple):
+    """What `survival` looked up, for `learn_batch`."""
+
+    cells: Ints  # (K, D, B) position in the lookup table
+    chances: Floats  # (K, D, B) of acceptance, given that all before were accepted
+    codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
+
+
+class AcceptanceModel:
+    """Acceptance probabilities of the drafters whose proposals are known before a round; each called by its index."""
+
+    learned = ("weights", "squares", "mean_ema", "text_ema", "turn")
+
+    def __init__(self, drafters: int, config: AutoConfig) -> None:
+        self.drafters, self.config = drafters, config
+        self.width = AGREEMENT + 4 * drafters
+        self.weights = [[0.0] * self.width for _ in range(drafters)]
+        self.squares = [[1.0] * self.width for _ in range(drafters)]  # sums of squared gradients
+        self.mean_ema = [0.0] * drafters  # acceptance average over all texts
+        self.text_ema = [0.0] * drafters  # of the one text that is generated now
+        self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
+        self.turn = 0  # which requests of a large batch are learned from
+        self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
+        self._most = config.max_acceptance
+        self._numbers = np.arange(1024)
+        self._table_start: dict[int, Floats] = {}
+        self._states: dict[int, Ints] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {name: getattr(self, name) for name in self.learned} | {"slot_ema": self.slot_ema.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        for name in self.learned:
+            setattr(self, name, state[name])
+        self.slot_ema = np.array(state["slot_ema"])
+
+    # --- one request -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A new text: its acceptance average starts from that of all texts."""
+        self.text_ema = list(self.mean_ema)
+
+    def resume(self, slot: int) -> None:
+        """Go on with the text of a batch's slot."""
+        if slot < len(self.slot_ema):
+            self.text_ema = self.slot_ema[slot, : self.drafters].tolist()
+
+    def suspend(self, slot: int) -> None:
+        """Keep the text's acceptance average in a batch's slot."""
+        self._grow(slot)
+        self.slot_ema[slot, : self.drafters] = self.text_ema
+
+    def cut(
+        self, proposal: Proposal, seconds: Sequence[float], rate: float, min_reach: float = MIN_REACH
+    ) -> tuple[float, int, float]:
+        """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
+
+        The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
+        """
+        w, hint, length, chances = self.weights[proposal.index], proposal.hint, proposal.length, proposal.chances
+        base = w[EMA] * self.text_ema[proposal.index] + w[MATCHES[hint.match] if hint.match < 6 else 5]
+        # What another drafter says changes once along a proposal: where it differs, or ends.
+        steps = [0.0] * length
+        agreement, hints = proposal.agreement, proposal.hints
+        for name, first in proposal.others:
+            common = agreement.get(name)
+            if not common:
+                base += w[first + (AGAINST if hints[name].size else SILENT)]
+                continue
+            alike = w[first + WITH]
+            base += alike
+            if common < length:
+                size = hints[name].size
+                then = w[first + (ENDED if common == size else AGAINST if size else SILENT)]
+                steps[common] += then - alike
+        position = self._position
+        if length > len(position):
+            position.extend(position[-1:] * (length - len(position)))
+        sure, first, most, levels = hint.confidence, CONFIDENCE + 1, self._most, float(LEVELS)
+        known, unknown = len(sure), w[CONFIDENCE]
+        reach = tokens = 1.0
+        top, best, expected = -inf, 0, 1.0
+        j = -1
+        for j, step in enumerate(steps):
+            base += step
+            z = base + (w[first + int(sure[j] * levels)] if j < known else unknown) + w[position[j]]
+            chance = 1.0 / (1.0 + exp(-z))
+            if chance > most:
+                chance = most
+            chances[j] = chance
+            reach *= chance
+            tokens += reach
+            value = tokens - rate * seconds[j + 2]
+            if value > top:
+                top, best, expected = value, j + 1, tokens
+            if reach < min_reach:
+                break
+        proposal.evaluated = j + 1
+        return top, best, expected
+
+    def evaluate(self, proposal: Proposal, min_reach: float = MIN_REACH) -> list[float]:
+        """Each token's probability of being accepted if all before it are."""
+        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, min_reach)
+        return proposal.chances[: proposal.evaluated]
+
+    def learn(self, proposal: Proposal, scored: int, agreed: int) -> None:
+        """Of ``scored`` tokens, ``agreed`` were right: all, or all but the last."""
+        if scored > proposal.evaluated:
+            self.evaluate(proposal, 0.0)
+        i, config, chances = proposal.index, self.config, proposal.chances
+        keep, rate = 1.0 - 1.0 / config.count_memory, config.learning_rate
+        text, every = 1.0 / config.text_memory, 1.0 / config.mean_memory
+        weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
+        for j in range(scored):
+            truth, target = (1.0, WON) if j < agreed else (0.0, LOST)
+            error = chances[j] - truth
+            step, square = rate * error, error * error
+            for at in proposal.features(j):
+                squares[at] = total = keep * squares[at] + square
+                weights[at] -= step / sqrt(total)
+            squares[EMA] = total = keep * squares[EMA] + square * ema * ema
+            weights[EMA] -= step * ema / sqrt(total)
+            ema += text * (target - ema)
+            mean += every * (target - mean)
+        self.text_ema[i], self.mean_ema[i] = ema, mean
+
+    # --- a batch -----------------------------------------------------------------------------------------------------
+
+    def survival(self, batch: Batch, size: Ints) -> tuple[Floats, Scored]:
+        """Probability that each token is reached and accepted, (K, D * B); 0 past ``size``, (D, B)."""
+        drafters, count, longest = batch.confidence.shape
+        w = np.array(self.weights)
+        table = w[:, None, CONFIDENCE:POSITION] + w[:, POSITION:EMA, None]  # (D, POSITIONS, COLUMNS)
+        own = w[self._upto(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
+        own += w[:, EMA, None] * self._averages(batch).T
+        at = np.empty((longest, drafters, count))
+        np.multiply(batch.confidence.transpose(2, 0, 1), float(LEVELS), out=at)
+        np.fmax(at, -1.0, out=at)  # nan: the column before the first level
+        at += self._starts(longest)
+        cells = at.astype(np.intp)
+        z = table.take(cells)
+        z += own
+        codes = None
+        if batch.agreement is not None:
+            codes = np.where(batch.size > 0, 1 + 2 * batch.agreement + (batch.agreement == batch.size), 0)
+            states = self._agreement_states(longest)
+            for i in range(drafters):
+                for j in range(drafters):
+                    if i != j:
+                        z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
+        chances = 1.0 / (1.0 + np.exp(-z))
+        np.minimum(chances, self.config.max_acceptance, out=chances)
+        padded = np.empty((longest + 1, drafters * count))
+        chains = padded[:longest]
+        chains[:] = chances.reshape(longest, drafters * count)
+        ends = np.multiply(size.ravel(), size.size, dtype=np.intp)
+        padded.reshape(-1)[ends + self._upto(size.size)] = 0.0  # after the last token; it makes all that follow 0
+        for before, row in pairwise(chains):
+            np.multiply(before, row, row)
+        return chains, Scored(cells, chances, codes)
+
+    def learn_batch(self, batch: Batch, found: Scored, scored: Ints, agreed: Ints) -> None:
+        """One AdaGrad step for every weight from all scored tokens; (D, B): ``agreed`` of ``scored`` were right."""
+        part = slice(None)
+        count = scored.shape[1]
+        if count >= 2 * SAMPLE:  # of a large batch some requests are enough, others in every step
+            self.turn = (self.turn + 1) % (count // SAMPLE)
+            part = slice(self.turn, None, count // SAMPLE)
+        places, errors, ema = self._errors(batch, found, scored[:, part], agreed[:, part], part)
+        kinds = len(places) // max(1, len(errors)) - 1
+        size = self.drafters * self.width
+        total = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
+        errors, ema = errors * errors, ema * ema
+        more = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
+        keep, rate = 1.0 - 1.0 / self.config.count_memory, self.config.learning_rate
+        for place in np.flatnonzero(more).tolist():
+            i, j = divmod(place, self.width)
+            own = self.squares[i]
+            own[j] = seen = keep * own[j] + float(more[place])
+            self.weights[i][j] -= rate * float(total[place]) / seen**0.5
+        hits = np.minimum(agreed, scored)
+        known, right_of = scored[:, part].sum(axis=1).tolist(), hits[:, part].sum(axis=1).tolist()
+        for i, (tokens, right) in enumerate(zip(known, right_of, strict=True)):
+            if tokens:
+                left = (1.0 - 1.0 / self.config.mean_memory) ** tokens
+                self.mean_ema[i] = left * self.mean_ema[i] + (1 - left) * (LOST + (WON - LOST) * right / tokens)
+        average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.text_memory
+        average = WON - (WON - average) * (1.0 - share) ** hits
+        average += (scored > agreed) * share * (LOST - average)
+        self.slot_ema[batch.slots] = average.T
+
+    def _errors(
+        self, batch: Batch, found: Scored, scored: Ints, agreed: Ints, part: slice
+    ) -> tuple[Ints, Floats, Floats]:
+        """Of every scored token: the weights it is made of (that of the average last), its error, and the average."""
+        cells = found.cells[..., part]
+        position, drafter, request = at = np.nonzero(self._upto(len(cells))[:, None, None] < scored)
+        errors = found.chances[..., part][at] - (position < agreed[drafter, request])
+        ema = self.slot_ema[batch.slots[part][request], drafter]
+        first = drafter * self.width
+        kinds = [
+            _MATCH.take(batch.match[:, part][drafter, request], mode="clip"),
+            CONFIDENCE + cells[at] % COLUMNS,
+            POSITION + np.minimum(position, POSITIONS - 1),
+        ]
+        if found.codes is not None:
+            states, codes = self._agreement_states(len(cells)), found.codes[..., part]
+            for other in range(self.drafters):
+                state = states[position, codes[drafter, other, request]]
+                # of a drafter with itself: a weight that nothing reads
+                kinds.append(AGREEMENT + 4 * other + np.where(drafter == other, SILENT, state))
+        return np.concatenate([first + kind for kind in kinds] + [first + EMA]), errors, ema
+
+    def _averages(self, batch: Batch) -> Floats:
+        """Acceptance averages of these requests, (B, D); new ones start from that of all texts."""
+        self._grow(int(batch.slots.max()))
+        if np.count_nonzero(batch.fresh):
+            self.slot_ema[batch.slots[batch.fresh]] = self.mean_ema
+        own: Floats = self.slot_ema.take(batch.slots, axis=0)
+        return own
+
+    def _grow(self, slot: int) -> None:
+        if slot >= len(self.slot_ema):
+            wider = np.zeros((2 * slot + 1, self.slot_ema.shape[1]))
+            wider[: len(self.slot_ema)] = self.slot_ema
+            self.slot_ema = wider
+
+    # --- arrays that are the same in every step ----------------------------------------------------------------------
+
+    def _upto(self, count: int) -> Ints:
+        """0, 1, ... count - 1."""
+        if len(self._numbers) < count:
+            self._numbers = np.arange(2 * count)
+        return self._numbers[:count]
+
+    def _starts(self, longest: int) -> Floats:
+        """Where the first level of each position and drafter stands in the lookup table, (K, D, 1)."""
+        known = self._table_start.get(longest)
+        if known is None:
+            depth = np.minimum(np.arange(longest), POSITIONS - 1)[:, None, None] * float(COLUMNS)
+            known = depth + np.arange(self.drafters)[:, None] * (POSITIONS * COLUMNS) + 1.0
+            self._table_start[longest] = known
+        return known
+
+    def _agreement_states(self, longest: int) -> Ints:
+        """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
+        known = self._states.get(longest)
+        if known is None:
+            common, ended = np.divmod(np.arange(2 * longest + 2), 2)
+            depth = np.arange(longest)[:, None]
+            known = np.where(depth < common, WITH, np.where(ended > 0, ENDED, AGAINST))
+            known = self._states[longest] = np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
+        return known

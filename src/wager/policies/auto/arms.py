@@ -1,0 +1,47 @@
+"""The arms available in a round, arranged for the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from wager.core import OFF, Arm
+from wager.policies.auto.verify import kind_of
+
+
+class ArmGroup(NamedTuple):
+    """Arms that share their acceptance: one drafter's chains, or one of its trees."""
+
+    key: str
+    drafter: str
+    longest: int  # tokens
+    arms: list[tuple[Arm, int, int, int]]  # arm, length, width of its verification, kind of step; by length
+
+
+class ArmTable:
+    """Made anew whenever other arms are available."""
+
+    def __init__(self, menu: Sequence[Arm], drafters: Sequence[str], longest: int, key: Callable[[Arm], str]) -> None:
+        self.off = OFF in menu
+        self.shortest: dict[str, Arm] = {}  # by drafter
+        for arm in sorted(menu, key=lambda arm: arm.budget):
+            self.shortest.setdefault(arm.drafter, arm)
+        self.fallback = min(menu, key=lambda arm: arm.budget)
+        chains = [{a.length: a for a in menu if a.drafter == name and a.tree is None} for name in drafters]
+        numbers = range(longest + 1)
+        self.exact = [[own.get(n) for n in numbers] for own in chains]  # the arm of exactly n tokens
+        # the shortest arm of at least n tokens: what proposals of n tokens are run with
+        self.at_least = [[next((own[m] for m in sorted(own) if m >= n > 0), None) for n in numbers] for own in chains]
+        groups: dict[str, list[Arm]] = {}
+        for name in drafters:
+            for arm in sorted((a for a in menu if a.drafter == name), key=lambda arm: arm.length):
+                groups.setdefault(key(arm), []).append(arm)
+        self.groups = [
+            ArmGroup(
+                name,
+                own[0].drafter,
+                own[-1].length,
+                [(arm, arm.length, arm.budget + 1, kind_of(arm.budget, longest)) for arm in own],
+            )
+            for name, own in groups.items()
+        ]

@@ -1,0 +1,145 @@
+"""What `auto` does to keep learning: which drafters it calls, when it drafts although that does not seem to pay, and
+which kinds of steps it tries in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
+
+
+class DrafterSelection:
+    """Which cheap drafters are called: one that brings less than its seconds are worth is called ever more rarely."""
+
+    learned = ("drafter_value", "rounds_until_probe", "probe_backoff", "rounds_since_change")
+
+    def __init__(self, drafters: Sequence[str], config: AutoConfig) -> None:
+        self.drafters, self.config = tuple(drafters), config
+        self.index = {name: i for i, name in enumerate(drafters)}
+        count = len(self.drafters)
+        self.drafter_value = [1.0] * count  # tokens a round that its proposals have brought beyond the others'
+        self.rounds_until_probe = [0] * count  # rounds until it is called again
+        self.probe_backoff = [1] * count  # rounds between two calls
+        self.rounds_since_change = 0  # since a drafter was left out or taken back
+
+    def select(self) -> tuple[str, ...]:
+        """The drafters to call in the next round."""
+        left = self.rounds_until_probe
+        return tuple(name for i, name in enumerate(self.drafters) if not left[i]) if any(left) else self.drafters
+
+    def begin(self) -> None:
+        """A new text: every drafter is called."""
+        self.rounds_until_probe = [0] * len(self.drafters)
+
+    def learn(self, gains: Sequence[float], called: Mapping[str, float], rate: float, plain: float) -> None:
+        """A round is over: tokens each drafter brought beyond the others, and the seconds of those called.
+
+        ``plain``: seconds of plain decoding, each worth ``rate`` tokens. One drafter is left out at a time: of two that
+        propose the same, each alone seems to bring nothing.
+        """
+        if any(self.rounds_until_probe):
+            self.rounds_until_probe = [max(0, n - 1) for n in self.rounds_until_probe]
+        if not called:
+            return
+        config, value, backoff = self.config, self.drafter_value, self.probe_backoff
+        self.rounds_since_change += 1
+        worst, loss = -1, 0.0
+        for name, seconds in called.items():
+            i = self.index[name]
+            memory = config.round_memory if backoff[i] == 1 else config.repeats
+            value[i] += ((gains[i] if gains else 0.0) - value[i]) / memory
+            cost = config.value_credit * rate * seconds - value[i] if seconds > config.negligible_share * plain else 0.0
+            if backoff[i] == 1:
+                if cost > loss:
+                    worst, loss = i, cost
+            elif cost > 0:
+                backoff[i] = self.rounds_until_probe[i] = min(config.max_backoff, 2 * backoff[i])
+            else:
+                backoff[i], self.rounds_since_change = 1, 0
+        if worst >= 0 and self.rounds_since_change > config.round_memory:
+            backoff[worst] = self.rounds_until_probe[worst] = max(2, config.max_backoff // 8)
+            self.rounds_since_change = 0
+
+
+class StepTrials:
+    """Which kind of step a batch plays: the best, and now and then another, to learn what it costs."""
+
+    def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
+        self.rng, self.config = rng, config
+        self.steps: dict[int, list[int]] = {}  # bucket of batch sizes -> steps of each kind that were learned from
+
+    def note(self, size: int, kind: int) -> None:
+        """A step of this kind was learned from."""
+        self.steps.setdefault(size, [0, 0, 0])[kind] += 1
+
+    def due(self, size: int) -> bool:
+        """Whether `choose` has to be asked, or the best kind is played."""
+        steps = self.steps.get(size)
+        return steps is None or min(steps) < self.config.repeats or self.rng.random() < self.config.trial_share
+
+    def choose(self, size: int, values: Sequence[float], goodput: Sequence[float]) -> tuple[int, int]:
+        """The kind of step to play, and whether with more (1) or fewer (-1) draft tokens than seems best.
+
+        A kind that is not possible has goodput 0. Acceptance needs no trials: it is learned otherwise.
+        """
+        leader, best = max(range(3), key=values.__getitem__), max(goodput)
+        steps, repeats = self.steps.get(size, (0, 0, 0)), self.config.repeats
+        for kind in (OFF_STEP, RAGGED, UNIFORM):  # plain decoding is tried in any case: everything is relative to it
+            if steps[kind] < repeats and goodput[kind] > (best / 2 if kind else 0.0):
+                return kind, 0
+        if min(steps) < repeats and self.rng.random() >= self.config.trial_share:
+            return leader, 0
+        kind = (leader + 1 + int(self.rng.random() * (3 if leader == RAGGED else 2))) % 3
+        if kind == leader:
+            return RAGGED, 1 if self.rng.random() < 0.5 else -1
+        # the more a trial costs, the rarer it is
+        return (kind, 1) if self.rng.random() * best < goodput[kind] else (leader, 0)
+
+
+class Exploration:
+    """The state of all exploration but Thompson sampling."""
+
+    learned = ("rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter")
+
+    def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
+        self.config = config
+        self.selection = DrafterSelection(drafters, config)
+        self.trials = StepTrials(rng, config)
+        self.rounds_since_draft = 0
+        self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
+        self.expected_stay = float(config.max_stay)  # rounds such a drafter is run: catching up is spread over them
+
+    def drafted(self, hinted: bool, above_average: bool) -> None:
+        """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until
+        its latency is believed; of another as long as it goes better than usual."""
+        probes = self.rounds_since_draft - self.config.probe_interval + 1
+        again = probes < self.config.repeats if hinted else above_average
+        self.rounds_since_draft = self.rounds_since_draft + 1 if probes > 0 and again else 0
+
+    def follow(self, drafter: str) -> None:
+        """Learn for how many rounds a drafter without hints is run; empty: another kind of round came."""
+        if drafter == self.last_drafter:
+            self.rounds_stayed += 1
+            return
+        if self.last_drafter:
+            stayed = min(self.rounds_stayed, self.config.max_stay)
+            self.expected_stay += (stayed - self.expected_stay) / self.config.repeats
+        self.last_drafter, self.rounds_stayed = drafter, 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        own = {name: getattr(self, name) for name in self.learned}
+        own["selection"] = {name: getattr(self.selection, name) for name in self.selection.learned}
+        return own | {"steps": self.trials.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        for name in self.learned:
+            setattr(self, name, state[name])
+        for name, value in state["selection"].items():
+            setattr(self.selection, name, value)
+        self.trials.steps = state["steps"]

@@ -1,0 +1,251 @@
+"""One model of latency: seconds by batch size, width, drafter and catch-up, and the tokens a second is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wager.core import Round
+from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
+
+
+class DraftLine:
+    """Seconds of one drafter's drafts by length: a fixed part and one for each token, by fading least squares."""
+
+    __slots__ = ("config", "count", "drafts", "each", "fixed", "lengths", "products", "seconds", "squares")
+    learned = ("drafts", "lengths", "squares", "seconds", "products", "count")
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.config = config
+        self.drafts = 0.0  # fading sums over drafts: of 1, of lengths, of their squares, of seconds, of both multiplied
+        self.lengths = self.squares = self.seconds = self.products = 0.0
+        self.count = 0
+        self.fixed = self.each = 0.0  # seconds of every draft, and of each token
+
+    def learn(self, length: int, seconds: float) -> None:
+        """A draft of so many tokens took so long; a slow outlier is clipped, a fast one replaces all before it."""
+        keep, outlier = 1.0 - 1.0 / self.config.round_memory, self.config.outlier
+        if self.count:
+            expected = self.fixed + self.each * length
+            if seconds * outlier < expected:
+                keep = 0.0
+            elif seconds > outlier * expected:
+                seconds = outlier * expected
+        self.drafts = keep * self.drafts + 1.0
+        self.lengths = keep * self.lengths + length
+        self.squares = keep * self.squares + length * length
+        self.seconds = keep * self.seconds + seconds
+        self.products = keep * self.products + length * seconds
+        self.count += 1
+        self.settle()
+
+    def settle(self) -> None:
+        """Solve for the two parts; before lengths differ, all seconds are the tokens'."""
+        n, prior = self.drafts, self.config.latency_prior
+        length, seconds = self.lengths / n, self.seconds / n
+        most = seconds / length
+        each = (self.products / n - length * seconds + prior * most) / (self.squares / n - length * length + prior)
+        self.each = each = min(most, max(0.0, each))
+        self.fixed = seconds - each * length
+
+    def state(self) -> list[float]:
+        """Everything learned."""
+        return [getattr(self, name) for name in self.learned]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on from it."""
+        for name, value in zip(self.learned, state, strict=True):
+            setattr(self, name, value)
+        if self.count:
+            self.settle()
+
+
+class DraftLatency:
+    """Seconds of drafters that are models: of their drafts, and of catching up on tokens they have not read.
+
+    Catching up on a hundred tokens takes hardly longer than on ten where they are read at once, so it is known by the
+    power of two of their number, and more than was ever seen is expected to take as long as the most that was.
+    """
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.config = config
+        self.lines: dict[tuple[str, int], DraftLine] = {}  # by drafter or tree, and bucket of batch sizes
+        self.lags: dict[str, dict[int, float]] = {}  # drafter -> power of two -> seconds
+        self._latest: dict[str, DraftLine] = {}  # stands in for buckets in which nothing was drafted
+
+    def line(self, key: str, batch: int) -> DraftLine:
+        """The line of a drafter or tree at this batch size; it starts from the last one of another size."""
+        at = (key, bucket(batch))
+        line = self.lines.get(at)
+        if line is None:
+            line = self.lines[at] = DraftLine(self.config)
+            if key in self._latest:
+                line.load(self._latest[key].state())
+            self._latest[key] = line
+        return line
+
+    def parts(self, key: str, batch: int, verify: float) -> tuple[float, float]:
+        """Seconds of every draft, and of each token of it, where plain decoding takes ``verify``."""
+        line, unknown = self.line(key, batch), self.config.token_share * verify
+        if line.count < self.config.repeats:  # the first drafts are often slow: they cannot rule a drafter out
+            return 0.0, min(line.each, unknown) if line.count else unknown
+        return line.fixed, line.each
+
+    def catch_up(self, drafter: str, tokens: int) -> float:
+        """Seconds to catch up on so many tokens."""
+        known = self.lags.get(drafter)
+        if not tokens or not known:
+            return 0.0
+        size = tokens.bit_length()
+        if size in known:
+            return known[size]
+        smaller = [other for other in known if other < size]
+        return known[max(smaller)] if smaller else known[min(known)]
+
+    def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
+        """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
+        known, size = self.lags.setdefault(drafter, {}), max(1, tokens).bit_length()
+        before = known.get(size)
+        if before is None:
+            known[size] = seconds
+        else:
+            rate = self.config.latency_drift if seconds > before else 0.5
+            known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {"lines": {at: line.state() for at, line in self.lines.items()}, "lags": self.lags}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        self.lags, self.lines, self._latest = state["lags"], {}, {}
+        for (key, size), values in state["lines"].items():
+            self.lines[key, size] = self._latest[key] = DraftLine(self.config)
+            self.lines[key, size].load(values)
+
+
+class ReferenceRate:
+    """Tokens a second of the latest rounds, for every bucket of batch sizes: what a second is worth."""
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.keep = 1.0 - 1.0 / config.rate_memory
+        self.sums: dict[int, tuple[float, float]] = {}  # tokens, seconds
+
+    def at(self, batch: int, otherwise: float) -> float:
+        """At this batch size; if nothing was learned there, ``otherwise``."""
+        sums = self.sums.get(bucket(batch))
+        return sums[0] / sums[1] if sums is not None else otherwise
+
+    def learn(self, batch: int, tokens: int, seconds: float) -> None:
+        """One step more."""
+        if seconds > 1e-9:
+            size, keep = batch.bit_length(), self.keep
+            before, taken = self.sums.get(size, (0.0, 0.0))
+            self.sums[size] = keep * before + tokens, keep * taken + seconds
+
+
+class LatencyModel:
+    """Seconds of any round, learned from rounds."""
+
+    def __init__(self, widest: int, longest: int, config: AutoConfig) -> None:
+        self.longest = longest  # tokens of the longest draft
+        self.widest = widest  # most tokens of one request in a verification
+        self.verify = VerifyLatency(widest, config)
+        self.batches = BatchLatency(config)
+        self.drafts = DraftLatency(config)
+        self.rates = ReferenceRate(config)
+        self._tables: dict[int, list[float]] = {}  # by batch size, of the estimates now
+
+    def at(self, batch: int) -> tuple[list[float], float]:
+        """Seconds of verification by width (tokens of each request), as each request's share of the step; and the
+        tokens a second is worth, before any was timed those of plain decoding."""
+        table = self.verify.seconds if batch == 1 else self._tables.get(batch) or self._table(batch)
+        sums = self.rates.sums.get(batch.bit_length())
+        return table, sums[0] / sums[1] if sums is not None else 1.0 / table[1]
+
+    def _table(self, batch: int) -> list[float]:
+        base, token, ragged = self.batches.at(batch)
+        first, extra = base / batch, (base + ragged) / batch
+        table = [0.0, first, *(extra + token * n for n in range(1, self.widest))]
+        if self.longest + 1 < len(table):
+            table[self.longest + 1] = first + token * self.longest
+        self._tables[batch] = table
+        return table
+
+    def learn(self, round: Round) -> None:
+        """A round of one arm for all requests."""
+        batch, drafted = round.batch, round.drafted
+        if batch > 1:
+            if round.verify_seconds > 1e-9:
+                self.learn_step(batch, drafted, self.longest, round.verify_seconds)
+        elif round.verify_seconds > 1e-9:
+            self.verify.learn(drafted + 1, round.verify_seconds)
+        elif not drafted:  # without a clock there is nothing to wait for
+            self.verify.rounds[1] += 1.0
+        self.rates.learn(batch, round.emitted, round.seconds)
+        if round.lag_seconds:
+            self.drafts.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
+
+    def learn_step(self, batch: int, drafted: int, longest: int, seconds: float) -> None:
+        """A step of a batch that verified so many draft tokens, of at most ``longest`` for each request."""
+        if self.batches.learn(batch, drafted, longest * batch, seconds):
+            self._tables.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        parts = (self.verify, self.batches, self.drafts)
+        return {"parts": [part.state_dict() for part in parts], "rates": self.rates.sums}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        verify, batches, drafts = state["parts"]
+        self.verify.load_state_dict(verify)
+        self.batches.load_state_dict(batches)
+        self.drafts.load_state_dict(drafts)
+        self.rates.sums = {size: (tokens, seconds) for size, (tokens, seconds) in state["rates"].items()}
+        self._tables.clear()
+
+
+class StepLatency:
+    """Splits an engine's steps, which verify one draft and make the next: seconds = verify[length] + draft[length].
+
+    Drafting nothing is the zero of drafting; what a drafter costs even then is part of every step.
+    """
+
+    def __init__(self, config: AutoConfig | None = None) -> None:
+        self.config = config or AutoConfig()
+        self._verify: dict[tuple[int, int], list[float]] = {}  # (bucket, length) -> [steps, seconds]
+        self._draft: dict[tuple[int, int], list[float]] = {}
+        self._switch = [0.0, 0.0]  # times drafting was resumed, mean seconds that took beyond what was expected
+
+    def observe(self, batch: int, verified: int, drafted: int, seconds: float, *, resumed: bool = False) -> None:
+        """A step took so long; ``resumed``: it was the first to draft after steps that did not."""
+        size, least = bucket(batch), 1.0 / self.config.round_memory
+        verify = self._verify.setdefault((size, verified), [0, 0.0])
+        draft = self._draft.setdefault((size, drafted), [0, 0.0])
+        error = seconds - verify[1] - draft[1]
+        if resumed and min(verify[0], draft[0]) >= self.config.repeats:
+            # What it took beyond such a step is the cost of resuming, and no part of the others.
+            self._switch[0] += 1
+            self._switch[1] += (error - self._switch[1]) * max(least, 1 / self._switch[0])
+            return
+        verify[0] += 1
+        if verify[0] == 1:  # nothing tells the two apart yet: drafting keeps what it was
+            verify[1] = max(0.0, error)
+            return
+        share = 0.5 if drafted else 1.0
+        verify[1] += share * error * max(least, 1 / verify[0])
+        if drafted:
+            draft[0] += 1
+            draft[1] = max(0.0, draft[1] + share * error * max(least, 1 / draft[0]))
+
+    def drafting(self, batch: int, length: int) -> float:
+        """Seconds it takes to draft this length for such a batch, 0 while unknown."""
+        known = self._draft.get((bucket(batch), length)) if length else None
+        return known[1] if known else 0.0
+
+    @property
+    def switching(self) -> float:
+        """Mean seconds that resuming drafting has cost."""
+        return max(0.0, self._switch[1])

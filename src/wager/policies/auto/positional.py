@@ -1,0 +1,145 @@
+"""Acceptance of drafters that say nothing before they draft: counts by position, and Thompson draws.
+
+Such a drafter has to be run to be known. Its acceptance is drawn from what its counts allow (Thompson sampling), so
+one that is little known is tried, and one that is well known and worse is not. When its latest drafts contradict all
+before them, those are dropped, and the counts of the other drafters are cut down so that they are tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, repeat
+from math import sqrt
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from wager.policies.auto.config import AutoConfig
+
+DRAWS = 256  # random numbers drawn at a time
+
+
+class AcceptanceCounts:
+    """Of one drafter's chains, or of one of its trees."""
+
+    __slots__ = ("deviation", "kept", "latest", "odds", "rate", "shrinkage", "total", "tried")
+
+    def __init__(self, length: int, shrinkage: float) -> None:
+        self.shrinkage = shrinkage
+        self.tried = [0.0] * length  # tokens verified by position, all before them accepted
+        self.kept = [0.0] * length  # of those, accepted
+        self.latest = (0.0, 0.0)  # tokens tried and kept over all positions in the latest rounds
+        self.settle()
+
+    def settle(self) -> None:
+        """What follows from the counts: the odds at each position, drawn towards the rate over all."""
+        self.total = total = sum(self.tried)
+        self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
+        self.deviation = 1.0 / sqrt((total + 2.0) * rate * (1.0 - rate))  # of the log odds
+        hits, misses = self.shrinkage * rate, self.shrinkage * (1.0 - rate)
+        self.odds = [(k + hits) / (n - k + misses) for k, n in zip(self.kept, self.tried, strict=True)]
+
+    def fade(self, keep: float) -> None:
+        """Leave so much of the evidence."""
+        self.tried = [x * keep for x in self.tried]
+        self.kept = [x * keep for x in self.kept]
+
+
+class PositionalAcceptance:
+    """Acceptance by position of every drafter that was run without a hint."""
+
+    def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
+        self.rng, self.config = rng, config
+        self.counts: dict[str, AcceptanceCounts] = {}
+        self.draws: list[float] = []
+
+    def of(self, key: str, length: int) -> AcceptanceCounts:
+        """The counts of a drafter or tree, for drafts of at most so many tokens."""
+        own = self.counts.get(key)
+        if own is None:
+            own = self.counts[key] = AcceptanceCounts(length, self.config.shrinkage)
+        more = length - len(own.tried)
+        if more > 0:
+            own.tried += [0.0] * more
+            own.kept += [0.0] * more
+            own.settle()
+        return own
+
+    def draws_for(self, count: int) -> list[float]:
+        """Standard normal numbers to take from the end of, at least so many.
+
+        ``exp(draw * deviation)`` is then a factor on the odds of all positions.
+        """
+        if len(self.draws) < count:
+            self.draws = self.rng.standard_normal(DRAWS + count).tolist()
+        return self.draws
+
+    def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
+        """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
+        most = self.config.max_acceptance
+        chances = [min(most, x * factor / (1.0 + x * factor)) for x in odds]
+        return list(accumulate(accumulate(chances, mul, initial=1.0)))
+
+    def learn(self, key: str, accepted: int, drafted: int) -> None:
+        """A draft of so many tokens was accepted so far."""
+        self._add(key, drafted, [1.0] * min(accepted + 1, drafted), repeat(1.0, accepted))
+
+    def learn_batch(self, key: str, accepted: int, rejected: int, length: int) -> None:
+        """Drafts of a batch of which only totals are known, as if every token had been as likely as every other.
+
+        Its requests are of one moment, so they count for no more tokens than a change is judged by.
+        """
+        trials = accepted + rejected
+        if trials:
+            rate = accepted / trials
+            tried = list(accumulate(repeat(rate, length - 1), mul, initial=1.0))
+            scale = min(trials, self.config.change_memory) / sum(tried)
+            tried = [share * scale for share in tried]
+            self._add(key, length, tried, [n * rate for n in tried])
+
+    def _add(self, key: str, length: int, tried: Sequence[float], kept: Any) -> None:
+        own, config = self.of(key, length), self.config
+        rate, keep = own.rate, 1.0 - 1.0 / config.change_memory
+        n, hits = own.latest[0] * keep, own.latest[1] * keep
+        counts = own.tried
+        for j, x in enumerate(tried):
+            counts[j] += x
+            n += x
+        counts = own.kept
+        for j, x in enumerate(kept):
+            counts[j] += x
+            hits += x
+        own.latest = n, hits
+        own.settle()
+        total = own.total
+        if total > 2 * n > config.shrinkage:
+            if (hits - rate * n) ** 2 > config.change_deviations**2 * rate * (1 - rate) * n:
+                self._changed(own)
+            elif total > 1.1 * config.count_memory:
+                own.fade(config.count_memory / total)
+
+    def _changed(self, own: AcceptanceCounts) -> None:
+        """Drop what was known before the latest rounds, of which half stays: some of it is older than the change."""
+        n, hits = own.latest
+        own.tried = [0.5 * x * n / own.total for x in own.tried]
+        own.kept = [x * hits / n for x in own.tried]
+        own.latest = 0.5 * n, 0.5 * hits
+        own.settle()
+        for other in self.counts.values():
+            if other is not own and other.total > self.config.shrinkage:
+                other.fade(self.config.shrinkage / other.total)
+                other.settle()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        counts = {key: [own.tried, own.kept, list(own.latest)] for key, own in self.counts.items()}
+        return {"counts": counts, "draws": list(self.draws)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        self.draws, self.counts = list(state["draws"]), {}
+        for key, (tried, kept, latest) in state["counts"].items():
+            own = self.of(key, len(tried))
+            own.tried, own.kept, own.latest = tried, kept, (latest[0], latest[1])
+            own.settle()

@@ -1,0 +1,265 @@
+"""Seconds of a verification: of one request width by width, of a batch by a linear fit.
+
+A batch has too many combinations of requests and draft tokens to time each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wager.policies.auto.config import AutoConfig
+
+OFF_STEP, RAGGED, UNIFORM = range(3)  # kinds of step: no drafts; drafts of different lengths; all of the longest
+EXPECTED, OUTLIER, CHANGED = range(3)
+
+
+def bucket(batch: int) -> int:
+    """Batch sizes that are learned together: 1, 2 to 3, 4 to 7, …"""
+    return batch.bit_length()
+
+
+def kind_of(drafted: int, full: int) -> int:
+    """The kind of a step of so many draft tokens where ``full`` are the most there can be."""
+    return OFF_STEP if drafted == 0 else UNIFORM if drafted == full else RAGGED
+
+
+class OutlierFilter:
+    """Tells a slow round from a change: one far off is an outlier, several in a row of one class are a change."""
+
+    def __init__(self, classes: int, config: AutoConfig) -> None:
+        self.config = config
+        self.usual_error = config.latency_drift  # mean error of a round's seconds, as a share of those expected
+        self.streak = [0] * classes
+
+    def judge(self, at: int, seconds: float, expected: float, known: bool) -> int:
+        """What a round of class ``at`` is; ``known``: this class was timed before."""
+        config, far = self.config, abs(seconds / expected - 1.0)
+        limit = max(config.outlier * self.usual_error, config.token_share)
+        self.usual_error += (min(far, limit) - self.usual_error) / config.change_memory
+        if not known or far <= limit:
+            self.streak[at] = 0
+            return EXPECTED
+        self.streak[at] += 1
+        if self.streak[at] < config.repeats:
+            return OUTLIER
+        self.streak[at] = 0
+        return CHANGED
+
+    def state(self) -> list[Any]:
+        """What was learned."""
+        return [self.usual_error, self.streak]
+
+    def load(self, state: Sequence[Any]) -> None:
+        """Go on from it."""
+        self.usual_error, self.streak = state
+
+
+class VerifyLatency:
+    """Seconds of verification by width, for one request: a scale that follows the machine, times a ratio per width.
+
+    A wider forward pass never counts as quicker.
+    """
+
+    learned = ("scale", "checks", "last_seen", "rounds", "ratios", "learned_rounds", "_shape")
+
+    def __init__(self, widest: int, config: AutoConfig) -> None:
+        self.config = config
+        self.filter = OutlierFilter(widest + 1, config)
+        self.scale = 0.0  # seconds of width 1
+        self.checks = 0  # rounds of width 1 to be timed because another width has changed
+        self.last_seen = [0] * (widest + 1)  # each width's last round
+        self.rounds = [0.0] * (widest + 1)
+        self.ratios = [1.0 + config.token_share * max(0, w - 1) for w in range(widest + 1)]
+        self._prior = list(self.ratios)
+        self.learned_rounds = 0
+        self.seconds: list[float] = []  # by width
+        self._settle()
+
+    def learn(self, width: int, seconds: float) -> None:
+        """One verification more."""
+        config = self.config
+        self.last_seen[width] = self.learned_rounds
+        self.learned_rounds += 1
+        if width == 1 and self.checks:
+            self.checks -= 1
+        if not self.scale:
+            self.scale = seconds / self._prior[width]
+            self._settle()
+        known = self.rounds[width]
+        verdict = self.filter.judge(width, seconds, self.seconds[width], known > 0)
+        if verdict == OUTLIER:
+            return
+        if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
+            if width > 1:
+                doubted = config.latency_prior / 2
+                self.rounds = [n if w == 1 else min(n, doubted) for w, n in enumerate(self.rounds)]
+                self.checks = config.repeats
+            self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)
+            self._settle()
+            return
+        if known:
+            self.scale += config.latency_drift * self.scale * (seconds / self.seconds[width] - 1.0)
+        self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(known, config.round_memory) + 1.0)
+        self.rounds[width] = known + 1.0
+        if self.learned_rounds < 64 or self.learned_rounds % 8 == 0:  # by then one round changes little
+            self._settle()
+        else:
+            scale = self.scale
+            self.seconds = [scale * ratio for ratio in self._shape]
+
+    def _settle(self) -> None:
+        """Seconds by width, never falling: neighbours that contradict each other are averaged."""
+        prior, memory = self.config.latency_prior, self.config.round_memory
+        blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
+        for width in range(1, len(self.ratios)):
+            known = min(self.rounds[width], memory)
+            weight, count = known + prior, 1
+            ratio = (known * self.ratios[width] + prior * self._prior[width]) / weight
+            while blocks and blocks[-1][0] > ratio:
+                other, more, widths = blocks.pop()
+                ratio = (ratio * weight + other * more) / (weight + more)
+                weight, count = weight + more, count + widths
+            blocks.append((ratio, weight, count))
+        self._shape = [0.0]
+        for ratio, _, count in blocks:
+            self._shape += [ratio] * count
+        self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
+
+    def overdue(self) -> bool:
+        """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
+        config = self.config
+        late = self.learned_rounds - self.last_seen[1] > config.probe_interval
+        return late or self.checks > 0 or self.rounds[1] < config.repeats
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {name: getattr(self, name) for name in self.learned} | {"filter": self.filter.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        for name in self.learned:
+            setattr(self, name, state[name])
+        self.filter.load(state["filter"])
+        self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
+
+
+class LatencyFit:
+    """Seconds of a step as a + b · requests + c · draft tokens + r if it is ragged, by fading least squares."""
+
+    __slots__ = ("steps", "sums", "theta")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        # Sums over the steps of each kind, apart so that a kind not played is not forgotten: of 1, b and n (requests
+        # and draft tokens) times each other, then times seconds.
+        self.sums = [[0.0] * 9 for _ in range(3)]
+        self.theta: list[float] = []  # a, b, c, r; empty: nothing learned
+
+    def forget(self, kind: int) -> None:
+        """Steps of this kind have changed; those that draft share a cost for each token, so they change together."""
+        for other in (OFF_STEP,) if kind == OFF_STEP else (RAGGED, UNIFORM):
+            self.sums[other] = [0.0] * 9
+
+    def add(self, keep: float, kind: int, step: Sequence[float]) -> None:
+        """One step more; those of its kind fade."""
+        self.sums[kind] = [keep * old + new for old, new in zip(self.sums[kind], step, strict=True)]
+
+    def solve(self, ridge: Sequence[float], prior: Sequence[float]) -> None:
+        """Fit anew, drawn towards the prior by as many squared units of each feature as ``ridge`` says."""
+        off, ragged, uniform = self.sums
+        s = [x + y + z for x, y, z in zip(off, ragged, uniform, strict=True)]
+        r = ragged  # only there r's feature is not 0 but 1
+        rows = [
+            [s[0] + ridge[0], s[1], s[2], r[0], s[6] + ridge[0] * prior[0]],
+            [s[1], s[3] + ridge[1], s[4], r[1], s[7] + ridge[1] * prior[1]],
+            [s[2], s[4], s[5] + ridge[2], r[2], s[8] + ridge[2] * prior[2]],
+            [r[0], r[1], r[2], r[0] + ridge[3], r[6] + ridge[3] * prior[3]],
+        ]
+        for i in range(3):
+            top = rows[i]
+            for below in rows[i + 1 :]:
+                times = below[i] / top[i]
+                for k in range(i + 1, 5):
+                    below[k] -= times * top[k]
+        # Substituting backwards from r, what is clipped at 0 leaves the rest as good as it can then be.
+        extra = max(0.0, rows[3][4] / rows[3][3])
+        token = max(0.0, (rows[2][4] - rows[2][3] * extra) / rows[2][2])
+        request = max(0.0, (rows[1][4] - rows[1][3] * extra - rows[1][2] * token) / rows[1][1])
+        start = (rows[0][4] - rows[0][3] * extra - rows[0][2] * token - rows[0][1] * request) / rows[0][0]
+        self.theta = [start, request, token, extra]
+
+    def state(self) -> list[Any]:
+        """Everything learned."""
+        return [self.steps, self.sums, self.theta]
+
+    def load(self, state: Sequence[Any]) -> LatencyFit:
+        """Go on from it."""
+        self.steps, self.sums, self.theta = state
+        return self
+
+
+class BatchLatency:
+    """Seconds of a batch's steps: a fit for every bucket of sizes, drawn towards the one over all sizes."""
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.config = config
+        self.common = LatencyFit()
+        self.level = 0.0  # mean seconds of a step
+        self.share = 0.0  # mean seconds of a step per request
+        self.sizes: dict[int, LatencyFit] = {}
+        self.filters: dict[int, OutlierFilter] = {}
+
+    def at(self, count: int) -> tuple[float, float, float]:
+        """Seconds of a step in which so many requests draft nothing, per draft token, and for being ragged."""
+        fit = self.sizes.get(bucket(count))
+        theta = fit.theta if fit is not None and fit.theta else self.common.theta
+        if not theta:
+            return 1.0, self.config.token_share / count, 0.0
+        a, b, c, r = theta
+        return max(a + b * count, 1e-9), c, r
+
+    def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
+        """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
+        size, kind, config = bucket(count), kind_of(drafted, full), self.config
+        fit = self.sizes.get(size)
+        if fit is None:  # the first step of a size may pay for what later ones find done: it is not learned from
+            self.sizes[size], self.filters[size] = LatencyFit(), OutlierFilter(3, config)
+            return False
+        fit.steps += 1
+        base, token, ragged = self.at(count)
+        expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
+        verdict = self.filters[size].judge(kind, seconds, expected, fit.sums[kind][0] > 0.0)
+        if verdict == OUTLIER:
+            return False
+        if verdict == CHANGED:
+            fit.forget(kind)
+            self.common.forget(kind)
+        b, n, y = float(count), float(drafted), seconds
+        step = (1.0, b, n, b * b, b * n, n * n, y, b * y, n * y)
+        keep = 1.0 - 1.0 / config.round_memory
+        fit.add(keep, kind, step)
+        if fit.steps > 16 and fit.steps % 8 and verdict != CHANGED:  # by then one step changes little
+            return False
+        self.common.steps += 1
+        rate = max(1 / self.common.steps, 1 / config.round_memory)
+        self.level += rate * (seconds - self.level)
+        self.share += rate * (seconds / count - self.share)
+        self.common.add(keep, kind, step)
+        prior, squared = config.latency_prior, config.latency_prior * 4**size
+        self.common.solve((prior,) * 4, (self.level, 0.0, config.token_share * self.share, 0.0))
+        fit.solve((prior, squared, squared, prior), self.common.theta)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        sizes = {size: [fit.state(), self.filters[size].state()] for size, fit in self.sizes.items()}
+        return {"common": self.common.state(), "level": self.level, "share": self.share, "sizes": sizes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was learned."""
+        self.common.load(state["common"])
+        self.level, self.share = state["level"], state["share"]
+        for size, (fit, judged) in state["sizes"].items():
+            self.sizes[size], self.filters[size] = LatencyFit().load(fit), OutlierFilter(3, self.config)
+            self.filters[size].load(judged)

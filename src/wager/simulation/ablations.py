@@ -1,0 +1,129 @@
+"""Variants of `auto` for experiments only: without one of its ideas, or with one of its numbers changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from wager.core import OFF, Arm, Context, Hint, Round
+from wager.policies.auto import Auto
+from wager.policies.base import require
+from wager.policies.registry import EXPERIMENTS, Entry
+
+
+class NoCosts(Auto):
+    """Every verification is taken to cost the same."""
+
+    def _costs(self, batch: int) -> tuple[list[float], float]:
+        seconds, rate = super()._costs(batch)
+        return [1.0] * len(seconds), rate
+
+
+class NoSharing(Auto):
+    """Every arm is learned by itself, without hints."""
+
+    needs = frozenset()
+
+    def choose(self, context: Context) -> Arm:
+        return super().choose(replace(context, hints={}, agreement={}, proposal_seconds={}))
+
+    def _key(self, arm: Arm) -> str:
+        return str(arm)
+
+
+class NoHints(Auto):
+    """All proposals of a drafter look the same."""
+
+    def choose(self, context: Context) -> Arm:
+        hints = {name: Hint(2 if hint.match else 0, size=hint.size) for name, hint in context.hints.items()}
+        return super().choose(replace(context, hints=hints, agreement={}))
+
+
+class NoOthers(Auto):
+    """Only the drafter that was run is learned from."""
+
+    def observe(self, round: Round) -> None:
+        super().observe(replace(round, others={}))
+
+
+class NoOff(Auto):
+    """Always drafts, whether it pays or not."""
+
+    _given: tuple[Arm, ...] = ()
+    _drafting: tuple[Arm, ...] = ()
+
+    def choose(self, context: Context) -> Arm:
+        if context.arms is not self._given:
+            self._given = context.arms
+            self._drafting = tuple(arm for arm in context.arms if arm is not OFF) or context.arms
+        return super().choose(replace(context, arms=self._drafting))
+
+
+class NoMemory(Auto):
+    """Starts afresh with every text."""
+
+    def choose(self, context: Context) -> Arm:
+        if context.previous is None and context.batch == 1:
+            self.reset()
+        return super().choose(context)
+
+
+class NoRate(Auto):
+    """Maximises every round's tokens per second by itself."""
+
+    _ratio = 0.0
+
+    def choose(self, context: Context) -> Arm:
+        self._ratio = 0.0
+        for _ in range(4):  # Dinkelbach's iteration: it ends with the best ratio
+            arm = super().choose(context)
+            best = max((option.goodput for option in self.options()), default=0.0)
+            if best <= self._ratio:
+                break
+            self._ratio = best
+        return arm
+
+    def _costs(self, batch: int) -> tuple[list[float], float]:
+        return super()._costs(batch)[0], self._ratio
+
+
+class NoSelection(Auto):
+    """Every drafter proposes in every round."""
+
+    def select_drafters(self, context: Context) -> tuple[str, ...]:
+        return self.drafters
+
+
+class NoStay(Auto):
+    """Catching up is always spread over the same number of rounds."""
+
+    def observe(self, round: Round) -> None:
+        super().observe(round)
+        self.exploration.expected_stay = float(self.config.max_stay)
+
+
+class Scaled(Auto):
+    """`auto` with one field of its config multiplied."""
+
+    def __init__(self, arms: Sequence[Arm], *, field: str, times: float, seed: int = 0) -> None:
+        known = {f.name: getattr(Auto.config, f.name) for f in fields(Auto.config)}
+        require(field in known, f"auto has no field {field!r}; it has {', '.join(known)}")
+        value = known[field] * times
+        if field == "max_acceptance":  # the distance from 1 is what counts
+            value = 1.0 - (1.0 - known[field]) * times
+        self.config = replace(Auto.config, **{field: max(1, round(value)) if isinstance(known[field], int) else value})
+        super().__init__(arms, seed=seed)
+
+
+ABLATIONS = {
+    "auto-no-costs": NoCosts,
+    "auto-no-sharing": NoSharing,
+    "auto-no-hints": NoHints,
+    "auto-no-others": NoOthers,
+    "auto-no-off": NoOff,
+    "auto-no-memory": NoMemory,
+    "auto-no-rate": NoRate,
+    "auto-no-selection": NoSelection,
+    "auto-no-stay": NoStay,
+}
+EXPERIMENTS |= {name: Entry(made, "wager") for name, made in {**ABLATIONS, "auto-scaled": Scaled}.items()}

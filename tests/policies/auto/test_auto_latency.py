@@ -1,0 +1,231 @@
+"""The latency models find what rounds take, in spite of outliers, and notice changes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from auto_lab import CONFIG, K
+
+from wager.core import OFF, Arm, Round
+from wager.policies.auto.latency import DraftLatency, LatencyModel, ReferenceRate
+from wager.policies.auto.verify import BatchLatency, VerifyLatency
+
+
+def test_widths_learn_a_curve_that_jumps_and_never_falls() -> None:
+    rng, widths = np.random.default_rng(0), VerifyLatency(7, CONFIG)
+    true = [0.0, 0.020, 0.031, 0.031, 0.032, 0.032, 0.033, 0.033]
+    for number in range(400):
+        width = 1 + number % 7
+        widths.learn(width, true[width] * (1 + 0.03 * rng.standard_normal()))
+        assert all(a <= b for a, b in pairwise(widths.seconds))
+    assert widths.seconds[1:] == pytest.approx(true[1:], rel=0.04)
+
+
+def test_widths_are_unmoved_by_an_accident_and_believe_three_in_a_row() -> None:
+    widths = VerifyLatency(4, CONFIG)
+    for number in range(100):
+        widths.learn(1 + number % 4, 0.02)
+    for width in (1, 3):
+        before = list(widths.seconds)
+        widths.learn(width, 0.2)
+        assert widths.seconds == before
+        widths.learn(width, 0.02)
+    for _ in range(3):
+        assert not widths.overdue()
+        widths.learn(2, 0.04)
+    assert widths.seconds[2] > 0.03
+    assert widths.seconds[4] >= widths.seconds[3] >= widths.seconds[2]
+    assert widths.overdue()  # is it this width alone, or the machine?
+    for _ in range(3):
+        widths.learn(1, 0.04)
+    assert widths.seconds[1:] == pytest.approx([0.04] * 4, rel=0.15)
+    assert not widths.overdue()
+
+
+def test_all_widths_drift_with_the_one_that_is_played() -> None:
+    widths = VerifyLatency(4, CONFIG)
+    for number in range(100):
+        widths.learn(1 + number % 4, 0.02)
+    for number in range(100):
+        widths.learn(2, 0.02 * (1 + number / 100))
+    assert widths.seconds[1] == widths.seconds[3] or widths.seconds[3] > 0.035
+    assert widths.seconds[2] == pytest.approx(0.04, rel=0.1)
+
+
+def test_the_first_round_is_no_surprise_whatever_the_machine() -> None:
+    usual = []
+    for seconds in (0.001, 1.0, 60.0):
+        widths = VerifyLatency(4, CONFIG)
+        widths.learn(1, seconds)
+        usual.append(widths.filter.usual_error)
+    assert usual[0] == usual[1] == usual[2]
+
+
+def test_a_pace_is_tokens_a_second_of_late_for_every_size_of_batch() -> None:
+    pace = ReferenceRate(CONFIG)
+    assert pace.at(5, 17.0) == 17.0
+    for tokens in [8] * 500 + [2] * 500:
+        pace.learn(4, tokens, 0.1)
+    pace.learn(4, 100, 0.0)
+    assert pace.at(7, 17.0) == pytest.approx(20, rel=0.02)
+    assert pace.at(8, 17.0) == 17.0
+
+
+def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
+    drafting = DraftLatency(CONFIG)
+    assert drafting.parts("x", 1, 0.02) == (0.0, pytest.approx(0.001))
+    assert drafting.catch_up("x", 100) == 0.0
+    for _ in range(60):
+        for length in (1, 4, 8):
+            drafting.line("x", 1).learn(length, 0.003 + 0.002 * length)
+        drafting.caught_up("x", 100, 0.05)
+        drafting.caught_up("x", 3, 0.002)
+    fixed, each = drafting.parts("x", 1, 0.02)
+    assert (fixed, each) == (pytest.approx(0.003, rel=0.2), pytest.approx(0.002, rel=0.1))
+    assert (
+        drafting.catch_up("x", 100) == drafting.catch_up("x", 1000) == pytest.approx(0.05)
+    )  # read at once: no longer for more
+    assert drafting.catch_up("x", 3) == drafting.catch_up("x", 10) == pytest.approx(0.002)
+    drafting.line("x", 1).learn(4, 8.0)
+    slower, more = drafting.parts("x", 1, 0.02)
+    assert slower + 4 * more < 1.6 * (fixed + 4 * each)
+
+
+def test_a_first_draft_that_was_slow_for_once_does_not_end_a_drafter() -> None:
+    drafting = DraftLatency(CONFIG)
+    drafting.line("x", 1).learn(4, 2.0)  # a kernel is compiled, a graph captured
+    assert sum(drafting.parts("x", 1, 0.02)) <= 0.001 + 1e-12  # as if never played
+    drafting.line("x", 1).learn(4, 0.002)
+    drafting.line("x", 1).learn(4, 0.002)
+    fixed, each = drafting.parts("x", 1, 0.02)
+    assert fixed + 4 * each == pytest.approx(0.002)
+    again = DraftLatency(CONFIG)
+    again.load_state_dict(drafting.state_dict())
+    assert again.parts("x", 1, 0.02) == (fixed, each)
+
+
+class SlowBatchLatency:
+    """Every step ever seen, weighed by age; least squares by the normal equations."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}
+        self.seen: dict[tuple[Any, str], list[tuple[float, list[float], float]]] = {}  # (size, kind): weight, x, y
+        self.errors: dict[int, float] = {}
+        self.streak: dict[tuple[int, str], int] = {}
+        self.theta: dict[Any, list[float]] = {}
+        self.level = self.share = 0.0
+        self.common = 0
+
+    def at(self, count: int) -> list[float]:
+        theta = self.theta.get(len(f"{count:b}")) or self.theta.get("all")
+        if theta is None:
+            return [1.0, CONFIG.token_share / count, 0.0]
+        return [max(theta[0] + theta[1] * count, 1e-9), theta[2], theta[3]]
+
+    def learn(self, count: int, drafted: int, full: int, seconds: float) -> None:
+        size = len(f"{count:b}")
+        kind = "none" if drafted == 0 else "full" if drafted == full else "ragged"
+        self.steps[size] = self.steps.get(size, -1) + 1
+        if self.steps[size] == 0:
+            return
+        base, token, ragged = self.at(count)
+        expected = base + token * drafted + (ragged if kind == "ragged" else 0.0)
+        usual, far = self.errors.get(size, CONFIG.latency_drift), abs(seconds / expected - 1)
+        limit = max(CONFIG.outlier * usual, CONFIG.token_share)
+        self.errors[size] = usual + (min(far, limit) - usual) / CONFIG.change_memory
+        outlier = bool(self.seen.get((size, kind))) and far > limit
+        self.streak[size, kind] = self.streak.get((size, kind), 0) + 1 if outlier else 0
+        changed = self.streak[size, kind] == CONFIG.repeats
+        if outlier and not changed:
+            return
+        if changed:
+            self.streak[size, kind] = 0
+            for other in ["none"] if kind == "none" else ["ragged", "full"]:
+                self.seen[size, other] = self.seen["all", other] = []
+        x = [1.0, float(count), float(drafted), float(kind == "ragged")]
+        self.remember(size, kind, x, seconds)
+        if self.steps[size] > 16 and self.steps[size] % 8 != 0 and not changed:
+            return
+        self.common += 1
+        rate = max(1 / self.common, 1 / CONFIG.round_memory)
+        self.level += rate * (seconds - self.level)
+        self.share += rate * (seconds / count - self.share)
+        self.remember("all", kind, x, seconds)
+        prior = CONFIG.latency_prior
+        self.theta["all"] = self.fit("all", [prior] * 4, [self.level, 0.0, CONFIG.token_share * self.share, 0.0])
+        squared = prior * 4**size
+        self.theta[size] = self.fit(size, [prior, squared, squared, prior], self.theta["all"])
+
+    def remember(self, size: Any, kind: str, x: list[float], y: float) -> None:
+        keep = 1 - 1 / CONFIG.round_memory
+        old = [(weight * keep, *step) for weight, *step in self.seen.get((size, kind), [])]
+        self.seen[size, kind] = [*old, (1.0, x, y)]  # type: ignore[list-item]
+
+    def fit(self, size: Any, ridge: list[float], prior: list[float]) -> list[float]:
+        """Seconds over (1, requests, tokens, ragged); from the last on, what comes out negative is 0 and stays so."""
+        points = [step for (of, _), steps in self.seen.items() if of == size for step in steps]
+        points += [(ridge[i], [float(i == j) for j in range(4)], prior[i]) for i in range(4)]
+        weights = np.array([weight for weight, _, _ in points])
+        xs, ys = np.array([x for _, x, _ in points]), np.array([y for _, _, y in points])
+        fixed: list[float] = []
+        for free in (4, 3, 2, 1):
+            rest = ys - xs[:, free:] @ np.array(fixed) if fixed else ys
+            left = xs[:, :free]
+            solved = np.linalg.solve(left.T * weights @ left, left.T * weights @ rest)
+            fixed.insert(0, float(solved[-1]) if free == 1 else max(0.0, float(solved[-1])))
+        return fixed
+
+
+def steps_of(seed: int, accidents: float) -> list[tuple[int, int, int, float]]:
+    """Steps of all kinds: requests, draft tokens, most of them, seconds."""
+    rng, out = np.random.default_rng(seed), []
+    for _ in range(400):
+        count = int(rng.integers(5, 8))
+        n = (0, int(rng.integers(1, 20)), count * K)[int(rng.integers(3))]
+        seconds = 0.01 + 0.002 * count + 0.0003 * n + 0.006 * (n not in (0, count * K))
+        noise = 20.0 if rng.random() < accidents else 1 + 0.02 * rng.standard_normal()
+        out.append((count, n, count * K, seconds * noise))
+    return out
+
+
+def test_costs_are_those_of_the_reference() -> None:
+    fast, slow = BatchLatency(CONFIG), SlowBatchLatency()
+    for number, (count, n, full, seconds) in enumerate(steps_of(1, 0.05)):
+        factor = 0.3 if number > 250 else 1.0
+        for costs in (fast, slow):
+            costs.learn(count, n, full, factor * seconds)
+        assert fast.at(count) == pytest.approx(slow.at(count), rel=1e-6, abs=1e-9)
+
+
+def test_costs_are_found_in_spite_of_accidents() -> None:
+    costs = BatchLatency(CONFIG)
+    for step in steps_of(0, 0.03):
+        costs.learn(*step)
+    base, token, ragged = costs.at(6)
+    assert base == pytest.approx(0.022, rel=0.1)
+    assert token == pytest.approx(0.0003, rel=0.2)
+    assert ragged == pytest.approx(0.006, rel=0.3)
+
+
+def test_a_batch_is_charged_by_request_and_a_drafter_by_bucket() -> None:
+    latency = LatencyModel(5, 4, CONFIG)
+    for number in range(200):
+        arm = (OFF, Arm("x", 2), Arm("x", 4))[number % 3]
+        drafted, seconds = 8 * arm.length, 0.02 + 0.001 * 8 * arm.length + 0.004 * (arm.length == 2)
+        latency.learn(Round(arm, drafted, 0, 8, 8, verify_seconds=seconds))
+        if arm.length:
+            latency.drafts.line("x", 8).learn(arm.length, 0.001 + 0.002 * arm.length)
+    table = [8 * seconds for seconds in latency.at(8)[0]]
+    assert [table[1], table[3], table[5]] == pytest.approx([0.020, 0.040, 0.052], rel=0.05)
+    assert latency.at(1)[0][1] == 1.0  # one request has not been timed
+    fixed, each = latency.drafts.parts("x", 8, 0.02)
+    assert fixed + 3 * each == pytest.approx(0.007, rel=0.1)
+    assert latency.drafts.parts("x", 64, 0.02) == (fixed, each)  # no better guess for another size of batch
+    assert latency.at(8)[1] == pytest.approx(8 / np.mean([0.02, 0.04, 0.052]), rel=0.05)
+    again = LatencyModel(5, 4, CONFIG)
+    again.load_state_dict(latency.state_dict())
+    assert again.at(8)[0] == latency.at(8)[0]
+    assert again.at(8)[1] == latency.at(8)[1]

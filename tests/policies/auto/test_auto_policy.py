@@ -1,0 +1,313 @@
+"""One request is decided as by the slow reference, and whatever is kept between rounds does not show."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from auto_lab import NAMES, WITH_TREES, Engine, auto, cheap, dear, drawn_tokens, random_context, random_round
+
+from wager.bench.decisions import hinted_seconds
+from wager.core import OFF, Arm, Context, Hint, Round
+from wager.policies import build
+from wager.policies.auto import Auto
+from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
+
+
+class Slow:
+    """The decision of one round from what `auto` has learned: every arm's tokens less its seconds' worth."""
+
+    def __init__(self, policy: Auto) -> None:
+        self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
+        self.known.load_state_dict(policy.state_dict())
+
+    def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
+        """That token j of drafter i's proposal is accepted if those before it are."""
+        w = self.known.acceptance.weights[i]
+        z = w[sum(hint.match >= edge for edge in (2, 3, 4, 5, 6))]
+        if j < len(hint.confidence):
+            z += w[CONFIDENCE + 1 + math.floor(hint.confidence[j] * LEVELS)]
+        else:
+            z += w[CONFIDENCE]
+        z += w[POSITION + min(j, 3)] + self.average(i)
+        for other, (common, size) in beside.items():
+            z += w[self.company(other, j, common, size)]
+        return min(0.99, 1 / (1 + math.exp(-z)))
+
+    def average(self, i: int) -> float:
+        return self.known.acceptance.weights[i][EMA] * self.known.acceptance.text_ema[i]
+
+    def company(self, other: int, j: int, common: int, size: int) -> int:
+        says = 2 if j < common else 0 if size == 0 else 3 if common == size else 1
+        return AGREEMENT + 4 * other + says
+
+    def rate(self) -> float:
+        tokens, seconds = self.known.latency.rates.sums.get(1, (1.0, self.known.latency.verify.seconds[1]))
+        return tokens / seconds
+
+    def value(self, tokens: float, seconds: float) -> float:
+        return tokens - self.rate() * seconds
+
+    def values(self, context: Context) -> dict[Arm, float]:
+        """Of every arm that may be played."""
+        known, seconds = self.known, self.known.latency.verify.seconds
+        out: dict[Arm, float] = {}
+        for i, name in enumerate(known.drafters):
+            hint = context.hints.get(name)
+            if hint is None:
+                continue
+            beside = {
+                known.index[other]: (context.agreement[name].get(other, 0), said.size)
+                for other, said in context.hints.items()
+                if other != name
+            }
+            reached = [1.0]  # by tokens accepted
+            while len(reached) <= min(hint.size, known.longest) and reached[-1] >= 0.02:
+                reached.append(reached[-1] * self.chance(i, hint, len(reached) - 1, beside))
+            for arm in context.arms:
+                drafted = min(arm.length, hint.size)
+                if arm.drafter == name and not arm.tree and 0 < drafted < len(reached):
+                    # an arm longer than what is proposed is as good as the shortest that plays all of it
+                    late = 1e-9 * arm.length if arm.length > hint.size else 0.0
+                    out[arm] = self.value(sum(reached[: drafted + 1]), seconds[drafted + 1]) - late
+        silent = {(arm.drafter, arm.tree) for arm in context.arms if arm.length} - {
+            (name, None) for name in {*known.hinted, *context.hints}
+        }
+        known.positional.draws_for(len(silent))  # so many at once: the rest follow in the same order
+        for name in known.drafters:
+            if name in known.hinted or name in context.hints:
+                continue
+            own = [arm for arm in known.arms if arm in context.arms and arm.drafter == name]
+            own.sort(key=lambda arm: arm.length)
+            for tree in dict.fromkeys(arm.tree for arm in own):
+                arms = [arm for arm in own if arm.tree == tree]
+                key = name if tree is None else f"{name}@{tree}"
+                tokens = drawn_tokens(known.positional, key, arms[-1].length)
+                lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0))
+                for arm in arms:
+                    fixed, each = known.latency.drafts.parts(key, 1, seconds[1])
+                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / known.exploration.expected_stay
+                    out[arm] = self.value(tokens[arm.length], cost)
+        return out
+
+    def choose(self, context: Context) -> dict[Arm, float]:
+        """What every arm is worth; where plain decoding has to be timed, it alone."""
+        widths = self.known.latency.verify
+        if context.previous is None:
+            self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
+        off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
+        if off and (widths.rounds[1] < 3 or widths.overdue()):
+            return off
+        out = off | self.values(context)
+        return out or {min(context.arms, key=lambda arm: (arm.budget, self.known.slot[arm])): 0.0}
+
+
+def first_difference(slow: type[Slow], rounds: int = 300, seed: int = 0) -> str:
+    """Where `auto` and the reference part, both knowing what `auto` has learned; empty if nowhere."""
+    rng, policy = np.random.default_rng(seed), build("auto", WITH_TREES)
+    assert isinstance(policy, Auto)
+    for number in range(rounds):
+        context = random_context(rng, policy, number)
+        worth = slow(policy).choose(context)
+        arm = policy.choose(context)
+        assert arm in context.arms
+        if worth.get(arm, -math.inf) < max(worth.values()) - 1e-10:
+            return f"round {number}: {arm}, but {[(str(a), v) for a, v in worth.items()]}"
+        listed = [option.arm for option in policy.options()]
+        assert listed[0] == arm
+        assert len(set(listed)) == len(listed)
+        policy.observe(random_round(rng, context, arm))
+    return ""
+
+
+def test_one_stream_is_decided_as_by_the_reference() -> None:
+    assert first_difference(Slow) == ""
+
+
+class BestRatio(Slow):
+    """Maximises every round by itself."""
+
+    def value(self, tokens: float, seconds: float) -> float:
+        return tokens / seconds
+
+
+class NobodyBeside(Slow):
+    def company(self, other: int, j: int, common: int, size: int) -> int:
+        return AGREEMENT + 4 * other
+
+
+class NoAverage(Slow):
+    def average(self, i: int) -> float:
+        return 0.0
+
+
+class FirstPositionOnly(Slow):
+    def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
+        return super().chance(i, hint, 0, beside)
+
+
+class PlainPace(Slow):
+    """Takes a second to be worth what plain decoding brings."""
+
+    def rate(self) -> float:
+        return 1 / self.known.latency.verify.seconds[1]
+
+
+class NeverOverdue(Slow):
+    def choose(self, context: Context) -> dict[Arm, float]:
+        widths = self.known.latency.verify
+        widths.rounds[1], widths.checks, widths.last_seen[1] = 3.0, 0, widths.learned_rounds
+        return super().choose(context)
+
+
+@pytest.mark.parametrize("mistaken", [BestRatio, NobodyBeside, NoAverage, FirstPositionOnly, PlainPace, NeverOverdue])
+def test_the_comparison_notices_a_planted_mistake(mistaken: type[Slow]) -> None:
+    assert first_difference(mistaken)
+
+
+def test_it_learns_from_drafters_it_did_not_play() -> None:
+    policy, rng = auto(), np.random.default_rng(0)
+    context = Context(policy.arms, previous=OFF, hints={name: Hint(3, size=6) for name in NAMES})
+    for _ in range(100):  # the engine has its own way: nobody is ever played
+        policy.choose(context)
+        others = {name: int(rng.random() < rate) for name, rate in zip(NAMES, (0.2, 0.3, 0.9), strict=True)}
+        policy.observe(Round(OFF, 0, 0, 1, verify_seconds=0.02, others=others))
+    assert policy.choose(context).drafter == "z"
+
+
+def test_plain_decoding_is_chosen_where_width_is_dear() -> None:
+    assert Engine(auto(drafters=1), {"x": 0.6}, cheap).play(300)[100:].count(OFF) < 10
+    assert Engine(auto(drafters=1), {"x": 0.6}, dear).play(300)[100:].count(OFF) > 190
+
+
+def test_a_proposal_between_two_lengths_is_played_whole_with_the_longer() -> None:
+    arms = (OFF, *(Arm("x", n) for n in (2, 4, 8)))
+    policy = build("auto", arms)
+    for _ in range(60):
+        arm = policy.choose(Context(arms, previous=OFF, hints={"x": Hint(9, size=3)}))
+        accepted = min(3, arm.length)
+        policy.observe(Round(arm, accepted, accepted, accepted + 1, verify_seconds=0.02))
+    assert arm == Arm("x", 4)
+
+
+def test_without_plain_decoding_the_shortest_arm_is_played_where_nobody_proposes() -> None:
+    arms = (Arm("x", 4), Arm("x", 2), Arm("y", 3))
+    policy = build("auto", arms)
+    assert isinstance(policy, Auto)
+    for _ in range(20):
+        hints = {"x": Hint(), "y": Hint()}
+        arm = policy.choose(Context(arms, previous=arms[0], hints=hints))
+        assert arm == Arm("x", 2)
+        assert policy.options()[0].arm == arm
+        policy.observe(Round(arm, 0, 0, 1, verify_seconds=0.02))
+
+
+def test_without_a_clock_drafts_are_chosen_by_what_they_bring() -> None:
+    engine = Engine(auto(drafters=2), {"x": 0.3, "y": 0.9}, lambda width: 0.0)
+    assert engine.play(100)[50:].count(Arm("y", 6)) > 40
+
+
+def test_options_name_the_chosen_arm_first_and_are_positive() -> None:
+    policy = auto()
+    assert policy.options() == []
+    engine = Engine(policy, {"x": 0.2, "y": 0.5, "z": 0.9}, cheap)
+    for _ in range(60):
+        (arm,) = engine.play(1)
+        options = policy.options()
+        assert options[0].arm == arm
+        assert all(option.goodput > 0 for option in options)
+    assert {option.arm.drafter for option in options} == {"off", *NAMES}
+
+
+def test_a_saved_stream_goes_on_as_the_one_it_was_saved_from_even_within_a_round() -> None:
+    rng, policy = np.random.default_rng(0), build("auto", WITH_TREES)
+    assert isinstance(policy, Auto)
+    twin: Auto | None = None
+    for number in range(160):
+        context = random_context(rng, policy, number)
+        arm = policy.choose(context)
+        if twin is not None:
+            assert twin.choose(context) == arm
+        if number % 20 == 10:
+            twin = Auto(WITH_TREES, seed=9)
+            twin.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
+        came_back = random_round(rng, context, arm)
+        policy.observe(came_back)
+        if twin is not None:
+            twin.observe(came_back)
+            assert twin.state_dict() == policy.state_dict()
+
+
+ARMS = (OFF, *(Arm(name, n) for name in NAMES for n in range(1, 7)))
+
+
+def hint(rng: np.random.Generator, longest: int) -> Hint:
+    size = int(rng.integers(0, longest + 1))
+    sure = tuple((rng.random(int(rng.integers(0, size + 1))) ** 0.3).tolist())
+    return Hint(int(rng.integers(0, 14)), sure, size)  # a match without a size: it may propose any number of tokens
+
+
+def context(rng: np.random.Generator, arms: tuple[Arm, ...] = ARMS, longest: int = 6) -> Context:
+    """Some of the drafters have a hint, in any order; some say what they have in common, some do not."""
+    asked = [str(name) for name in rng.permutation(NAMES)[: rng.integers(0, 4)]]
+    hints = {name: hint(rng, longest) for name in asked}
+    shared = {
+        one: {two: int(rng.integers(0, 1 + hints[one].size)) for two in asked if two != one}
+        for one in asked
+        if rng.random() < 0.8
+    }
+    seconds = {name: float(rng.choice([1e-5, 0.004])) for name in asked}
+    return Context(arms, previous=OFF, hints=hints, agreement=shared, proposal_seconds=seconds)
+
+
+def outcome(rng: np.random.Generator, context: Context, arm: Arm) -> Round:
+    runs = {name: int(rng.integers(0, hint.size + 1)) for name, hint in context.hints.items()}
+    drafted = min(arm.length, context.hints[arm.drafter].size) if arm.drafter in runs else arm.length
+    accepted = min(drafted, runs.get(arm.drafter, drafted // 2))
+    others = {name: min(run, accepted + 1) for name, run in runs.items() if name != arm.drafter and rng.random() < 0.9}
+    seconds = (0.02 + 0.002 * drafted) * (1 + 0.05 * rng.standard_normal())
+    return Round(arm, drafted, accepted, accepted + 1, verify_seconds=seconds, others=others)
+
+
+@pytest.mark.parametrize("lengths", [(1, 2, 3, 4, 5, 6), (2, 5)])
+def test_whoever_is_asked_decisions_are_those_of_one_that_keeps_no_seats(lengths: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    arms = (OFF, *(Arm(name, n) for name in NAMES for n in lengths))
+    policy, forgetful = Auto(arms), Auto(arms)
+    chosen = set()
+    for _ in range(600):
+        now = context(rng, arms)
+        forgetful._records.clear()
+        arm = policy.choose(now)
+        assert forgetful.choose(now) == arm
+        assert forgetful.options() == policy.options()
+        came = outcome(rng, now, arm)
+        for one in (policy, forgetful):
+            one.observe(came)
+        assert forgetful.models == policy.models
+        chosen.add(arm)
+    assert len(policy._records) == 15  # every order of every choice of them but none
+    assert len(chosen) > len(arms) // 2
+
+
+def test_a_round_that_is_over_is_not_held_on_to() -> None:
+    rng, policy = np.random.default_rng(0), Auto(ARMS)
+    held = 0
+    for _ in range(50):
+        now = context(rng)
+        alone = sys.getrefcount(now.hints)
+        arm = policy.choose(now)
+        held += sys.getrefcount(now.hints) > alone
+        policy.observe(outcome(rng, now, arm))
+        after = sys.getrefcount(now.hints)
+        assert after == alone
+    assert held > 20
+
+
+def test_a_round_is_decided_and_learned_from_in_little_time() -> None:
+    chosen, observed = zip(*(hinted_seconds("auto", rounds=300, warmup=100) for _ in range(3)), strict=True)
+    assert min(chosen) < 55e-6  # three times what it takes on a slow core
+    assert min(observed) < 55e-6
