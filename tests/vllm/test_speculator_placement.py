@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,8 +88,15 @@ def test_vllm_gets_a_table_that_names_every_length(smollm2_folder: str, monkeypa
 
 
 def test_an_installation_in_which_vllm_would_not_find_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     monkeypatch.setattr(plugin, "entry_points", lambda group: [])
     with pytest.raises(ValueError, match="install it again"):
+        plugin.check()
+    monkeypatch.setattr(plugin, "entry_points", lambda group: [SimpleNamespace(name=plugin.NAME)])
+    plugin.check()
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    with pytest.raises(ValueError, match="unset VLLM_USE_V2_MODEL_RUNNER"):
         plugin.check()
     monkeypatch.setenv("VLLM_PLUGINS", "other,another")
     with pytest.raises(ValueError, match="add wager to it"):

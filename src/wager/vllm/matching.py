@@ -181,7 +181,7 @@ class Matcher:
         if not self.ring_size:
             return []
         head = int(self._head) % self.ring_size
-        return self.ring.roll(-head).tolist()  # type: ignore[no-any-return]
+        return self.ring.roll(-head).tolist()
 
     def _draft_by_reference(
         self,

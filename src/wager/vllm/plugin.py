@@ -63,6 +63,8 @@ def check() -> None:
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and NAME not in allowed.split(","):
         raise ValueError(f"VLLM_PLUGINS={allowed} keeps wager's speculator out of vLLM; add {NAME} to it")
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
+        raise ValueError("matching on a GPU runs in vLLM's V2 model runner; unset VLLM_USE_V2_MODEL_RUNNER")
     if NAME not in {entry.name for entry in entry_points(group=GROUP)}:
         raise ValueError(
             f"vLLM would not find wager's speculator: the installed wager has no entry point in {GROUP}; install it "
