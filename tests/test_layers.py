@@ -54,3 +54,36 @@ def test_policies_import_nothing_but_numbers(module: Path) -> None:
 def test_nothing_installed_imports_the_reproduction() -> None:
     for module in ROOT.rglob("*.py"):
         assert not any(name.split(".")[0] == "reproduction" for name in imports(module.relative_to(ROOT))), module
+
+
+def module_file(parts: list[str]) -> Path | None:
+    path = Path(*parts)
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if parts and (ROOT / p).is_file()), None)
+
+
+def needed(module: Path) -> set[Path]:
+    """The package's modules that must be there before this one: what it imports as it is loaded."""
+    body = ast.parse((ROOT / module).read_text()).body
+    found = set()
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("wager"):
+            parts = str(node.module).split(".")[1:]
+            inside = [module_file([*parts, alias.name]) for alias in node.names]
+            # a package counts where a name of its own is taken, not where one of its modules is
+            found |= {path for path in (*inside, None if all(inside) else module_file(parts)) if path}
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    needs = {module: needed(module) for module in (p.relative_to(ROOT) for p in ROOT.rglob("*.py"))}
+    done: set[Path] = set()
+
+    def visit(module: Path, path: tuple[Path, ...]) -> None:
+        assert module not in path, f"a circle: {' -> '.join(map(str, (*path[path.index(module) :], module)))}"
+        if module not in done:
+            for other in sorted(needs[module] - {module}):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in needs:
+        visit(module, ())

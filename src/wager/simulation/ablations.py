@@ -115,7 +115,7 @@ class Scaled(Auto):
         super().__init__(arms, seed=seed)
 
 
-ABLATIONS = {
+ABLATIONS: dict[str, type[Auto]] = {
     "auto-no-costs": NoCosts,
     "auto-no-sharing": NoSharing,
     "auto-no-hints": NoHints,
@@ -126,4 +126,5 @@ ABLATIONS = {
     "auto-no-selection": NoSelection,
     "auto-no-stay": NoStay,
 }
-EXPERIMENTS |= {name: Entry(made, "wager") for name, made in {**ABLATIONS, "auto-scaled": Scaled}.items()}
+EXPERIMENTS |= {name: Entry(made, "wager") for name, made in ABLATIONS.items()}
+EXPERIMENTS["auto-scaled"] = Entry(Scaled, "wager")
