@@ -1,4 +1,4 @@
-"""The drafters that lie ready for SmolLM2-135M: all there, small enough, with their cards, and none changes a text."""
+"""The drafters shipped for SmolLM2-135M: all there, small enough, with their cards, and none changes a text."""
 
 from __future__ import annotations
 

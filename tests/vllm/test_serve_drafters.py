@@ -15,7 +15,7 @@ from wager.vllm.settings import Settings
 
 @pytest.fixture
 def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: str) -> Any:
-    """Makes a drafter that lies ready for the embedded model, as far as its config.json goes."""
+    """Makes a drafter shipped for the embedded model, as far as its config.json goes."""
     from wager.drafters import shipped
 
     monkeypatch.setattr(shipped, "places", lambda: [tmp_path / "ready"])

@@ -27,7 +27,7 @@ from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, SCHEDULER, Setting
 ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
 RANDOM = ("--policy", "random")  # lengths and drafters changed in every step
-# The head that lies ready for the model; where a checkout came without it, the target drafts for itself.
+# The head shipped for the model; where a checkout came without it, the target drafts for itself.
 HEAD = "eagle:ofa" if "eagle:ofa" in shipped.available("smollm2-135m") else "draft-model=smollm2-135m"
 HOOKS: dict[str, tuple[str, ...]] = {
     "scheduler": ("--drafter", "ngram", *RANDOM),

@@ -54,7 +54,7 @@ def engine_args(
     >>> llm = vllm.LLM(**wager.vllm.engine_args("smollm2-135m", max_model_len=2048))
 
     drafters: ``prompt-lookup``, ``suffix``, ``retrieval=PATH`` side by side, or one that vLLM runs: ``ngram``,
-    ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one that lies ready for the model.
+    ``draft-model=MODEL``, ``eagle=MODEL``, or ``eagle:NAME`` and ``draft:NAME`` for one shipped for the model.
     On a GPU ``prompt-lookup`` and ``suffix`` can stand beside such a model.
     policy: as listed by ``wager policies``. budget: most draft tokens in a step over all requests. state: a file that
     keeps what is learned. Everything else goes to vLLM as it is.
@@ -119,7 +119,7 @@ def arguments(
 
 
 def located(settings: Settings, model: str | Path, where: Path | str | None = None) -> Settings:
-    """The same settings, with the folder of every drafter that lies ready for this model: ``eagle:ofa=FOLDER``.
+    """The same settings, with the folder of every drafter shipped for this model: ``eagle:ofa=FOLDER``.
 
     ``where`` is what the model's name resolved to, if that is known.
     """

@@ -157,7 +157,7 @@ def add_matching(
         )
     matcher = make_matcher(settings, states, device)
     threshold = torch.full((1,), LONG_ENOUGH, dtype=torch.int32, device=device)
-    propose = speculator.propose
+    propose, capture = speculator.propose, speculator.capture
     matcher.warm_up(torch.zeros(1, settings.max_length, dtype=torch.int64, device=device), threshold)
 
     @torch.inference_mode()
@@ -192,8 +192,6 @@ def add_matching(
         if not dummy_run and num_speculative_tokens != 0:
             _match(matcher, input_batch, num_sampled, last_sampled, drafts, threshold)
         return drafts
-
-    capture = speculator.capture
 
     def capture_and_warm_up() -> None:
         capture()
