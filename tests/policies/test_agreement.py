@@ -131,6 +131,8 @@ def test_tetris_shares_a_batch_as_its_reference(spec: str) -> None:
         expected = slow.choose_batch(contexts)
         chosen = fast.choose_batch(as_batch(contexts, fast))
         assert chosen.length.tolist() == [arm.length for arm in expected]
+        names = [fast.drafters[d] if d >= 0 else OFF.drafter for d in chosen.drafter.tolist()]
+        assert names == [arm.drafter for arm in expected]
         assert chosen.arm == max(expected, key=lambda arm: arm.length)
         for arm in expected:
             came_back = stream.played(arm)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wager.core import Arm, Context, Round, Signal
+from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.batch import Batch, Choices
 from wager.policies.base import Policy, require
 from wager.policies.onthefly import ModelPolicy, only_drafter
@@ -104,16 +104,18 @@ class Tetris(Policy):
     def choose_batch(self, batch: Batch) -> Choices:
         """A length for every request, under one token budget."""
         slots = self.available(batch.context.arms if batch.context else self.arms)
-        count, most = len(batch.slots), self.at_most(self.longest, self.drafter, slots)
-        if most.drafter != self.drafter:
-            return Choices(np.full(count, -1), np.zeros(count, np.int64))
-        drafter = self.drafters.index(self.drafter)
-        sure = np.nan_to_num(batch.confidence[drafter])  # a token of unknown confidence ends its chain
-        sizes = np.minimum(batch.size[drafter], np.minimum(batch.limit, most.length)).tolist()
-        taken = self._spend([row[:size] for row, size in zip(sure.tolist(), sizes, strict=True)])
-        arms = [self.at_most(n, self.drafter, slots) for n in taken]
-        length = np.array([arm.length for arm in arms], np.int64)
-        return Choices(np.where(length > 0, drafter, -1), length, max(arms, key=lambda arm: arm.length))
+        most = self.at_most(self.longest, self.drafter, slots)
+        chains: list[list[float]] = [[] for _ in batch.slots]
+        if most.drafter == self.drafter and most.length:
+            own = self.drafters.index(self.drafter)
+            sure = np.nan_to_num(batch.confidence[own])  # a token of unknown confidence ends its chain
+            sizes = np.minimum(batch.size[own], np.minimum(batch.limit, most.length)).tolist()
+            chains = [row[:size] for row, size in zip(sure.tolist(), sizes, strict=True)]
+        # Where a request gets no token and `off` is not available, its arm may be another drafter's.
+        arms = [self.at_most(n, self.drafter, slots) for n in self._spend(chains)]
+        drafter = [self.drafters.index(arm.drafter) if arm.length else -1 for arm in arms]
+        longest = max(arms, key=lambda arm: arm.length, default=OFF)
+        return Choices(np.array(drafter, np.int64), np.array([arm.length for arm in arms], np.int64), longest)
 
     def _spend(self, chains: Sequence[Sequence[float]]) -> list[int]:
         """Tokens of each chain, of which all together take the budget."""
