@@ -136,7 +136,7 @@ def test_bad_input_is_one_sentence(bench: Any, tmp_path: Path) -> None:
         ("--methods", ","): "--methods names at least one",
         ("--methods", "ucbspec:colour=red"): "has no parameter 'colour'",
         ("--model", "tiny", "--max-tokens", "2000"): "tiny holds 1,024 tokens: too few",
-        ("--limit", "3", "decisions"): "--limit before decisions does nothing",
+        ("--limit", "3", "generate"): "--limit before generate does nothing",
     }.items():
         code, _, err = bench(*words)
         assert code == 2
