@@ -1,7 +1,8 @@
 """Everything wager relies on in vLLM that is not its public interface, and the versions it was tested with.
 
 The scheduler hook overrides one private method, reads and writes requests' draft tokens and fills a private table; a
-fault of the CPU builds is looked for in one private kernel. Nothing else here or in this package touches private parts.
+fault of the CPU builds is looked for in one private kernel. Two modules beside this one depend on vLLM's V2 model
+runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes.
 """
 
 from __future__ import annotations
