@@ -130,12 +130,12 @@ def texts_of(content: Any, drafters: Iterable[str] | None = None, labels: Iterab
             )
             for name in names
         }
-        shared = {
+        agreement = {
             one: {other: n for other, n in others.items() if other in tracks}
-            for one, others in body["shared"].items()
+            for one, others in body["agreement"].items()
             if one in tracks
         }
-        texts.append(Text(**{**body, "tracks": tracks, "shared": shared}))
+        texts.append(Text(**{**body, "tracks": tracks, "agreement": agreement}))
     return texts
 
 

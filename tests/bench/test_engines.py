@@ -15,6 +15,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(*words: str, command: str = "bench") -> int:
+    """Run a command of wager; those that measure wager itself are under lab."""
+    if command == "bench" and words[0] in ("engine", "identity", "memory"):
+        command = "lab"
     sys.argv = ["wager", command, *words]
     with pytest.raises(SystemExit) as stop:
         main()

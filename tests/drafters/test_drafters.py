@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import drafters as slow
+from waiting import allowed
 
 from wager.drafters import Draft, Drafter, corpus
 from wager.drafters.prompt_lookup import PromptLookup
@@ -327,8 +328,8 @@ def test_a_proposal_at_4000_tokens_takes_at_most_100_microseconds(name: str, kin
             drafter.begin([1])
             drafter.extend(LONG["prose"][i * 200 : i * 200 + 200])
     text = LONG[kind]
-    medians: list[float] = []
-    while len(medians) < 20 and min(medians, default=1.0) > 100e-6:  # the machine may be busy: the best of several
+    medians, bound = [], allowed(100e-6)
+    while len(medians) < 20 and min(medians, default=1.0) > bound:  # the machine may be busy: the best of several
         drafter.begin(text[:4000])
         taken = []
         for i in range(4000, 4300, 3):
@@ -337,7 +338,7 @@ def test_a_proposal_at_4000_tokens_takes_at_most_100_microseconds(name: str, kin
             taken.append(time.perf_counter() - began)
             drafter.extend(text[i : i + 3])
         medians.append(statistics.median(taken))
-    assert min(medians) <= 100e-6, f"{min(medians) * 1e6:.0f} microseconds"
+    assert min(medians) <= bound, f"{min(medians) * 1e6:.0f} microseconds"
 
 
 def test_prompt_lookup_begins_in_a_few_milliseconds() -> None:
@@ -346,4 +347,4 @@ def test_prompt_lookup_begins_in_a_few_milliseconds() -> None:
         began = time.perf_counter()
         PromptLookup().begin(LONG["random"][:4000])
         taken.append(time.perf_counter() - began)
-    assert min(taken) <= 0.01
+    assert min(taken) <= allowed(0.01)

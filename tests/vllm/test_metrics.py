@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
+from waiting import allowed
 
 import wager
 from wager.core import OFF, Arm
@@ -241,7 +242,7 @@ def test_a_step_costs_microseconds() -> None:
                 counted.played(arm, 2, 4, 3, 5, 0.01, 8)
             counted.tick()
         taken.append((time.perf_counter() - start) / 1000)
-    assert min(taken) < 30e-6  # about 3e-6 here
+    assert min(taken) < allowed(30e-6)  # about 3e-6 on an idle core
 
 
 def test_the_dashboard_can_be_imported() -> None:

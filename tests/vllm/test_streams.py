@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from waiting import allowed
 
 from wager.vllm.missed import Stream
 from wager.vllm.streams import SPREAD, WINDOW, Streams
@@ -376,5 +377,4 @@ def test_following_a_batch_takes_microseconds(rows: int, microseconds: int) -> N
         streams.follow(sampled, lengths, tokens)
         if step:
             best = min(best, time.perf_counter() - began)
-    # twice the aim: machines differ, and this one may be busy
-    assert best <= 2 * microseconds * 1e-6, f"{best * 1e6:.0f} microseconds"
+    assert best <= allowed(microseconds * 1e-6), f"{best * 1e6:.0f} microseconds"

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from auto_lab import NAMES, WITH_TREES, Engine, auto, cheap, dear, drawn_tokens, random_context, random_round
+from waiting import allowed
 
 from wager.bench.decisions import hinted_seconds
 from wager.core import OFF, Arm, Context, Hint, Round
@@ -309,5 +310,5 @@ def test_a_round_that_is_over_is_not_held_on_to() -> None:
 
 def test_a_round_is_decided_and_learned_from_in_little_time() -> None:
     chosen, observed = zip(*(hinted_seconds("auto", rounds=300, warmup=100) for _ in range(3)), strict=True)
-    assert min(chosen) < 55e-6  # three times what it takes on a slow core
-    assert min(observed) < 55e-6
+    assert min(chosen) < allowed(55e-6)  # three times what it takes on a slow core, and more on a busy one
+    assert min(observed) < allowed(55e-6)
