@@ -249,4 +249,4 @@ def test_state_is_whole_when_the_server_is_killed(server: Server, folder: Path) 
         for answer in running:
             answer.exception()
     content = json.loads(state.read_text())
-    settings(server).build_policy().load(content)
+    settings(server).build_policy().load_state_dict(content["state"])
