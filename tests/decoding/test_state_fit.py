@@ -138,7 +138,7 @@ def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
         described(build("auto:budget=9", arms), model, [suffix], arms),
         described(build("ucbspec", arms), model, [suffix], arms),
     ]
-    monkeypatch.setattr(wager_state, "_processor", lambda: "Another CPU")
+    monkeypatch.setattr(wager_state, "processor", lambda: "Another CPU")
     keys.append(described(policy, model, [suffix], arms))
     assert len({default_path(key) for key in keys}) == len(keys)
     monkeypatch.undo()

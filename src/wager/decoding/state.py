@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from wager.core import Arm
 from wager.core.state_file import StateFile, refuse_foreign
 from wager.drafters import Drafter
+from wager.models.calibration import processor
 from wager.models.embedded import cache
 from wager.policies.base import Policy
 
@@ -88,14 +88,4 @@ def _called(name: str, settings: dict[str, Any]) -> str:
 def _device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"cuda, {torch.cuda.get_device_name(device)}"
-    return f"{device.type}, {_processor()}, {torch.get_num_threads()} threads"
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it, else its kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return f"{device.type}, {processor()}, {torch.get_num_threads()} threads"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AutoConfig:
-    """The constants of `auto`; docs/auto.md has what replay says of half and double of each."""
+    """The constants of `auto`; docs/auto.md has what replay says of half and double, as far as measured."""
 
     # Acceptance of drafters whose proposals are known beforehand: logistic regression
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
