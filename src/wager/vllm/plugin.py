@@ -1,8 +1,8 @@
-"""wager's entry in vLLM's processes: which speculator the V2 model runner makes.
+"""wager's entry in vLLM's processes: which speculator the V2 model runner makes, and which CUDA graphs it looks up.
 
 An entry point of the group ``vllm.general_plugins``, which vLLM loads in every process it starts. There is no hook for
-a speculator, so the one factory, ``init_speculator``, is replaced. The replacement asks the engine's configuration and
-leaves every engine alone that was not started for it.
+either, so two functions are replaced: the factory ``init_speculator``, and ``CudaGraphManager._init_candidates``. Both
+replacements read the engine's configuration and leave every engine alone that was not started by wager.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from typing import Any
 from wager.vllm import compat
 
 GROUP, NAME = "vllm.general_plugins", "wager"
-FACTORY = "init_speculator"
+FACTORY, CANDIDATES = "init_speculator", "_init_candidates"
 KEY, SPECULATOR = "wager", "speculator"  # in additional_config, as wager.vllm.settings writes them
 
 log = logging.getLogger("vllm.wager")
 
 
 def register() -> None:
-    """Replace vLLM's factory of speculators, once in a process; a vLLM it was not tried with is left as it is."""
+    """Replace the two functions, once in a process; a vLLM this was not tried with is left as it is."""
     try:
         compat.check_version()
     except ValueError as error:
         log.debug("wager: %s", error)
         return
     from vllm.v1.worker.gpu import spec_decode
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
+    if not hasattr(getattr(CudaGraphManager, CANDIDATES), "original"):
+        setattr(CudaGraphManager, CANDIDATES, _init_candidates(getattr(CudaGraphManager, CANDIDATES)))
     if not hasattr(getattr(spec_decode, FACTORY), "original"):
         setattr(spec_decode, FACTORY, _replacement(getattr(spec_decode, FACTORY)))
         log.debug("wager: %s.%s replaced; it acts where an engine asks for it", spec_decode.__name__, FACTORY)
@@ -52,10 +55,28 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
     return init_speculator
 
 
+def _init_candidates(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def replacement(manager: Any) -> None:
+        original(manager)
+        if _settings(manager.vllm_config.additional_config) is not None:
+            from wager.vllm.graphs import offer_every_length
+
+            offer_every_length(manager)
+
+    replacement.original = original  # type: ignore[attr-defined]
+    return replacement
+
+
 def wanted(additional_config: Any) -> bool:
     """Whether an engine was started for drafts by matching in its model runner."""
+    given = _settings(additional_config)
+    return given is not None and given.get(SPECULATOR) is True
+
+
+def _settings(additional_config: Any) -> Mapping[str, Any] | None:
+    """What wager has set for an engine; None: it was not started by wager."""
     given = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
-    return isinstance(given, Mapping) and given.get(SPECULATOR) is True
+    return given if isinstance(given, Mapping) else None
 
 
 def check() -> None:
