@@ -23,7 +23,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Any:
     from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
     monkeypatch.setattr(CudaGraphManager, plugin.CANDIDATES, CudaGraphManager._init_candidates)  # restored afterwards
-    plugin.register()
+    plugin.replace()
 
     def make(additional_config: dict[str, Any]) -> Any:
         made = CudaGraphManager.__new__(CudaGraphManager)

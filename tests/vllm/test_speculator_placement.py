@@ -125,9 +125,9 @@ def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypa
     monkeypatch.setattr(spec_decode, "init_speculator", lambda *given: calls.append(given) or "vLLM's")
     runner = ModuleType("vllm.v1.worker.gpu.model_runner")
     monkeypatch.setitem(sys.modules, runner.__name__, runner)
-    plugin.register()
+    plugin.replace()
     replaced = spec_decode.init_speculator
-    plugin.register()
+    plugin.replace()
     assert spec_decode.init_speculator is replaced
     assert runner.init_speculator is replaced
     for additional in (None, {}, {KEY: {"drafters": ["suffix"]}}, {"other": {"speculator": True}}):
@@ -136,13 +136,20 @@ def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypa
         assert calls.pop() == (config, "device", "states")
 
 
-def test_another_vllm_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "cpu", "replaced"), [("0.99.1", False, False), ("0.32.0", True, False), ("0.32.0", False, True)]
+)
+def test_another_vllm_and_one_for_the_cpu_are_left_as_they_are(
+    version: str, cpu: bool, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from vllm.v1.worker.gpu import spec_decode
+    from vllm.platforms import current_platform
 
     from wager.vllm import compat
 
-    before = spec_decode.init_speculator
-    monkeypatch.setattr(compat, "installed_version", lambda: "0.99.1")
+    calls: list[bool] = []
+    monkeypatch.setattr(compat, "installed_version", lambda: version)
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: cpu)
+    monkeypatch.setattr(plugin, "replace", lambda: calls.append(True))
     plugin.register()
-    assert spec_decode.init_speculator is before
+    assert calls == [True] * replaced

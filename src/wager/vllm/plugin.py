@@ -24,35 +24,43 @@ log = logging.getLogger("vllm.wager")
 
 
 def register() -> None:
-    """Replace the two functions, once in a process; a vLLM this was not tried with is left as it is."""
+    """Replace the two functions; not in a vLLM this was not tried with, nor on a CPU, which has another runner."""
     try:
         compat.check_version()
     except ValueError as error:
         log.debug("wager: %s", error)
         return
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        replace()
+
+
+def replace() -> None:
+    """Replace the two functions, once in a process."""
     from vllm.v1.worker.gpu import spec_decode
     from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
     if not hasattr(getattr(CudaGraphManager, CANDIDATES), "original"):
         setattr(CudaGraphManager, CANDIDATES, _init_candidates(getattr(CudaGraphManager, CANDIDATES)))
     if not hasattr(getattr(spec_decode, FACTORY), "original"):
-        setattr(spec_decode, FACTORY, _replacement(getattr(spec_decode, FACTORY)))
-        log.debug("wager: %s.%s replaced; it acts where an engine asks for it", spec_decode.__name__, FACTORY)
+        setattr(spec_decode, FACTORY, _init_speculator(getattr(spec_decode, FACTORY)))
+        log.debug("wager: vLLM's %s and %s are replaced; both act where wager started the engine", FACTORY, CANDIDATES)
     runner = sys.modules.get("vllm.v1.worker.gpu.model_runner")
     if runner is not None:  # it imports the factory by name
         setattr(runner, FACTORY, getattr(spec_decode, FACTORY))
 
 
-def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
-    def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
+def _init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(vllm_config: Any, device: Any, req_states: Any) -> Any:
         if not wanted(vllm_config.additional_config):
             return original(vllm_config, device, req_states)
         from wager.vllm.speculator import make_speculator
 
         return make_speculator(original, vllm_config, device, req_states)
 
-    init_speculator.original = original  # type: ignore[attr-defined]
-    return init_speculator
+    replacement.original = original  # type: ignore[attr-defined]
+    return replacement
 
 
 def _init_candidates(original: Callable[[Any], None]) -> Callable[[Any], None]:
