@@ -95,6 +95,26 @@ def test_only_steps_without_prompts_are_learned_from_and_only_decoding_requests_
 
 
 @KINDS
+def test_a_step_during_which_a_prefill_was_launched_is_not_timed(folder: str, asynchronous: bool) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous)
+    rounds = observed(scheduler)
+    scheduler.add_request(make_request("early", 8, 60))
+    engine = Engine(scheduler, asynchronous, accuracy=0.0)
+    timed: list[int] = []
+
+    def between(step: int, _: Any) -> None:
+        timed.append(len(rounds))
+        if step in (10, 20, 30):
+            scheduler.add_request(make_request(f"late{step}", 8, 2))
+
+    engine.run(between=between)
+    quiet = len(timed) - 1 - (timed[-1] - timed[0])  # steps of which nothing was observed
+    prefills = 4  # the first request's, and three more
+    # A prefill is scheduled one step before its predecessor ends where scheduling is asynchronous.
+    assert quiet >= prefills * (2 if asynchronous else 1)
+
+
+@KINDS
 def test_a_request_can_limit_its_own_drafts(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="fixed:drafter=ngram,length=5")
     requests = {"none": 0, "two": 2, "free": None, "wrong": "many", "endless": float("inf")}

@@ -166,6 +166,9 @@ class _Adaptive(_Limits):
                 sampled = model_runner_output.sampled_token_ids
                 emitted = sum(map(len, sampled))
                 accepted = emitted - sum(map(bool, sampled))
+                if self._flights and self._flights[0][1].mixed:
+                    # Its successor was launched meanwhile, and launching a prefill can take longer than this step.
+                    step.mixed = True
                 self.lengths.finish(step, began, accepted, emitted, busy=bool(self.running))
                 break
         if self.state_file is not None:
