@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reproduction import costs
-from reproduction.recorded import Pool, Recorded, Totals, methods, texts_of, totals
+from reproduction.recorded import Pool, Recorded, Totals, add, methods, texts_of, totals
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
 from wager.policies import build, fixed
@@ -46,27 +46,42 @@ def reward_statistics(texts: Sequence[Text], name: str, length: int) -> dict[str
     bd: list[float] = []
     by_round: list[list[float]] = [[] for _ in range(ROUNDS)]
     for text in texts:
-        track = text.tracks[name]
-        for at in range(text.tokens - 1 - length):
-            be.append(min(track.agreed[at], length) / length)
-            bd.append(statistics.fmean(track.overlap[at : at + length]))
+        track, whole = text.tracks[name], text.tokens - 1 - length
+        agreed = [min(n, length) for n in track.agreed]
+        divergence = [statistics.fmean(track.overlap[at : at + length]) for at in range(whole)]
+        be += [agreed[at] / length for at in range(whole)]
+        bd += divergence
         at = 0
         for played in by_round:
-            if at >= text.tokens - 1 - length:
+            if at >= whole:
                 break
-            played.append(statistics.fmean(track.overlap[at : at + length]))
-            at += min(track.agreed[at], length) + 1
-    return described(be, bd, by_round)
-
-
-def described(be: Sequence[float], bd: Sequence[float], by_round: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """The statistics of MetaSD's table 2 and figure 6."""
+            played.append(divergence[at])
+            at += agreed[at] + 1
     return {
-        "be": {"mean": float(np.mean(be)), "variance": float(np.var(be)), "zeros": float(np.mean(np.array(be) == 0))},
-        "bd": {"mean": float(np.mean(bd)), "variance": float(np.var(bd)), "zeros": float(np.mean(np.array(bd) == 0))},
+        **{kind: _described(values) for kind, values in (("be", be), ("bd", bd))},
         "rounds": [[float(np.mean(r)), float(np.std(r)), len(r)] for r in by_round if len(r) > 1],
         "count": len(be),
     }
+
+
+def _described(values: Sequence[float]) -> dict[str, float]:
+    zeros = float(np.mean(np.array(values) == 0))
+    return {"mean": float(np.mean(values)), "variance": float(np.var(values)), "zeros": zeros}
+
+
+def _walk(texts: Sequence[Text], play: Callable[[Text, int], tuple[int, float]]) -> Totals:
+    """Texts decoded round by round: ``play`` gives the tokens accepted at a position and the round's seconds."""
+    found: Totals = {}
+    for text in texts:
+        sums = found.setdefault(text.label, [0.0, 0.0, 0.0])
+        at = 0
+        while at < text.tokens - 1:
+            accepted, seconds = play(text, at)
+            emitted = min(accepted + 1, text.tokens - 1 - at)
+            for i, part in enumerate((emitted, 1, seconds)):
+                sums[i] += part
+            at += emitted
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +100,14 @@ class DraftAll:
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         texts = texts_of(workspace.result(self.recording), self.drafters)
         cost = costs.table(self.cost)
-        found: dict[str, list[Totals]] = {
-            str(OFF): [totals(texts, fixed(OFF), (self.length,), cost)],
-            "all drafters": [_all(texts, self.drafters, self.length, cost)],
-        }
-        return {"methods": methods(found)}
+        drafting = self.length * sum(cost.step.get(name, 0.0) for name in self.drafters)
+        seconds = cost.verify(1 + self.length * len(self.drafters)) + drafting
 
+        def best_draft(text: Text, at: int) -> tuple[int, float]:
+            return max(min(text.tracks[name].agreed[at], self.length) for name in self.drafters), seconds
 
-def _all(texts: Sequence[Text], names: Sequence[str], length: int, cost: RoundCost) -> Totals:
-    seconds = cost.verify(1 + length * len(names)) + length * sum(cost.step.get(name, 0.0) for name in names)
-    found: Totals = {}
-    for text in texts:
-        sums = found.setdefault(text.label, [0.0, 0.0, 0.0])
-        at = 0
-        while at < text.tokens - 1:
-            accepted = max(min(text.tracks[name].agreed[at], length) for name in names)
-            emitted = min(accepted + 1, text.tokens - 1 - at)
-            for i, part in enumerate((emitted, 1, seconds)):
-                sums[i] += part
-            at += emitted
-    return found
+        plain = totals(texts, fixed(OFF), (self.length,), cost)
+        return {"methods": methods({str(OFF): [plain], "all drafters": [_walk(texts, best_draft)]})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,38 +133,30 @@ class Stopped:
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         texts = texts_of(workspace.result(self.recording), [self.drafter])
         cost = costs.table(self.cost)
-        fitted = {
-            least: sum(part[2] for part in self._stopped(texts[0::2], least, cost).values())
-            for least in (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-        }
-        best = min(fitted, key=lambda least: fitted[least])
-        tested = texts[1::2]
-        lengths = tuple(range(1, self.longest + 1))
-        found: dict[str, list[Totals]] = {
-            str(OFF): [totals(tested, fixed(OFF), lengths, cost)],
-            "trained to stop": [self._stopped(tested, best, cost)],
-        }
+
+        def seconds(least: float) -> float:
+            return sum(part[2] for part in self._stopped(texts[0::2], least, cost).values())
+
+        best = min((0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), key=seconds)
+        tested, lengths = texts[1::2], tuple(range(1, self.longest + 1))
+        found = {str(OFF): [totals(tested, fixed(OFF), lengths, cost)]}
+        found["trained to stop"] = [self._stopped(tested, best, cost)]
         for policy in self.policies:
             found[policy] = [totals(tested, policy, lengths, cost, seed=s) for s in range(self.seeds)]
         return {"methods": methods(found), "threshold": best}
 
     def _stopped(self, texts: Sequence[Text], least: float, cost: RoundCost) -> Totals:
         """Rounds in which the draft ends before the first token less likely than ``least``."""
-        found: Totals = {}
-        for text in texts:
+
+        def stop(text: Text, at: int) -> tuple[int, float]:
             track = text.tracks[self.drafter]
-            sums = found.setdefault(text.label, [0.0, 0.0, 0.0])
-            at = 0
-            while at < text.tokens - 1:
-                sure = track.confidence[at][: self.longest]
-                drafted = next((i for i, p in enumerate(sure) if p < least), len(sure))
-                asked = min(drafted + 1, len(sure))  # the token it was not sure of is drafted too
-                emitted = min(min(track.agreed[at], drafted) + 1, text.tokens - 1 - at)
-                sums[0] += emitted
-                sums[1] += 1
-                sums[2] += cost.verify(1 + drafted) + asked * cost.step.get(self.drafter, 0.0)
-                at += emitted
-        return found
+            sure = track.confidence[at][: self.longest]
+            drafted = next((i for i, p in enumerate(sure) if p < least), len(sure))
+            asked = min(drafted + 1, len(sure))  # the token it was not sure of is drafted too
+            seconds = cost.verify(1 + drafted) + asked * cost.step.get(self.drafter, 0.0)
+            return min(track.agreed[at], drafted), seconds
+
+        return _walk(texts, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +185,8 @@ class Routed:
         routed: Totals = {}
         for text, domain in zip(texts, content["routes"], strict=True):
             arm = Arm(kinds.get(domain, self.everything), self.length)
-            own = totals([text], fixed(arm), lengths, cost)[text.label]
-            routed[text.label] = [a + b for a, b in zip(routed.get(text.label, [0.0] * 3), own, strict=True)]
-        found: dict[str, list[Totals]] = {str(OFF): [totals(texts, fixed(OFF), lengths, cost)], "router": [routed]}
+            add(routed, text.label, totals([text], fixed(arm), lengths, cost)[text.label])
+        found = {str(OFF): [totals(texts, fixed(OFF), lengths, cost)], "router": [routed]}
         for policy in self.policies:
             found[policy] = [totals(texts, policy, lengths, cost, seed=s, off=False) for s in range(self.seeds)]
         return {"methods": methods(found)}
@@ -225,19 +219,15 @@ class BestShare:
             best = min(arms, key=lambda arm: rounds[arm])
             for i, policy in enumerate(self.policies):
                 workspace.tell(f"{label}: {policy}", i, len(self.policies))
-                for seed in range(self.seeds):
-                    played: list[float] = []
-                    watch = _watcher(played, best)
-                    play(Pool(texts, cost, (self.length,)), policy, seed, watch=watch)
-                    shares[policy].append(played)
+                shares[policy] += [self._played(texts, cost, policy, seed, best) for seed in range(self.seeds)]
         return {"policies": {policy: halves(own) for policy, own in shares.items()}}
 
-
-def _watcher(played: list[float], best: Arm) -> Any:
-    def watch(context: Context, outcome: Round) -> None:
-        played.append(float(outcome.arm == best))
-
-    return watch
+    def _played(self, texts: tuple[Text, ...], cost: RoundCost, policy: str, seed: int, best: Arm) -> list[float]:
+        """Of every round of a run: 1 where the best arm was played."""
+        found: list[float] = []
+        scenario = Pool(texts, cost, (self.length,))
+        play(scenario, policy, seed, watch=lambda _, outcome: found.append(float(outcome.arm == best)))
+        return found
 
 
 def halves(runs: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -265,9 +255,8 @@ class Batched:
 
     @property
     def command(self) -> str:
-        return (
-            f"{self.recording.command}, then texts stepped together in batches of {', '.join(map(str, self.batches))}"
-        )
+        sizes = ", ".join(map(str, self.batches))
+        return f"{self.recording.command}, then texts stepped together in batches of {sizes}"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         texts = texts_of(workspace.result(self.recording), self.drafters, self.labels or None)
@@ -312,13 +301,11 @@ class Batched:
 def _round(text: Text, at: int, arm: Arm, seconds: float) -> Round:
     """One text's part of a step."""
     track = text.tracks.get(arm.drafter)
-    drafted = min(arm.length, track.size[at]) if track is not None else 0
-    accepted = min(drafted, track.agreed[at]) if track is not None else 0
+    if track is None:
+        return Round(arm, 0, 0, 1, verify_seconds=seconds)
+    drafted = min(arm.length, track.size[at])
+    accepted = min(drafted, track.agreed[at])
+    emitted = min(accepted + 1, text.tokens - 1 - at)
     return Round(
-        arm,
-        drafted=drafted,
-        accepted=accepted,
-        emitted=min(accepted + 1, text.tokens - 1 - at),
-        verify_seconds=seconds,
-        overlap=tuple(track.overlap[at : at + drafted]) if track is not None else (),
+        arm, drafted, accepted, emitted, verify_seconds=seconds, overlap=tuple(track.overlap[at : at + drafted])
     )

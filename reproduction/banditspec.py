@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reproduction import runs
 from reproduction.comparison import Comparison
-from reproduction.experiment import Check, Experiment, Figures, Longer, Outcome
+from reproduction.experiment import Check, Checks, Experiment, Figures, Longer, Outcome, joined
 from reproduction.measured import Memory
 from reproduction.recorded import STORE, Replayed
 from reproduction.simulated import Served
@@ -38,38 +38,42 @@ def check_bandits(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = B
     table = Comparison(content)
     present = {name: [t for t in tasks if t in table.tasks] for name, tasks in benchmarks.items()}
     present = {name: tasks for name, tasks in present.items() if tasks}
-    checks, rows = [], []
+    checks = Checks()
     for name, tasks in present.items():
-        alone = table.best(table.arms, tasks)
-        ours = table.best(BANDITS, tasks)
-        checks.append(
-            Check(
-                f"on {name} the faster bandit ({ours}, {table.speed(ours, tasks):.2f} times plain decoding) beats "
-                f"every drafter alone ({alone}, {table.speed(alone, tasks):.2f})",
-                table.speed(ours, tasks) >= table.speed(alone, tasks),
-                SHORT if alone == table.best(table.arms, tasks, by="mat") else COSTLY,
-            )
+        alone, ours = table.best(table.arms, tasks), table.best(BANDITS, tasks)
+        checks.add(
+            f"on {name} the faster bandit ({ours}, {table.times(ours, tasks)} times plain decoding) beats every "
+            f"drafter alone ({alone}, {table.times(alone, tasks)})",
+            table.speed(ours, tasks) >= table.speed(alone, tasks),
+            SHORT if alone == table.best(table.arms, tasks, by="mat") else COSTLY,
         )
-    better = [n for n, tasks in present.items() if table.speed("ucbspec", tasks) >= table.speed("exp3spec", tasks)]
-    checks.append(
-        Check(
-            f"UCBSpec is faster than EXP3Spec on most benchmarks: on {len(better)} of {len(present)}",
-            2 * len(better) > len(present),
-            SHORT,
-        )
-    )
-    for method in table.cells:
-        cells = (f"{table.speed(method, t):.2f}x, {table.mat(method, t):.2f}" for t in present.values())
-        rows.append((method, *cells))
+    better = sum(table.speed("ucbspec", tasks) >= table.speed("exp3spec", tasks) for tasks in present.values())
+    says = f"UCBSpec is faster than EXP3Spec on most benchmarks: on {better} of {len(present)}"
+    checks.add(says, 2 * better > len(present), SHORT)
+    rows = [
+        (method, *(f"{table.times(method, tasks)}x, {table.mat(method, tasks):.2f}" for tasks in present.values()))
+        for method in table.cells
+    ]
     whole = [task for tasks in present.values() for task in tasks]
     best = table.best(table.arms, whole)
-    told = ", ".join(f"{m} {table.speed(m, whole):.2f}" for m in (*BANDITS, best, "auto") if m in table.cells)
+    told = ", ".join(f"{m} {table.times(m, whole)}" for m in (*BANDITS, best, "auto") if m in table.cells)
     return Outcome(
         f"times plain decoding: {told}; tokens a round: ucbspec {table.mat('ucbspec', whole):.2f}, {best} "
         f"{table.mat(best, whole):.2f}",
-        Figures(("speed, tokens a round", *present), tuple(rows)),
-        tuple(checks),
+        Figures(("speed, tokens a round", *present), rows),
+        checks,
     )
+
+
+def check_hardware(results: Sequence[Result]) -> Outcome:
+    """On both machines a bandit beats every drafter alone on Spec-Bench, and the head alone is behind them."""
+    parts = []
+    for where, result in zip(("H200", "CPU"), results, strict=True):
+        part = check_bandits(result, {"Spec-Bench": runs.SPEC})
+        rows = [(f"{where}: {row[0]}", *row[1:]) for row in part.figures.rows]
+        checks = [Check(f"{where}: {check.says}", check.holds, check.because) for check in part.checks]
+        parts.append(Outcome(f"{where}: {part.headline}", Figures(part.figures.columns, rows), checks))
+    return joined(parts)
 
 
 def memory(quick: bool) -> tuple[Memory, ...]:
@@ -81,26 +85,21 @@ def check_memory(results: Sequence[Result]) -> Outcome:
     """Neither bandit holds or reads noticeably more than the head alone."""
     found = results[0]["methods"]
     base = found["eagle:ofa:4"]
-    rows, checks = [], []
-    for name, own in found.items():
-        held, read = own["bytes"] / base["bytes"], own["read"] / base["read"]
-        rows.append((name, held, read))
+    rows = [(name, own["bytes"] / base["bytes"], own["read"] / base["read"]) for name, own in found.items()]
+    checks = Checks()
+    for name, held, read in rows:
         if name != "eagle:ofa:4":
-            checks.append(
-                Check(f"{name} holds {held:.3f} of the memory of the head alone (at most 1.05)", held <= 1.05)
-            )
-            checks.append(
-                Check(
-                    f"{name} reads {read:.2f} of the weights that the head alone reads for a token (at most 1.05)",
-                    read <= 1.05,
-                    "Rounds of drafters without weights bring fewer tokens, so the target is read more often.",
-                )
+            checks.add(f"{name} holds {held:.3f} of the memory of the head alone (at most 1.05)", held <= 1.05)
+            checks.add(
+                f"{name} reads {read:.2f} of the weights that the head alone reads for a token (at most 1.05)",
+                read <= 1.05,
+                "Rounds of drafters without weights bring fewer tokens, so the target is read more often.",
             )
     told = ", ".join(f"{name} {held:.3f} and {read:.2f}" for name, held, read in rows[1:])
     return Outcome(
         f"memory and weights read a token, the head alone being 1: {told}",
-        Figures(("method", "memory", "weights read a token"), tuple(rows)),
-        tuple(checks),
+        Figures(("method", "memory", "weights read a token"), rows),
+        checks,
     )
 
 
@@ -122,20 +121,17 @@ def batches(quick: bool) -> tuple[Served, ...]:
 def check_batches(results: Sequence[Result]) -> Outcome:
     """The best length changes, the longest loses to none somewhere, and UCBSpec is near the best everywhere."""
     settings = [(load, p) for load in LOADS for p in ACCEPTANCES]
-    rows, close, above = [], 0, 0
-    best_lengths, worse = set(), 0
+    rows: list[tuple[str, float, float, float, float, float, str]] = []
+    close = above = worse = 0
     for (load, p), result in zip(settings, results, strict=True):
         own = {name: cell["goodput"] for name, cell in result["methods"].items()}
-        plain = own["off"]
-        fixed = {name: own[name] for name in own if name not in (UCB,)}
-        ranked = sorted(fixed, key=lambda name: -fixed[name])
-        best_lengths.add(ranked[0])
-        worse += own["draft:4"] < plain
-        close += own[UCB] >= 0.95 * fixed[ranked[0]]
-        above += own[UCB] >= fixed[ranked[1]]
-        rows.append(
-            (f"{load} x {p}", *(own[n] / plain for n in (*(f"draft:{i}" for i in (1, 2, 3, 4)), UCB)), ranked[0])
-        )
+        ranked = sorted((name for name in own if name != UCB), key=lambda name: -own[name])
+        worse += own["draft:4"] < own["off"]
+        close += own[UCB] >= 0.95 * own[ranked[0]]
+        above += own[UCB] >= own[ranked[1]]
+        one, two, three, four, ucb = (own[name] / own["off"] for name in (*(f"draft:{n}" for n in (1, 2, 3, 4)), UCB))
+        rows.append((f"{load} x {p}", one, two, three, four, ucb, ranked[0]))
+    best_lengths = {row[-1] for row in rows}
     n = len(settings)
     checks = (
         Check(f"the best length differs between samples: {', '.join(sorted(best_lengths))}", len(best_lengths) > 1),
@@ -147,11 +143,11 @@ def check_batches(results: Sequence[Result]) -> Outcome:
         ),
         Check(f"UCBSpec comes within 5 % of the best length in most samples: in {close} of {n}", 2 * close > n),
     )
-    mean = sum(float(row[5]) for row in rows if isinstance(row[5], float)) / n
+    mean = sum(row[5] for row in rows) / n
     return Outcome(
         f"UCBSpec {mean:.2f} times no speculation on average over {n} samples, within 5 % of the best length in "
         f"{close}, above the second best in {above}; 4 tokens always lose to none in {worse}",
-        Figures(("batch x acceptance", "1", "2", "3", "4", "UCBSpec", "best"), tuple(rows)),
+        Figures(("batch x acceptance", "1", "2", "3", "4", "UCBSpec", "best"), rows),
         checks,
     )
 
@@ -195,7 +191,7 @@ EXPERIMENTS = (
         "The order of the methods is the same on other hardware.",
         "The recorded texts are replayed with the H200's costs beside the CPU's.",
         lambda quick: (replay(quick, "h200"), replay(quick, "cpu")),
-        lambda results: check_hardware(results),
+        check_hardware,
     ),
     Experiment(
         "banditspec-figure3",
@@ -207,20 +203,3 @@ EXPERIMENTS = (
         check_batches,
     ),
 )
-
-
-def check_hardware(results: Sequence[Result]) -> Outcome:
-    """On both machines a bandit beats every drafter alone on Spec-Bench, and the head alone is behind them."""
-    only = {"Spec-Bench": runs.SPEC}
-    parts = [check_bandits(result, only) for result in results]
-    names = ("H200", "CPU")
-    checks = tuple(
-        Check(f"{where}: {check.says}", check.holds, check.because)
-        for where, part in zip(names, parts, strict=True)
-        for check in part.checks
-    )
-    rows = tuple(
-        (f"{where}: {row[0]}", *row[1:]) for where, part in zip(names, parts, strict=True) for row in part.figures.rows
-    )
-    told = "; ".join(f"{where}: {part.headline}" for where, part in zip(names, parts, strict=True))
-    return Outcome(told, Figures(parts[0].figures.columns, rows), checks)

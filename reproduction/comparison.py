@@ -60,6 +60,10 @@ class Comparison:
         """Tokens a round; of several tasks the mean, and of all of them that of the whole run."""
         return statistics.fmean(self.cells[method][t].mat for t in self._over(tasks))
 
+    def times(self, method: str, tasks: str | Sequence[str] = ALL) -> str:
+        """The speed as it is written."""
+        return f"{self.speed(method, tasks):.2f}"
+
     def _over(self, tasks: str | Sequence[str]) -> Sequence[str]:
         if isinstance(tasks, str):
             return [tasks]
@@ -72,13 +76,13 @@ class Comparison:
     def figures(self, columns: Sequence[str] | None = None, names: Iterable[str] | None = None) -> Figures:
         """Every method's speed and MAT on every task."""
         columns = [ALL, *(self.tasks if columns is None else columns)]
-        rows = []
-        for name in self.cells if names is None else names:
-            cells = self.cells[name]
-            rows.append(
-                (name, *(f"{cells[t].speed:.2f}x, {cells[t].mat:.2f}" if t in cells else None for t in columns))
-            )
-        return Figures(("speed, tokens a round", *columns), tuple(rows))
+
+        def cell(name: str, task: str) -> str | None:
+            own = self.cells[name].get(task)
+            return f"{own.speed:.2f}x, {own.mat:.2f}" if own else None
+
+        rows = [(name, *(cell(name, task) for task in columns)) for name in (self.cells if names is None else names)]
+        return Figures(("speed, tokens a round", *columns), rows)
 
 
 def _cell(row: Any) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from reproduction.workspace import Result, Run
@@ -15,15 +15,14 @@ YES, PART, NO, UNTRIED = "yes", "in part", "no", "cannot be tried here"
 class Figures:
     """A small table."""
 
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float | None]]
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"every row has {len(self.columns)} cells, one a column")
 
     def json(self) -> dict[str, Any]:
-        """As it is written to a file."""
         rows = [[round(x, 4) if isinstance(x, float) else x for x in row] for row in self.rows]
         return {"columns": list(self.columns), "rows": rows}
 
@@ -46,13 +45,20 @@ class Check:
     because: str = ""  # why not, shown where it does not hold
 
 
+class Checks(list[Check]):
+    """The parts of a claim as they are checked one after the other."""
+
+    def add(self, says: str, holds: bool, because: str = "") -> None:
+        self.append(Check(says, holds, because))
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came out: the figures in one sentence and as a table, and the claim's parts checked against them."""
 
     headline: str
     figures: Figures
-    checks: tuple[Check, ...] = ()
+    checks: Sequence[Check] = ()
 
     @property
     def holds(self) -> str:
@@ -68,10 +74,15 @@ class Outcome:
         return " ".join([*(f"Not: {check.says}." for check in failed), *reasons])
 
     def json(self) -> dict[str, Any]:
-        """As it is written to a file."""
-        checks = [{"says": c.says, "holds": c.holds, "because": c.because} for c in self.checks]
-        told = {"headline": self.headline, "holds": self.holds, "why": self.why}
-        return {**told, "figures": self.figures.json(), "checks": checks}
+        told = {"headline": self.headline, "holds": self.holds, "why": self.why, "figures": self.figures.json()}
+        return {**told, "checks": [asdict(check) for check in self.checks]}
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """Outcomes of the same kind as one."""
+    rows = [row for part in parts for row in part.figures.rows]
+    checks = [check for part in parts for check in part.checks]
+    return Outcome("; ".join(part.headline for part in parts), Figures(parts[0].figures.columns, rows), checks)
 
 
 @dataclass(frozen=True, slots=True)

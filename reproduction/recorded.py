@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +45,10 @@ class Recorded:
 
     @property
     def command(self) -> str:
-        named = [f"--task {task}" for task in self.tasks]
+        named = " ".join(f"--task {task}" for task in self.tasks)
         drafters = ",".join("retrieval=CORPORA.store" if d == STORE else d for d in self.drafters)
         return (
-            f"wager record --out R.jsonl.gz --drafters {drafters} {' '.join(named)} --prompts {self.count} "
+            f"wager record --out R.jsonl.gz --drafters {drafters} {named} --prompts {self.count} "
             f"--max-tokens {self.tokens} --longest {self.longest} --longest-prompt {self.prompt} --part {self.part}"
             + (" (prompts rephrased)" if self.rephrase else "")
         )
@@ -60,9 +60,8 @@ class Recorded:
 
         model, tokenizer = workspace.loaded()
         names = [store for d in self.drafters if (store := _stored(d, workspace, tokenizer))]
-        decoder = Decoder(
-            model, tokenizer, drafters="suffix", policy="fixed:drafter=suffix,length=4", lengths=(4, self.longest)
-        )
+        policy = "fixed:drafter=suffix,length=4"
+        decoder = Decoder(model, tokenizer, drafters="suffix", policy=policy, lengths=(4, self.longest))
         recorder = Recorder(decoder, build_drafters(names, model, tokenizer), self.longest)
         chosen = workspace.prompts(self.tasks, self.count, seed=self.seed, part=self.part)
         if self.rephrase:
@@ -115,21 +114,16 @@ def classifier(workspace: Workspace, seed: int) -> Any:
     return Classifier(model.get_input_embeddings().weight, taught)
 
 
-def texts_of(content: Any, drafters: Iterable[str] | None = None, labels: Iterable[str] | None = None) -> list[Text]:
+def texts_of(content: Any, drafters: Sequence[str] | None = None, labels: Sequence[str] | None = None) -> list[Text]:
     """A recording's texts, with these drafters and of these labels only."""
-    wanted = None if drafters is None else list(drafters)
-    kept = None if labels is None else set(labels)
     texts = []
     for body in content["texts"]:
-        if kept is not None and body["label"] not in kept:
+        if labels is not None and body["label"] not in labels:
             continue
-        names = [name for name in (wanted if wanted is not None else body["tracks"]) if name in body["tracks"]]
-        tracks = {
-            name: Track(
-                **{**body["tracks"][name], "confidence": [tuple(c) for c in body["tracks"][name]["confidence"]]}
-            )
-            for name in names
-        }
+        tracks = {}
+        for name in body["tracks"] if drafters is None else drafters:
+            if (own := body["tracks"].get(name)) is not None:
+                tracks[name] = Track(**{**own, "confidence": [tuple(c) for c in own["confidence"]]})
         agreement = {
             one: {other: n for other, n in others.items() if other in tracks}
             for one, others in body["agreement"].items()
@@ -152,6 +146,11 @@ class Pool(Replay):
 Totals = dict[str, list[float]]  # label -> tokens, rounds, seconds
 
 
+def add(found: Totals, label: str, own: Sequence[float]) -> None:
+    """Count more tokens, rounds and seconds of a label."""
+    found[label] = [a + b for a, b in zip(found.get(label, [0.0] * 3), own, strict=True)]
+
+
 def totals(
     texts: Sequence[Text],
     spec: str,
@@ -171,9 +170,8 @@ def totals(
     found: Totals = {}
     for i, group in enumerate(groups):
         run = play(kind(group, cost, tuple(lengths)), spec, seed + i)
-        for label in {text.label for text in group}:
-            own = [run.facts[f"{kind} {label}"] for kind in ("tokens", "rounds", "seconds")]
-            found[label] = [a + b for a, b in zip(found.get(label, [0.0] * 3), own, strict=True)]
+        for label in dict.fromkeys(text.label for text in group):
+            add(found, label, [run.facts[f"{what} {label}"] for what in ("tokens", "rounds", "seconds")])
     return found
 
 
@@ -181,17 +179,14 @@ def methods(found: dict[str, list[Totals]]) -> list[dict[str, Any]]:
     """Totals of every method and seed as `wager bench generate --json` has them: MAT, and times plain decoding."""
     plain = found[str(OFF)]
 
-    def cell(own: list[Totals], labels: Iterable[str]) -> dict[str, float]:
-        labels = list(labels)
+    def cell(own: list[Totals], labels: Sequence[str]) -> dict[str, float]:
         tokens, rounds, seconds = (sum(run[label][i] for run in own for label in labels) for i in range(3))
         base = [sum(run[label][i] for run in plain for label in labels) for i in range(3)]
         return {"mat": round(tokens / rounds, 4), "speedup": round((tokens / seconds) / (base[0] / base[2]), 4)}
 
     rows = []
     for name, own in found.items():
-        labels = list(own[0])
-        whole = cell(own, labels)
-        tasks = {label: cell(own, [label]) for label in labels}
+        whole, tasks = cell(own, list(own[0])), {label: cell(own, [label]) for label in own[0]}
         rows.append({"method": name, **whole, "steady": whole["speedup"], "tasks": tasks})
     return rows
 
@@ -229,16 +224,12 @@ class Replayed:
         texts = texts_of(content, names, self.labels or None)
         cost = costs.table(self.cost)
         scenario = Replay(tuple(texts), cost, self.lengths)
-        specs = {str(OFF): (fixed(OFF), False)}
-        if self.alone:
-            specs |= {str(arm): (fixed(arm), False) for arm in scenario.arms if arm != OFF}
-        given = set(self.policies)
-        specs |= {policy: (policy, self.apart) for policy in self.policies}
+        specs = {str(arm): fixed(arm) for arm in scenario.arms if self.alone or arm == OFF}
+        specs |= {policy: policy for policy in self.policies}
         found: dict[str, list[Totals]] = {}
-        for i, (name, (spec, apart)) in enumerate(specs.items()):
+        for i, (name, spec) in enumerate(specs.items()):
             workspace.tell(f"replaying {name}", i, len(specs))
-            found[name] = [
-                totals(texts, spec, self.lengths, cost, seed=100 * s, apart=apart, off=self.off or name not in given)
-                for s in range(self.seeds)
-            ]
+            chooses = name in self.policies
+            how = {"apart": chooses and self.apart, "off": self.off or not chooses}
+            found[name] = [totals(texts, spec, self.lengths, cost, seed=100 * s, **how) for s in range(self.seeds)]
         return {"methods": methods(found), "texts": len(texts), "cost": self.cost, "drafters": list(scenario.drafters)}

@@ -370,10 +370,10 @@ def test_prompts_are_read_in_three_forms(tmp_path: Path) -> None:
     assert conversations(path) == [*said("a\u2028b", "first"), chat]
     for wrong in ('{"text": "a"}', "[1]", "{", '{"turns": []}', '{"messages": ["hi"]}'):
         path.write_text(json.dumps({"prompt": "fine"}) + "\n" + wrong)
-        with pytest.raises(ValueError, match=r"p\.jsonl, line 2 needs a prompt"):
+        with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a prompt"):
             conversations(path)
     path.write_text("\n")
-    with pytest.raises(ValueError, match="holds no prompts"):
+    with pytest.raises(ValueError, match="holds no prompt"):
         conversations(path)
 
 

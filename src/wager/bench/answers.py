@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -48,8 +49,8 @@ def regret(ours: Sequence[Answer], best: Sequence[Answer]) -> float:
 
 def ratio_interval(ours: Sequence[Answer], theirs: Sequence[Answer], *, seed: int = 0) -> Interval | None:
     """The 95 % interval of the ratio, by bootstrap over prompts; None for a single one, which tells no spread."""
-    a, b = _resampled(ours, theirs, seed=seed)
-    return _middle((a[0] / a[1]) / (b[0] / b[1])) if len(ours) > 1 else None
+    (tokens, seconds), (other_tokens, other_seconds) = (_resampled(answers, seed) for answers in (ours, theirs))
+    return _middle((tokens / seconds) / (other_tokens / other_seconds)) if len(ours) > 1 else None
 
 
 def regret_interval(
@@ -60,22 +61,24 @@ def regret_interval(
     ``best`` was picked ``among`` so many by these very answers, and the luckiest of many looks better than it is: the
     interval is as wide as it takes to hold for all of them at once (Bonferroni).
     """
-    a, b = _resampled(ours, best, seed=seed)
-    return _middle(a[1] - a[0] * b[1] / b[0], among) if len(ours) > 1 else None
+    (tokens, seconds), (best_tokens, best_seconds) = (_resampled(answers, seed) for answers in (ours, best))
+    return _middle(seconds - tokens * best_seconds / best_tokens, among) if len(ours) > 1 else None
 
 
-def _resampled(*methods: Sequence[Answer], seed: int) -> list[np.ndarray]:
-    """For each method (tokens, seconds) summed over prompts drawn with replacement, the same draws for all."""
-    count = len(methods[0])
+def _resampled(answers: Sequence[Answer], seed: int) -> np.ndarray:
+    """Tokens and seconds summed over prompts drawn with replacement, (2, resamples); the same draws for all methods."""
+    known = np.array([[len(a.tokens) for a in answers], [a.seconds for a in answers]], dtype=float)
+    return known @ _times_drawn(len(answers), seed)
+
+
+@lru_cache(maxsize=4)
+def _times_drawn(count: int, seed: int) -> np.ndarray:
+    """How often each prompt is drawn in each resample, (count, resamples)."""
     draws = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
-    sums = []
-    for answers in methods:
-        known = np.array([[len(a.tokens) for a in answers], [a.seconds for a in answers]], dtype=float)
-        sums.append(known[:, draws].sum(axis=2))
-    return sums
+    places = draws + count * np.arange(RESAMPLES)[:, None]
+    return np.bincount(places.ravel(), minlength=RESAMPLES * count).reshape(RESAMPLES, count).T.astype(float)
 
 
 def _middle(values: np.ndarray, among: int = 1) -> Interval:
-    tail = 0.025 / among
-    low, high = np.quantile(values, (tail, 1 - tail))
+    low, high = np.quantile(values, (0.025 / among, 1 - 0.025 / among))
     return float(low), float(high)

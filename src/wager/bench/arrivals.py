@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wager.bench.workloads import read_lines
 from wager.simulation.serving import load_trace
 
 Conversation = list[dict[str, Any]]  # messages as the chat completions endpoint takes them
@@ -80,35 +81,23 @@ def traced(
     end = math.inf if seconds is None else start + seconds
     chosen = [arrival for arrival in recorded if start <= arrival.at < end][:requests]
     if not chosen:
-        raise ValueError(
-            f"{path} has no request from second {start:g} to {end:g}; it lasts {recorded[-1].at:,.0f} seconds"
-        )
+        lasts = f"it lasts {recorded[-1].at:,.0f} seconds"
+        raise ValueError(f"{path} has no request from second {start:g} to {end:g}; {lasts}")
     return Trace(tuple((a.at - start) / speed for a in chosen), tuple(a.output for a in chosen))
 
 
 def conversations(path: str | Path) -> list[Conversation]:
     """The prompts of a JSON lines file: records with a ``prompt``, ``turns`` (the first is asked) or ``messages``."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut texts at U+2028 too
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a file of prompts: it is not UTF-8 text") from None
-    read = [_conversation(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not read:
-        raise ValueError(f"{path} holds no prompts")
-    return read
+    return read_lines(Path(path), _conversation, "a prompt (text), turns (texts) or messages (role and content)")
 
 
-def _conversation(line: str, where: str) -> Conversation:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    match record:
+def _conversation(line: str) -> Conversation:
+    match json.loads(line):
         case {"messages": [{"role": str(), "content": _}, *_] as messages}:
             return list(messages)
         case {"turns": [str(text), *_]} | {"prompt": str(text)}:
             return [{"role": "user", "content": text}]
-    raise ValueError(f"{where} needs a prompt (text), turns (texts) or messages (role and content) as a JSON record")
+    raise ValueError
 
 
 def _check_extent(requests: int | None, seconds: float | None, needs: str = "") -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from wager.bench.methods import PLAIN, Target, transformers_generator
 from wager.decoding.generation import PLAIN as SOURCE
 from wager.decoding.generation import Generation
 from wager.decoding.identity import Difference, difference
@@ -18,7 +18,7 @@ from wager.policies import build
 if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
 
-WAGER, OFF, PLAIN = "wager", "wager, off", "transformers"
+WAGER, OFF = "wager", "wager, off"
 WHAT = {
     WAGER: "as asked for",
     OFF: "wager's forward, never drafting",
@@ -42,12 +42,11 @@ class Mismatch:
     def sentence(self) -> str:
         at, gap, tie = self.found.at, self.found.gap, self.found.tie
         where = f"texts differ at token {at + 1}: {self.run} has {self.ours!r}, {self.reference} {self.theirs!r}"
-        if gap is None and tie:
-            return f"{where}; one of them is at the edge of what top-k or top-p leave, where rounding decides"
-        if gap is None:
-            return f"{where}; this is a bug, please report it"
-        apart = f"{where}; they are {gap:.2g} standard deviations of the logits apart"
-        return f"{apart}, a tie within float error" if tie else f"{apart}, no tie: this is a bug, please report it"
+        if gap is not None:
+            where += f"; they are {gap:.2g} standard deviations of the logits apart"
+            return where + (", a tie within float error" if tie else ", no tie: this is a bug, please report it")
+        edge = "one of them is at the edge of what top-k or top-p leave, where rounding decides"
+        return f"{where}; {edge if tie else 'this is a bug, please report it'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +87,8 @@ class Comparison:
         worst = max(self.runs, key=self.spread)
         if self.spread(worst) <= STEADY:
             return ""
-        return (
-            f"runs of {worst} differ {self.spread(worst):.1f} times in speed: something else uses this machine, "
-            "so the speed-ups are not reliable"
-        )
+        found = f"runs of {worst} differ {self.spread(worst):.1f} times in speed"
+        return f"{found}: something else uses this machine, so the speed-ups are not reliable"
 
     def verdict(self) -> str:
         """Whether the texts are the same."""
@@ -110,16 +107,10 @@ class Comparison:
         return f"median of {runs} interleaved run{'s' * (runs != 1)} after a warm-up; {TIMING}"
 
     def json(self) -> dict[str, Any]:
-        """The comparison as JSON."""
-        ways = {
-            name: {
-                "what": WHAT[name],
-                "tokens_per_second": self.speed(name),
-                "spread": self.spread(name),
-                "runs": [run.summary() for run in runs],
-            }
-            for name, runs in self.runs.items()
-        }
+        ways: dict[str, Any] = {}
+        for name, runs in self.runs.items():
+            speeds = {"tokens_per_second": self.speed(name), "spread": self.spread(name)}
+            ways[name] = {"what": WHAT[name], **speeds, "runs": [run.summary() for run in runs]}
         gone = self.mismatch
         found = gone and {"token": gone.found.at, "run": gone.run, "gap": gone.found.gap, "tie": gone.found.tie}
         return {
@@ -168,16 +159,12 @@ class Request:
         if self.seed is not None:
             torch.manual_seed(self.seed)
         room = self.decoder.target.limit - len(self.ids)  # where wager stops, and transformers would go on
-        settings = {**self.settings, "max_new_tokens": min(tokens or self.settings["max_new_tokens"], room)}
-        model, clock = self.decoder.model, _Clock()
-        prompt = torch.tensor([list(self.ids)], device=model.device)
-        mask = torch.ones_like(prompt)
-        began = perf_counter()
-        made = model.generate(prompt, attention_mask=mask, tokenizer=self.decoder.tokenizer, streamer=clock, **settings)
-        prefilled = clock.times[1]  # the first was the prompt
-        answer: list[int] = made[0, len(self.ids) :].tolist()
-        seconds = prefilled - began, clock.times[-1] - prefilled
-        return Generation("", answer, [SOURCE] * len(answer), len(self.ids), "", *seconds)
+        count = min(tokens or self.settings["max_new_tokens"], room)
+        target = Target(self.decoder.model, settings={**self.settings, "tokenizer": self.decoder.tokenizer})
+        ids = torch.tensor([list(self.ids)], device=self.decoder.model.device)
+        made = transformers_generator(PLAIN, target, max_new_tokens=count).run(ids, count)
+        seconds = made.prefill_seconds, made.seconds - made.prefill_seconds
+        return Generation("", made.tokens, [SOURCE] * len(made.tokens), len(self.ids), "", *seconds)
 
     def warm_up(self) -> None:
         """One untimed run of each way, and everything learned in it forgotten."""
@@ -211,15 +198,3 @@ class Request:
                 said = [tokenizer.decode(list(text[found.at : found.at + 1])) for text in (ours, theirs)]
                 parted.append(Mismatch(name, reference, said[0], said[1], found))
         return min(parted, key=lambda mismatch: mismatch.found.tie, default=None)
-
-
-class _Clock:
-    """A streamer that notes the time: first at the prompt, then at every token."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, value: Any = None) -> None:
-        self.times.append(perf_counter())
-
-    end = put

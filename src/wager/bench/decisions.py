@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 
+Given, Made = TypeVar("Given"), TypeVar("Made")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
@@ -31,35 +33,29 @@ def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warm
     policy = build(spec, arms, seed=seed)
     outcomes = {arm: [_round(arm, rng) for _ in range(50)] for arm in arms}
     available = tuple(arms)
-    taken: list[int] = []
+    taken: list[float] = []
     previous: Arm | None = None
     for t in range(rounds + warmup):
         prompt = PromptFeatures(20 + t % 7, 2.0 + rng.random(), (rng.random(),)) if t % 100 == 0 else None
         lag = {} if previous is None else {arm.drafter: 3 for arm in arms if arm.drafter != previous.drafter}
-        context = Context(available, batch=1 + t // 100 % 16, tokens=2 * t, previous=previous, lag=lag, prompt=prompt)
-        begin = perf_counter_ns()
-        arm = policy.choose(context)
-        middle = perf_counter_ns()
-        outcome = outcomes[arm][t % 50]
-        resume = perf_counter_ns()
-        policy.observe(outcome)
-        taken.append(middle - begin + perf_counter_ns() - resume)
-        previous = arm
-    return statistics.median(taken[warmup:]) * 1e-9
+        context = Context(available, 1 + t // 100 % 16, tokens=2 * t, previous=previous, lag=lag, prompt=prompt)
+        previous, chose = timed(policy.choose, context)
+        taken.append(chose + timed(policy.observe, outcomes[previous][t % 50])[1])
+    return statistics.median(taken[warmup:])
+
+
+def timed(call: Callable[[Given], Made], given: Given) -> tuple[Made, float]:
+    """What a call gives, and its seconds."""
+    began = perf_counter_ns()
+    made = call(given)
+    return made, (perf_counter_ns() - began) * 1e-9
 
 
 def _round(arm: Arm, rng: np.random.Generator) -> Round:
     accepted = int(np.cumprod(rng.random(arm.length) < 0.4 + 0.05 * (arm.length % 8)).sum())
-    return Round(
-        arm,
-        drafted=arm.length,
-        accepted=accepted,
-        emitted=accepted + 1,
-        draft_seconds=0.001 * arm.length,
-        verify_seconds=0.02 + 0.001 * arm.length,
-        overlap=tuple(rng.random(arm.length).tolist()),
-        repeated=accepted,
-    )
+    seconds = {"draft_seconds": 0.001 * arm.length, "verify_seconds": 0.02 + 0.001 * arm.length}
+    overlap = tuple(rng.random(arm.length).tolist())
+    return Round(arm, arm.length, accepted, accepted + 1, **seconds, overlap=overlap, repeated=accepted)
 
 
 def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: int = 1000) -> tuple[float, float]:
@@ -68,7 +64,7 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
     names = [f"d{i}" for i in range(drafters)]
     arms = (OFF, *(Arm(name, length) for name in names for length in LENGTHS))
     policy = build(spec, arms)
-    chose, observed = [], []
+    taken: list[tuple[float, float]] = []
     previous: Arm | None = None
     for t in range(rounds + warmup):
         sizes = rng.integers(0, 1 + LENGTHS[-1], drafters).tolist()
@@ -78,26 +74,15 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
         }
         shared = {one: {two: min(hints[one].size, hints[two].size) // 2 for two in names} for one in names}
         agreed = {name: int(rng.integers(0, 1 + hint.size) * rng.random()) for name, hint in hints.items()}
-        context = Context(
-            arms,
-            tokens=t,
-            previous=previous,
-            hints=hints,
-            agreement=shared,
-            proposal_seconds=dict.fromkeys(names, 2e-5),
-        )
-        begin = perf_counter_ns()
-        arm = policy.choose(context)
-        chose.append(perf_counter_ns() - begin)
+        proposed = {"hints": hints, "agreement": shared, "proposal_seconds": dict.fromkeys(names, 2e-5)}
+        arm, chose = timed(policy.choose, Context(arms, tokens=t, previous=previous, **proposed))
         drafted = min(arm.length, hints[arm.drafter].size) if arm.length else 0
         accepted = min(drafted, agreed.get(arm.drafter, 0))
         others = {name: min(n, accepted + 1) for name, n in agreed.items() if name != arm.drafter}
         outcome = Round(arm, drafted, accepted, accepted + 1, verify_seconds=0.02 + 0.002 * drafted, others=others)
-        begin = perf_counter_ns()
-        policy.observe(outcome)
-        observed.append(perf_counter_ns() - begin)
+        taken.append((chose, timed(policy.observe, outcome)[1]))
         previous = arm
-    return statistics.median(chose[warmup:]) * 1e-9, statistics.median(observed[warmup:]) * 1e-9
+    return _medians(taken[warmup:])
 
 
 def rows_seconds(
@@ -109,28 +94,23 @@ def rows_seconds(
     policy = build(spec, arms)
     if not policy.per_request:
         raise ValueError(f"policy {spec!r} does not decide for batches in columns")
-    chose, observed = [], []
+    taken: list[tuple[float, float]] = []
+    slots, limit, shape = np.arange(batch), np.full(batch, longest), (drafters, batch)
     for t in range(steps + warmup):
-        shape = drafters, batch
         size = rng.integers(0, 1 + longest, shape)
-        rows = Batch(
-            np.arange(batch),
-            np.full(batch, t == 0),
-            rng.integers(0, 12, shape),
-            size,
-            rng.random((*shape, longest)) ** 0.5,
-            np.full(batch, longest),
-            np.minimum(size[None], size[:, None]) // 2,
-        )
-        begin = perf_counter_ns()
-        choices = policy.choose_batch(rows)
-        chose.append(perf_counter_ns() - begin)
+        match, confidence = rng.integers(0, 12, shape), rng.random((*shape, longest)) ** 0.5
+        common = np.minimum(size[None], size[:, None]) // 2
+        rows = Batch(slots, np.full(batch, t == 0), match, size, confidence, limit, common)
+        choices, chose = timed(policy.choose_batch, rows)
         drafter, length = choices.drafter, choices.length
         agreed = np.minimum(size, (rng.random(shape) * 3).astype(int))
-        played = np.minimum(length, agreed[np.maximum(drafter, 0), np.arange(batch)])
+        played = np.minimum(length, agreed[np.maximum(drafter, 0), slots])
         seconds = 0.02 + 1e-4 * float(length.sum())
         outcome = BatchRound(rows, drafter, length, played + 1, np.minimum(agreed, played + 1), seconds)
-        begin = perf_counter_ns()
-        policy.observe_batch(outcome)
-        observed.append(perf_counter_ns() - begin)
-    return statistics.median(chose[warmup:]) * 1e-9, statistics.median(observed[warmup:]) * 1e-9
+        taken.append((chose, timed(policy.observe_batch, outcome)[1]))
+    return _medians(taken[warmup:])
+
+
+def _medians(taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    chose, observed = zip(*taken, strict=True)
+    return statistics.median(chose), statistics.median(observed)

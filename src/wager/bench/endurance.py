@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -36,7 +36,6 @@ class Endured:
     memory: dict[int, int] = field(default_factory=dict)  # requests done -> bytes the server holds
 
     def json(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "finished": self.finished,
             "aborted": self.aborted,
@@ -61,50 +60,63 @@ def connect(url: str) -> Any:
 
 def references(server: Server, model: str, prompts: Sequence[Conversation], tokens: int) -> list[Reference]:
     """The greedy text of every prompt, with its leads."""
+    asked: dict[str, Any] = {
+        "model": model,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
 
     async def all_of_them() -> list[Reference]:
         async with connect(server.url) as client:
-
-            async def one(messages: Conversation) -> Reference:
-                answer = await client.chat.completions.create(
-                    model=model,
-                    messages=messages,
-                    max_tokens=tokens,
-                    temperature=0,
-                    logprobs=True,
-                    top_logprobs=2,
-                )
-                return Reference.of(answer)
-
-            return [await one(messages) for messages in prompts]
+            create = client.chat.completions.create
+            return [Reference.of(await create(messages=messages, **asked)) for messages in prompts]
 
     return asyncio.run(all_of_them())
 
 
-def endure(
-    server: Server,
-    model: str,
-    prompts: Sequence[Conversation],
-    expected: Sequence[Reference],
-    *,
-    requests: int,
-    concurrency: int,
-    tokens: int,
-    aborts: float = 0.15,
-    seed: int = 0,
-    on_done: Callable[[], None] | None = None,
-) -> Endured:
+@dataclass(frozen=True, slots=True)
+class Requests:
     """So many requests, each for a random prompt and length; some are dropped by their client halfway."""
-    result = Endured()
-    rng = random.Random(seed)
-    left = iter(range(requests))
 
-    async def one(client: Any) -> None:
-        which, length = rng.randrange(len(prompts)), rng.randint(2, tokens)
-        stop = rng.randint(1, length) if rng.random() < aborts else None
+    model: str
+    prompts: Sequence[Conversation]
+    expected: Sequence[Reference]
+    count: int
+    concurrency: int
+    tokens: int
+    aborts: float = 0.15  # share of the requests
+
+    def send(self, server: Server, on_done: Callable[[], None] = lambda: None) -> Endured:
+        """Put them all on a server."""
+        result, rng, left = Endured(), random.Random(0), iter(range(self.count))
+
+        async def place(client: Any) -> None:
+            for number in left:
+                try:
+                    await asyncio.wait_for(self._one(client, rng, result), TIMEOUT)
+                except Exception as error:  # whatever went wrong is the result
+                    result.errors.append(f"{type(error).__name__}: {error}")
+                if number in (self.count // 5, self.count - 1):
+                    result.memory[number + 1] = server.memory()
+                on_done()
+
+        async def drive() -> None:
+            async with connect(server.url) as client:
+                await asyncio.gather(*(place(client) for _ in range(self.concurrency)))
+
+        began = monotonic()
+        asyncio.run(drive())
+        result.seconds = monotonic() - began
+        return result
+
+    async def _one(self, client: Any, rng: random.Random, result: Endured) -> None:
+        which, length = rng.randrange(len(self.prompts)), rng.randint(2, self.tokens)
+        stop = rng.randint(1, length) if rng.random() < self.aborts else None
         text, pieces = "", 0
         stream = await client.chat.completions.create(
-            model=model, messages=prompts[which], max_tokens=length, temperature=0, stream=True
+            model=self.model, messages=self.prompts[which], max_tokens=length, temperature=0, stream=True
         )
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.content:
@@ -117,28 +129,8 @@ def endure(
         else:
             result.finished += 1
         result.tokens += pieces
-        if expected[which].differs(text, part=True):
+        if self.expected[which].differs(text, part=True):
             result.differing.append(text)
-
-    async def place(client: Any) -> None:
-        for number in left:
-            try:
-                await asyncio.wait_for(one(client), TIMEOUT)
-            except Exception as error:  # whatever went wrong is the result
-                result.errors.append(f"{type(error).__name__}: {error}")
-            if number in (requests // 5, requests - 1):
-                result.memory[number + 1] = server.memory()
-            if on_done is not None:
-                on_done()
-
-    async def drive() -> None:
-        async with connect(server.url) as client:
-            await asyncio.gather(*(place(client) for _ in range(concurrency)))
-
-    began = monotonic()
-    asyncio.run(drive())
-    result.seconds = monotonic() - began
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +158,6 @@ class Outcome:
         return bool(wrong or self.stuck or self.memory_growth > GROWTH or not self.state_kept)
 
     def json(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             **self.endured.json(),
             "stuck": self.stuck,
@@ -188,7 +179,7 @@ def survive(
     requests: int,
     concurrency: int,
     tokens: int,
-    on_done: Callable[[], None] | None = None,
+    on_done: Callable[[], None],
 ) -> Outcome:
     """Texts of a server without speculation, then the requests on one of wager's, its kill at work and its restart.
 
@@ -205,12 +196,11 @@ def survive(
             return stack.enter_context(made).wait()
 
         server = start()
-        load: dict[str, Any] = {"requests": requests, "concurrency": concurrency, "tokens": tokens}
-        endured = endure(server, model, prompts, expected, **load, on_done=on_done)
+        many = Requests(model, prompts, expected, requests, concurrency, tokens)
+        endured = many.send(server, on_done)
         stuck, preemptions = _stuck(server), int(_metric(server, "vllm:num_preemptions_total"))
         saved_before = state.stat().st_mtime_ns if state.exists() else 0
-        more = {**load, "requests": 20 * concurrency, "aborts": 0.0}
-        busy = threading.Thread(target=endure, args=(server, model, prompts, expected), kwargs=more)
+        busy = threading.Thread(target=replace(many, count=20 * concurrency, aborts=0.0).send, args=(server,))
         busy.start()
         _wait(lambda: state.exists() and state.stat().st_mtime_ns > saved_before, TIMEOUT)  # one save at least
         running = int(_metric(server, "vllm:num_requests_running"))
@@ -218,8 +208,7 @@ def survive(
         busy.join()
         saved = json.loads(state.read_text())
         server = start()
-        few = {**load, "requests": concurrency, "concurrency": 4, "tokens": 8, "aborts": 0.0}
-        again = endure(server, model, prompts, expected, **few)
+        again = replace(many, count=concurrency, concurrency=4, tokens=8, aborts=0.0).send(server)
         server.stop()
         kept = json.loads(state.read_text())
     sizes = len(json.dumps(saved)), len(json.dumps(kept))
@@ -230,24 +219,22 @@ def survive(
 def _largest_count(state: Any) -> float:
     """How much a saved policy has seen: the largest number in it."""
     if isinstance(state, dict):
-        named = [value for key, value in state.items() if key not in ("rng", "parameters")]
-        return max(map(_largest_count, named), default=0)
+        state = [value for key, value in state.items() if key not in ("rng", "parameters")]
     if isinstance(state, list):
         return max(map(_largest_count, state), default=0)
     return float(state) if isinstance(state, int | float) and not isinstance(state, bool) else 0.0
 
 
-def _metric(server: Server, name: str) -> float:
-    lines = [line for line in server.metrics().splitlines() if line.startswith(name + "{")]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
+def _metric(server: Server, *names: str) -> float:
+    """The sum of a server's metrics of these names."""
+    starts = tuple(f"{name}{{" for name in names)
+    return sum(float(line.rpartition(" ")[2]) for line in server.metrics().splitlines() if line.startswith(starts))
 
 
 def _stuck(server: Server) -> int:
-    def left() -> int:
-        return int(_metric(server, "vllm:num_requests_running") + _metric(server, "vllm:num_requests_waiting"))
-
-    _wait(lambda: not left(), 30.0)
-    return left()
+    waited = "vllm:num_requests_running", "vllm:num_requests_waiting"
+    _wait(lambda: not _metric(server, *waited), 30.0)
+    return int(_metric(server, *waited))
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

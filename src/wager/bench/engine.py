@@ -40,7 +40,7 @@ def forward_seconds(
 def own_seconds(decoder: Decoder, prompt: Sequence[int], count: int) -> list[float]:
     """Seconds of each round that are neither drafting, nor the forward, nor taking tokens from its logits."""
     prepared = decoder.prepare(list(prompt), {"max_new_tokens": count, "do_sample": False})
-    endless = [c for c in prepared.criteria if type(c).__name__ == "MaxLengthCriteria"]
+    endless = [c for c in prepared.criteria if isinstance(c, transformers.MaxLengthCriteria)]
     steps = decoder.run(replace(prepared, criteria=endless), decoder.target)
     return [decoder.loop.overhead for step in steps if step.round is not None]
 
@@ -78,9 +78,5 @@ def _tokens(runner: Runner, count: int) -> list[int]:
 def described(model: Any) -> dict[str, Any]:
     """What a measurement ran on."""
     name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return {
-        "device": name,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"device": name, "dtype": str(model.dtype).removeprefix("torch."), **versions}

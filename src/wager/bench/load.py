@@ -52,11 +52,9 @@ class Served:
     @property
     def tpot(self) -> float | None:
         """Seconds per output token after the first; None where there is only one."""
-        return (
-            None
-            if self.ttft is None or self.output_tokens < 2
-            else (self.latency - self.ttft) / (self.output_tokens - 1)
-        )
+        if self.ttft is None or self.output_tokens < 2:
+            return None
+        return (self.latency - self.ttft) / (self.output_tokens - 1)
 
     def json(self) -> dict[str, Any]:
         """As JSON, without the text."""
@@ -97,7 +95,6 @@ class Summary:
     speculation: dict[str, Any] = field(default_factory=dict)  # vLLM's figures: acceptance by position, …
 
     def json(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 
@@ -177,43 +174,33 @@ class Load:
     @property
     def served(self) -> list[Served]:
         """The requests that have ended, in the order of the plan."""
-        arrivals = self.plan.at if isinstance(self.plan, Trace) else None
-        began = min((a.start_time - (arrivals[i] if arrivals else 0.0) for i, a in self._answers), default=0.0)
-        return [
-            _served(i, answer, answer.start_time - began, arrivals[i] if arrivals else None)
-            for i, answer in sorted(self._answers, key=lambda pair: pair[0])
-        ]
+        at = self.plan.at if isinstance(self.plan, Trace) else None
+        began = min((answer.start_time - (at[i] if at else 0.0) for i, answer in self._answers), default=0.0)
+        ended = sorted(self._answers, key=lambda pair: pair[0])
+        return [_served(i, answer, answer.start_time - began, at[i] if at else None) for i, answer in ended]
 
     async def _benchmark(self) -> dict[str, Any]:
         from vllm.benchmarks.serve import TaskType, benchmark
 
         plan = self.plan
-        result: dict[str, Any] = await benchmark(
-            task_type=TaskType.GENERATION,
-            endpoint_type="wager",
-            api_url=f"{self.url}/v1/chat/completions",
-            base_url=self.url,
-            model_id=self.model,
-            model_name=self.model,
-            tokenizer=None,
-            input_requests=self._requests(),
-            logprobs=None,
-            request_rate=plan.rate if isinstance(plan, Poisson) else math.inf,
-            burstiness=1.0,
-            disable_tqdm=not self.progress or plan.requests is None,
-            num_warmups=0,
-            profile=False,
-            selected_percentile_metrics=[],
-            selected_percentiles=[],
-            ignore_eos=self.ignore_eos,
-            goodput_config_dict={},
-            max_concurrency=plan.concurrency if isinstance(plan, Closed) else None,
-            lora_modules=None,
-            extra_headers=None,
-            extra_body={"temperature": self.temperature, **self.extra},
-            ready_check_timeout_sec=0,
-            self_timed=isinstance(plan, Trace),
-        )
+        given: dict[str, Any] = {
+            "endpoint_type": "wager",
+            "api_url": f"{self.url}/v1/chat/completions",
+            "base_url": self.url,
+            "model_id": self.model,
+            "model_name": self.model,
+            "input_requests": self._requests(),
+            "request_rate": plan.rate if isinstance(plan, Poisson) else math.inf,
+            "max_concurrency": plan.concurrency if isinstance(plan, Closed) else None,
+            "self_timed": isinstance(plan, Trace),
+            "disable_tqdm": not self.progress or plan.requests is None,
+            "ignore_eos": self.ignore_eos,
+            "extra_body": {"temperature": self.temperature, **self.extra},
+        }
+        unused = {"burstiness": 1.0, "num_warmups": 0, "profile": False, "ready_check_timeout_sec": 0}
+        unused |= dict.fromkeys(("tokenizer", "logprobs", "lora_modules", "extra_headers"))
+        unused |= {"selected_percentile_metrics": [], "selected_percentiles": [], "goodput_config_dict": {}}
+        result: dict[str, Any] = await benchmark(task_type=TaskType.GENERATION, **given, **unused)
         return result
 
     def _requests(self) -> list[Any]:
@@ -260,17 +247,14 @@ class Load:
 
 def _served(number: int, answer: Any, start: float, arrival: float | None) -> Served:
     scheduled = start if arrival is None else arrival
-    late, ttft = start - scheduled, answer.ttft or None
+    late, tokens, error = start - scheduled, (0, 0), None
     if answer.success:
         tokens = answer.prompt_len, answer.output_tokens
-        return Served(
-            number, scheduled, start, ttft and late + ttft, late + answer.latency, *tokens, None, answer.generated_text
-        )
-    lines = answer.error.strip().splitlines() or ["the server gave no reason"]  # of a traceback, its last line
-    said = lines[-1].removeprefix("aiohttp.client_exceptions.")[:300]
-    return Served(
-        number, scheduled, start, ttft and late + ttft, late + answer.latency, error=said, text=answer.generated_text
-    )
+    else:
+        lines = answer.error.strip().splitlines() or ["the server gave no reason"]  # of a traceback, its last line
+        error = lines[-1].removeprefix("aiohttp.client_exceptions.")[:300]
+    ttft = late + answer.ttft if answer.ttft else None
+    return Served(number, scheduled, start, ttft, late + answer.latency, *tokens, error, answer.generated_text)
 
 
 def base_url(url: str) -> str:

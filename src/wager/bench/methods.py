@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PLAIN, LOOKUP, ASSISTED = "transformers", "transformers prompt lookup", "transformers assisted"
 WRITTEN = {"transformers": PLAIN, "transformers-lookup": LOOKUP, "transformers-assisted": ASSISTED}
+CHOICES = f"{', '.join(WRITTEN)}, off, an arm such as suffix:4, or a policy such as auto"
 LOOKUP_TOKENS = 10  # tokens transformers' own prompt lookup drafts
 WARM_UP_TOKENS = 32
 # What `wager bench` runs unless told otherwise: in the quick suite, and in the others.
@@ -100,11 +101,11 @@ def transformers_method(name: str, draft: Any = None) -> Method:
     """transformers' own generate: plain, with prompt lookup, or assisted by ``draft`` or another draft model."""
 
     def make(target: Target, arms: Sequence[str]) -> TextGenerator:
+        more: dict[str, Any] = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
         if name == ASSISTED:
             from wager.bench.draft_models import assistant
 
-            return transformers_generator(name, target, assistant_model=draft or assistant(target.model))
-        more = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
+            more = {"assistant_model": draft or assistant(target.model)}
         return transformers_generator(name, target, **more)
 
     return Method(name, "plain" if name == PLAIN else "peer", make)
@@ -112,10 +113,8 @@ def transformers_method(name: str, draft: Any = None) -> Method:
 
 def arm_method(arm: Arm) -> Method:
     """wager with one arm in every round; ``off`` is one."""
-    name = str(arm)
-    if arm == OFF:
-        return Method(name, "off", lambda target, arms: wager_generator(name, target, "off", [name]))
-    return Method(name, "arm", lambda target, arms: wager_generator(name, target, fixed(arm), [name]))
+    name, kind = str(arm), "off" if arm == OFF else "arm"
+    return Method(name, kind, lambda target, arms: wager_generator(name, target, fixed(arm), [name]))
 
 
 def policy_method(spec: str) -> Method:
@@ -133,9 +132,6 @@ def router_method(classify: Callable[[list[int]], str]) -> Method:
         return wager_generator("router", target, routed, arms, before=lambda ids: routed.take(classify(ids)))
 
     return Method("router", "policy", make)
-
-
-# -- generators
 
 
 def transformers_generator(name: str, target: Target, **more: Any) -> TextGenerator:
@@ -173,15 +169,9 @@ def wager_generator(
     """wager with a policy over these arms; what it learns it keeps from prompt to prompt."""
     from wager.decoding.decoder import Decoder
 
-    decoder = Decoder(
-        target.model,
-        drafters=target.drafters(arms) if drafters is None else list(drafters),
-        policy=policy,
-        arms=arms,
-        tokens=target.tokens,
-        seed=target.seed,
-        sampling=target.sampling,
-    )
+    made = target.drafters(arms) if drafters is None else list(drafters)
+    shared: dict[str, Any] = {"tokens": target.tokens, "seed": target.seed, "sampling": target.sampling}
+    decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, **shared)
     return decoder_generator(name, decoder, seed=target.seed, settings=target.settings, before=before)
 
 
@@ -211,9 +201,6 @@ def decoder_generator(
     return generator
 
 
-# -- methods by name
-
-
 def parse_methods(text: str) -> list[Method]:
     """Methods as they are written, separated by commas; plain decoding by transformers is always the first."""
     words: list[str] = []
@@ -222,10 +209,9 @@ def parse_methods(text: str) -> list[Method]:
             words[-1] += f",{word}"  # a further parameter of the policy before
         else:
             words.append(word)
-    found = [parse_method(word) for word in words]
-    if not found:
-        raise ValueError(f"--methods names at least one; choose from {_choices()}")
-    return list(dict.fromkeys([transformers_method(PLAIN), *found]))
+    if not words:
+        raise ValueError(f"--methods names at least one; choose from {CHOICES}")
+    return list(dict.fromkeys([transformers_method(PLAIN), *map(parse_method, words)]))
 
 
 def parse_method(word: str) -> Method:
@@ -237,12 +223,8 @@ def parse_method(word: str) -> Method:
     try:
         build_policy(word, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
     except ValueError as error:
-        raise ValueError(f"{word!r} is no method ({error}); choose from {_choices()}") from None
+        raise ValueError(f"{word!r} is no method ({error}); choose from {CHOICES}") from None
     return policy_method(word)
-
-
-def _choices() -> str:
-    return f"{', '.join(WRITTEN)}, off, an arm such as suffix:4, or a policy such as auto"
 
 
 def default_methods(names: Sequence[str], model: str) -> list[Method]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def record(
     """
     costs = round_costs(recorder)
     writer: RecordingWriter | None = None
-    try:
+    with ExitStack() as stack:
         for prompt, ids in asked:
             update(description=prompt.task)
             text = recorder.record(ids, prompt.task, count)
@@ -40,23 +41,16 @@ def record(
                 continue
             if writer is None:
                 costs["propose"] = {name: statistics.median(taken) for name, taken in recorder.seconds.items()}
-                writer = RecordingWriter(out, {**about, "costs": costs})
+                writer = stack.enter_context(closing(RecordingWriter(out, {**about, "costs": costs})))
             writer.write(text)
             yield text
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def round_costs(recorder: Recorder) -> dict[str, Any]:
     """Median seconds of the target's forwards by width, and of a draft model's steps and catching up."""
-    longest, drafters = recorder.longest, recorder.drafters
-    verify = _timed(recorder.decoder.target, range(1, longest + 2))
-    models = {
-        name: _timed(runner, (1, 1 + CAUGHT_UP))
-        for name, drafter in drafters.items()
-        if (runner := drafter.runner) is not None
-    }
+    verify = _timed(recorder.decoder.target, range(1, recorder.longest + 2))
+    runners = {name: drafter.runner for name, drafter in recorder.drafters.items()}
+    models = {name: _timed(runner, (1, 1 + CAUGHT_UP)) for name, runner in runners.items() if runner is not None}
     return {
         "verify": [[width, seconds] for width, seconds in verify.items()],
         "step": {name: taken[1] for name, taken in models.items()},

@@ -15,23 +15,10 @@ from wager.core import files
 
 FORMAT, VERSION = "wager-run", 1
 RUN, ANSWERS, STATE, LOCK = "run.json", "answers.jsonl", "state", ".lock"
-# What two parts of one run must have in common, as it is called on the command line or in words.
-SETTINGS = {
-    "suite": "--suite",
-    "model": "--model",
-    "weights": "the model's weights",
-    "device": "the device",
-    "dtype": "--dtype",
-    "seed": "--seed",
-    "max_tokens": "--max-tokens",
-    "longest_prompt": "--longest-prompt",
-    "methods": "--methods",
-    "arms": "the arms",
-    "prompts": "the prompts",
-    "machine": "the machine",
-    "versions": "the versions",
-    "commit": "the commit",
-}
+# What two parts of one run must have in common: options of the command, and what is not chosen by one.
+OPTIONS = ("suite", "model", "dtype", "seed", "max_tokens", "longest_prompt", "methods")
+SETTINGS = (*OPTIONS, "weights", "device", "arms", "prompts", "machine", "versions", "commit")
+ANEW = "--afresh measures everything anew"
 
 
 class RunFolder:
@@ -52,8 +39,14 @@ class RunFolder:
             raise ValueError(f"another run is writing to {path}; wait for it, or give another --out") from None
         try:
             if afresh:
-                self._clear()
-            self.there = self._open(head)  # the file of the run that is there, if there is one
+                for name in (RUN, ANSWERS):
+                    (path / name).unlink(missing_ok=True)
+                shutil.rmtree(path / STATE, ignore_errors=True)
+            self.there = read(path / RUN) if (path / RUN).exists() else None  # the run that is there
+            if self.there is not None:
+                self._check(self.there, head)
+            elif (path / ANSWERS).exists():
+                raise ValueError(f"{path} holds answers but no {RUN}; give another --out, or --afresh")
         except BaseException:
             self.close()
             raise
@@ -62,35 +55,20 @@ class RunFolder:
         """Let others use the folder."""
         self._lock.release()
 
-    def _clear(self) -> None:
-        for name in (RUN, ANSWERS):
-            (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / STATE, ignore_errors=True)
-
-    def _open(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
-        path = self.path / RUN
-        if not path.exists():
-            if (self.path / ANSWERS).exists():
-                raise ValueError(f"{self.path} holds answers but no {RUN}; give another --out, or --afresh")
-            return None
-        there = read(path)
-        self._check(there, head)
-        return there
-
     def _check(self, there: Mapping[str, Any], head: Mapping[str, Any]) -> None:
         """Refuse a run with other settings, naming the first that differs."""
-        for key, name in SETTINGS.items():
+        for key in SETTINGS:
             theirs, ours = there.get(key), json.loads(json.dumps(head.get(key)))
             if theirs == ours:
                 continue
-            what = f"{name}: {_short(key, theirs)} there, {_short(key, ours)} here"
-            if key in ("prompts", "arms", "weights"):
-                what = f"{name}: they are not the same"
-            raise ValueError(
-                f"{self.path} holds a run with other settings ({what}); give another --out, or --afresh to overwrite"
+            name = (
+                f"--{key.replace('_', '-')}" if key in OPTIONS else f"the {key}".replace("weights", "model's weights")
             )
-
-    # -- answers
+            what = f"{_short(key, theirs)} there, {_short(key, ours)} here"
+            if key in ("prompts", "arms", "weights"):
+                what = "they are not the same"
+            other = f"{self.path} holds a run with other settings ({name}: {what})"
+            raise ValueError(f"{other}; give another --out, or --afresh to overwrite")
 
     def read_answers(self, take: Callable[[dict[str, Any]], None]) -> None:
         """Pass every answer to ``take``; a last line that was not finished is cut off."""
@@ -99,15 +77,13 @@ class RunFolder:
             return
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 take(json.loads(line))
             except (ValueError, LookupError, TypeError, AttributeError):
-                raise ValueError(
-                    f"{path}, line {number}: not an answer of this run; --afresh measures everything anew"
-                ) from None
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
+                raise ValueError(f"{path}, line {number}: not an answer of this run; {ANEW}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add an answer; it is on the disk when this returns."""
@@ -116,17 +92,13 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    # -- what policies learned
-
     def state(self, method: str, count: int) -> dict[str, Any]:
         """The state of the method's policy after so many answers."""
         path = self._state_path(method, count)
         try:
             return files.read_json(path)
         except (OSError, ValueError):
-            raise ValueError(
-                f"what {method} had learned cannot be read from {path}; --afresh measures everything anew"
-            ) from None
+            raise ValueError(f"what {method} had learned cannot be read from {path}; {ANEW}") from None
 
     def keep_state(self, method: str, count: int, state: dict[str, Any]) -> None:
         path = self._state_path(method, count)
@@ -137,8 +109,6 @@ class RunFolder:
 
     def _state_path(self, method: str, count: int) -> Path:
         return self.path / STATE / f"{self.names.index(method)}-{count}.json"
-
-    # -- the file for readers
 
     def write(self, content: Mapping[str, Any]) -> Path:
         """Write ``run.json``; a complete run needs no state any more."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from wager.bench.answers import Answer
@@ -41,13 +42,11 @@ class TokenizedPrompt:
 
 def tokenize(prompts: Sequence[Prompt], tokenizer: Any, longest: int, device: Any) -> list[TokenizedPrompt]:
     """The prompts with their tokens, each numbered within its task."""
-    counts: dict[str, int] = {}
-    found = []
-    for prompt in prompts:
-        number = counts.setdefault(prompt.task, 0)
-        counts[prompt.task] += 1
-        found.append(TokenizedPrompt(f"{prompt.task}-{number}", prompt, prompt.ids(tokenizer, longest, device)))
-    return found
+    counts: dict[str, count[int]] = defaultdict(count)
+    return [
+        TokenizedPrompt(f"{prompt.task}-{next(counts[prompt.task])}", prompt, prompt.ids(tokenizer, longest, device))
+        for prompt in prompts
+    ]
 
 
 def interleaved(
@@ -88,17 +87,16 @@ class Run:
         self._names = [method.name for method in methods]
         self._policies = [method.name for method in methods if method.kind == "policy"]
         self.folder = None if folder is None else RunFolder(folder, self.head, afresh=afresh)
-        if self.folder is not None:
-            try:
-                self._resume(self.folder)
-            except BaseException:
-                self.close()
-                raise
+        try:
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -106,23 +104,23 @@ class Run:
         if self.folder is not None:
             self.folder.close()
 
-    def _resume(self, folder: RunFolder) -> None:
-        if folder.there is None:
+    def _resume(self) -> None:
+        if self.folder is None:
+            return
+        there = self.folder.there
+        if there is None:
             self.save()
             return
-        self.head |= {key: folder.there[key] for key in ("command", "date") if key in folder.there}
-        self.complete = bool(folder.there["complete"])
+        self.head |= {key: there[key] for key in ("command", "date") if key in there}
+        self.complete = bool(there["complete"])
         prompts = {prompt.id for prompt in self.prompts}
 
         def take(record: Mapping[str, Any]) -> None:
-            key = record["prompt"], record["method"]
-            if key[0] not in prompts or key[1] not in self._names:
+            if record["prompt"] not in prompts or record["method"] not in self._names:
                 raise ValueError
-            self._take(key, record)
+            self._take((record["prompt"], record["method"]), record)
 
-        folder.read_answers(take)
-
-    # -- running
+        self.folder.read_answers(take)
 
     def play(
         self,
@@ -172,11 +170,9 @@ class Run:
                     drafter.begin(asked[at])
                     drafter.extend(answer.tokens)
                     drafter.end()
-        count = self.given(generator.name)
-        if self.folder is not None and generator.name in self._policies and count:
-            decoder.policy.load_state_dict(self.folder.state(generator.name, count))
-
-    # -- answers
+        given = self.given(generator.name)
+        if self.folder is not None and generator.name in self._policies and given:
+            decoder.policy.load_state_dict(self.folder.state(generator.name, given))
 
     def add(
         self, key: Key, answer: Answer, *, pieces: list[Any] | None = None, state: dict[str, Any] | None = None
@@ -185,9 +181,7 @@ class Run:
         if self.folder is None:
             self.answers[key] = answer
             return
-        record = {**self._json(key, answer), "ids": answer.tokens}
-        if pieces is not None:
-            record["pieces"] = pieces
+        record = {**self._json(key, answer), "ids": answer.tokens, **({} if pieces is None else {"pieces": pieces})}
         if state is not None:  # before the answer: whichever answers are there, the state after them is there, too
             self.folder.keep_state(key[1], self.given(key[1]) + 1, state)
         self.folder.append(record)
@@ -204,15 +198,9 @@ class Run:
             Round(self._arms[arm], drafted, accepted, emitted, draft_seconds=drafting, verify_seconds=verifying)
             for arm, drafted, accepted, emitted, drafting, verifying in record["rounds"]
         ]
-        own = record["seconds"] - record["prefill_seconds"] - sum(r.seconds for r in rounds)
-        self.answers[key] = Answer(
-            record["ids"],
-            record["seconds"],
-            record["forwards"],
-            rounds,
-            max(0.0, own) if rounds else 0.0,
-            record["prefill_seconds"],
-        )
+        seconds, prefill = record["seconds"], record["prefill_seconds"]
+        own = max(0.0, seconds - prefill - sum(r.seconds for r in rounds)) if rounds else 0.0
+        self.answers[key] = Answer(record["ids"], seconds, record["forwards"], rounds, own, prefill)
         if record.get("pieces") is not None:
             self.pieces[key] = record["pieces"]
 
@@ -229,14 +217,9 @@ class Run:
         """Write ``run.json`` with all answers so far; a complete run needs no state any more."""
         assert self.folder is not None
         self.complete = complete
-        content = {
-            **self.head,
-            "complete": complete,
-            "answers": [self._told(key) for key in self.answers],
-            "summary": dict(summary or {}),
-            "verdict": list(verdict),
-        }
-        return self.folder.write(content)
+        answers = [self._told(key) for key in self.answers]
+        content = {"complete": complete, "answers": answers, "summary": dict(summary or {}), "verdict": list(verdict)}
+        return self.folder.write({**self.head, **content})
 
     def _told(self, key: Key) -> dict[str, Any]:
         told = self._json(key, self.answers[key])

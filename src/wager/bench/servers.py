@@ -11,9 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
-from urllib.error import URLError
+from typing import Any, Self
 from urllib.request import urlopen
 
 START_SECONDS = 600.0  # a first start compiles
@@ -31,14 +29,14 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def wager(cls, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> Self:
+    def wager(cls, *arguments: str, **more: Any) -> Self:
         """`wager serve` with these arguments."""
-        return cls(["wager", "serve", *arguments], log=log, environment=environment)
+        return cls(["wager", "serve", *arguments], **more)
 
     @classmethod
-    def vllm(cls, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> Self:
+    def vllm(cls, *arguments: str, **more: Any) -> Self:
         """Stock `vllm serve` with these arguments."""
-        return cls(["wager.vllm.server", *arguments], log=log, environment=environment)
+        return cls(["wager.vllm.server", *arguments], **more)
 
     def start(self) -> Self:
         """Start it without waiting for it."""
@@ -51,14 +49,12 @@ class Server:
     def wait(self, seconds: float = START_SECONDS) -> Self:
         """Until it answers; ValueError with the end of its log if it does not."""
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            if self._process is None or self._process.poll() is not None:
-                break
+        while time.monotonic() < ends and self._process is not None and self._process.poll() is None:
             try:
                 with urlopen(f"{self.url}/health", timeout=5) as answer:
                     if answer.status == 200:
                         return self
-            except (URLError, OSError):
+            except OSError:
                 time.sleep(0.25)
         tail = self.log.read_text(errors="replace")[-3000:]
         self.stop()
@@ -92,8 +88,7 @@ class Server:
     def metrics(self) -> str:
         """The text of its /metrics."""
         with urlopen(f"{self.url}/metrics", timeout=30) as answer:
-            text: bytes = answer.read()
-        return text.decode()
+            return str(answer.read(), "utf-8")
 
     def memory(self) -> int:
         """Bytes of memory its processes hold, shared pages counted once for each."""
@@ -108,17 +103,14 @@ class Server:
         return total
 
     def _signal(self, number: int) -> None:
-        if self._process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

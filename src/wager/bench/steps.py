@@ -32,8 +32,13 @@ class StepCost:
     median: float
     p90: float
 
+    @classmethod
+    def of(cls, hook: str, policy: str, batch: int, taken: Sequence[float]) -> StepCost:
+        """From the seconds of all steps; the first fifth warms up."""
+        warm = sorted(taken[len(taken) // 5 :])
+        return cls(hook, policy, batch, statistics.median(warm), warm[int(0.9 * len(warm))])
+
     def json(self) -> dict[str, Any]:
-        """As JSON."""
         seconds = {"median_seconds": self.median, "p90_seconds": self.p90}
         return {"hook": self.hook, "policy": self.policy, "batch": self.batch, **seconds}
 
@@ -83,29 +88,33 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         hook.update_from_output(output, result)
         took.append(perf_counter() - began)
         length = output.num_spec_tokens_to_schedule
-    return _cost(SCHEDULER, policy, batch, took)
+    return StepCost.of(SCHEDULER, policy, batch, took)
+
+
+def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, _Listening]:
+    given = {"drafters": settings.names, "log_seconds": 0.0, "export": False}
+    meter = _Listening(PROPOSER, settings.policy, settings.arms, **given)
+    return BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT), meter
 
 
 def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
     """The proposer hook with two drafters that answer at once; what they take is not counted."""
     settings = Settings(("suffix", "prompt-lookup"), 5, policy, log_seconds=0.0)
     drafters = [_Ready(name, settings.max_length, seed) for name in settings.names]
-    meter = _Listening(PROPOSER, policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
-    engine = BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
+    engine, meter = _proposer(settings, drafters, batch)
     rng = np.random.default_rng(seed)
     texts = rng.integers(0, 50_000, (batch, CONTEXT), np.int32)
-    ends = rng.integers(300, 900, batch)
-    sampled = [[int(texts[row, end - 1])] for row, end in enumerate(ends)]
+    ends, sampled = np.full(batch, CONTEXT), list[list[int]]()
     for _ in range(steps):
-        drafts = engine.propose(sampled, ends, texts)
-        new = [int(rng.integers(1, len(draft) + 2)) for draft in drafts]
-        sampled = [texts[row, ends[row] : ends[row] + n].tolist() for row, n in enumerate(new)]
-        ends = ends + new
         if int(ends.max()) > CONTEXT - 10:  # start over with shorter texts
             ends = rng.integers(300, 900, batch)
             sampled = [[int(texts[row, end - 1])] for row, end in enumerate(ends)]
             engine.streams.reset()
-    return _cost(PROPOSER, policy, batch, meter.decisions)
+        drafts = engine.propose(sampled, ends, texts)
+        new = [int(rng.integers(1, len(draft) + 2)) for draft in drafts]
+        sampled = [texts[row, ends[row] : ends[row] + n].tolist() for row, n in enumerate(new)]
+        ends = ends + new
+    return StepCost.of(PROPOSER, policy, batch, meter.decisions)
 
 
 def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tuple[float, float]:
@@ -115,8 +124,7 @@ def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tup
     """
     settings = Settings(("suffix", "prompt-lookup"), 5, log_seconds=0.0)
     drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
-    meter = Meter(PROPOSER, settings.policy, settings.arms, drafters=settings.names, log_seconds=0.0, export=False)
-    engine = BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT)
+    engine, _ = _proposer(settings, drafters, batch)
     rng = random.Random(seed)
     phrases = [[rng.randrange(50_000) for _ in range(6)] for _ in range(3000)]
     texts, ends = np.zeros((batch, CONTEXT), np.int32), np.zeros(batch, np.int64)
@@ -177,8 +185,3 @@ class _Ready(Drafter):
     def propose(self, length: int, sample: Any = None) -> Draft:
         self._next = (self._next + 1) % len(self._drafts)
         return self._drafts[self._next].cut(length)
-
-
-def _cost(hook: str, policy: str, batch: int, took: Sequence[float]) -> StepCost:
-    warm = sorted(took[len(took) // 5 :])
-    return StepCost(hook, policy, batch, statistics.median(warm), warm[int(0.9 * len(warm))])

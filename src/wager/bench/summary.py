@@ -129,11 +129,8 @@ def _unsteady(plain: Sequence[Answer]) -> float:
 
     Every token after the first takes one forward, so what differs is the machine.
     """
-    paces = [
-        (a.seconds - a.prefill_seconds) / (len(a.tokens) - 1)
-        for a in plain
-        if len(a.tokens) > 1 and a.seconds > a.prefill_seconds
-    ]
+    timed = [(a.seconds - a.prefill_seconds, len(a.tokens) - 1) for a in plain]
+    paces = [seconds / tokens for seconds, tokens in timed if tokens > 0 and seconds > 0]
     return round(max(paces) / min(paces), 2) if paces else 1.0
 
 
@@ -153,9 +150,8 @@ class RoundTimes:
     def speed(self, name: str, answers: Sequence[Answer]) -> float | None:
         """Tokens a second of a method's rounds; None where it has none."""
         rounds = [r for a in answers for r in a.rounds]
-        seconds = sum(
-            self.verifying[r.drafted] + self.drafting[name, r.arm.drafter, r.drafted] + self.own[name] for r in rounds
-        )
+        drafting = sum(self.drafting[name, r.arm.drafter, r.drafted] for r in rounds)
+        seconds = drafting + sum(self.verifying[r.drafted] + self.own[name] for r in rounds)
         return sum(r.emitted for r in rounds) / seconds if seconds else None
 
     def over(self, name: str, ours: Sequence[Answer], off: str, theirs: Sequence[Answer]) -> float | None:

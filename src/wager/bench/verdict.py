@@ -60,21 +60,17 @@ def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
         return f"So few prompts tell too little; measure at least {FEWEST_PROMPTS}."
     lost = ours["regret_interval"][0] > 0 if ours["regret_interval"] else False
     if best is not None and best != ours["method"] and lost and standing(rows[best]) == FASTER:
-        return (
-            f"That single setting was clearly faster than `{ours['method']}`, which lost {ours['regret_seconds']:.1f} "
-            f"of its {ours['seconds']:.1f} s to it; take it with {option(best, specs)} if your prompts are all like "
-            "these."
-        )
+        lost_seconds = f"which lost {ours['regret_seconds']:.1f} of its {ours['seconds']:.1f} s to it"
+        single = f"That single setting was clearly faster than `{ours['method']}`, {lost_seconds}"
+        return f"{single}; take it with {option(best, specs)} if your prompts are all like these."
     if standing(ours) == FASTER:
         return f"Take `{ours['method']}`: nothing has to be set." if ours["method"] == "auto" else ""
     faster = [row for row in arms if standing(row) == FASTER]
     if not faster:
         most = max((row["interval"][1] for row in arms if row["kind"] != "off"), default=0.0)
         if most > POSSIBLE_GAIN:
-            return (
-                f"Speculating shows no gain here, but one of up to {most:.2f}x is not ruled out: measure more prompts "
-                "on a quiet machine, and until then decode plainly."
-            )
+            possible = f"Speculating shows no gain here, but one of up to {most:.2f}x is not ruled out"
+            return f"{possible}: measure more prompts on a quiet machine, and until then decode plainly."
         return "Nothing is gained by speculating here: decode plainly, with `--policy off` or without wager."
     first = max(faster, key=lambda row: float(row["speedup"]))["method"]
     return f"`{first}` was the fastest, and faster; more prompts would tell whether `{ours['method']}` is too."
@@ -135,12 +131,8 @@ def option(arm: str, specs: Sequence[str] = ()) -> str:
 
 def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
     """Where it gains most and least."""
-    gains = {
-        task["task"]: row["speedup"]
-        for task in summary["tasks"][1:]  # the first is all of them
-        for row in task["methods"]
-        if row["method"] == ours["method"]
-    }
+    rows = ((task["task"], row) for task in summary["tasks"][1:] for row in task["methods"])  # the first is all tasks
+    gains = {task: row["speedup"] for task, row in rows if row["method"] == ours["method"]}
     if len(gains) < 2:
         return ""
     most, least = max(gains, key=lambda task: gains[task]), min(gains, key=lambda task: gains[task])
@@ -148,9 +140,8 @@ def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
 
 
 def _peers(rows: Sequence[Row]) -> str:
-    told = [
-        f"{row['method'].replace('transformers ', '')} {row['speedup']:.2f}x" for row in rows if row["kind"] == "peer"
-    ]
+    peers = [(row["method"].replace("transformers ", ""), row["speedup"]) for row in rows if row["kind"] == "peer"]
+    told = [f"{name} {speedup:.2f}x" for name, speedup in peers]
     return f"transformers' own ways to speculate: {', '.join(told)}." if told else ""
 
 
@@ -163,19 +154,16 @@ def _texts(differences: Mapping[str, Any] | None) -> str:
         return f"All {many} texts are plain decoding's own, token for token."
     if not differences["unexplained"]:
         return f"{differ} of {many} texts differ from plain decoding's, each where two logits tie within float error."
-    return (
-        f"{differences['unexplained']} of {many} texts differ from plain decoding's, and no tie of two logits explains "
-        "it: this is a bug, please report it."
-    )
+    unexplained = f"{differences['unexplained']} of {many} texts differ from plain decoding's"
+    return f"{unexplained}, and no tie of two logits explains it: this is a bug, please report it."
 
 
 def _busy(summary: Mapping[str, Any]) -> str:
     if summary["unsteady"] <= NOISY:
         return ""
-    then = "trust the intervals more than the figures"
-    if summary["unsteady"] > TOO_NOISY:
-        then = "nothing can be said; measure again when it is quiet"
-    return (
-        f"Decoding without drafts was {summary['unsteady']:.1f} times as fast on one prompt as on another: something "
-        f"else uses this machine, so {then}."
+    wild = summary["unsteady"] > TOO_NOISY
+    then = (
+        "nothing can be said; measure again when it is quiet" if wild else "trust the intervals more than the figures"
     )
+    differ = f"Decoding without drafts was {summary['unsteady']:.1f} times as fast on one prompt as on another"
+    return f"{differ}: something else uses this machine, so {then}."

@@ -39,7 +39,6 @@ class Measurement:
     texts: list[str] = field(repr=False)
 
     def json(self) -> dict[str, Any]:
-        """As JSON, without the texts."""
         return {"method": self.method, "point": self.point, "repeat": self.repeat, **self.summary.json()}
 
 
@@ -81,25 +80,18 @@ def table_from(measured: Sequence[Measurement], fixed: Mapping[str, int], larges
 
     fixed: method -> length. Between two concurrencies that were measured the nearer one's length is taken.
     """
-    best: dict[int, int] = {}
-    for point in dict.fromkeys(m.point for m in measured):
-        if not point.isdecimal():
-            continue
-        speeds = {m: _speed(measured, m, point) for m in fixed}
-        best[int(point)] = fixed[max(speeds, key=lambda m: speeds[m])]
-    levels = sorted(best)
+    speeds: dict[tuple[int, str], list[float]] = {}
+    for one in measured:
+        if one.point.isdecimal() and one.method in fixed:
+            speeds.setdefault((int(one.point), one.method), []).append(one.summary.output_tokens_per_second)
+    levels = sorted({level for level, _ in speeds})
     schedule, start = [], 1
     for this, following in zip(levels, [*levels[1:], None], strict=True):
+        best = max(fixed, key=lambda method: statistics.median(speeds[this, method]))
         end = largest if following is None else (this + following) // 2
-        schedule.append([start, max(start, end), best[this]])
+        schedule.append([start, max(start, end), fixed[best]])
         start = schedule[-1][1] + 1
     return schedule
-
-
-def _speed(measured: Sequence[Measurement], method: str, point: str) -> float:
-    return statistics.median(
-        m.summary.output_tokens_per_second for m in measured if (m.method, m.point) == (method, point)
-    )
 
 
 def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[str, Any]]:

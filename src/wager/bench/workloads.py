@@ -9,16 +9,17 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
+Read = TypeVar("Read")
 SPEC_BENCH = ("translation", "summarization", "qa", "math_reasoning", "rag")  # its other categories are MT-Bench's
 
 
@@ -57,44 +58,25 @@ class Prompt:
         return torch.tensor([ids], device=device)
 
 
-def _chat(record: Mapping[str, Any]) -> tuple[str, str]:
-    category = record["category"]
-    return (category if category in SPEC_BENCH else "mt_bench"), record["turns"][0]
-
-
-def _humaneval(record: Mapping[str, Any]) -> tuple[str, str]:
-    return "humaneval", f"Complete this Python function. Write out the whole function.\n\n{record['prompt']}"
-
-
-def _debug(record: Mapping[str, Any]) -> tuple[str, str]:
-    task, code = record["description"], record["buggy_code"]
-    return "debug_bench", f"{task}\n\nThis solution has a bug:\n\n{code}\n\nWrite the corrected code."
-
-
-def _xsum(record: Mapping[str, Any]) -> tuple[str, str]:
-    return "xsum", f"Summarize this article in a few sentences.\n\n{record['article']}"
-
-
-def _alpaca(record: Mapping[str, Any]) -> tuple[str, str]:
-    return "alpaca", "\n\n".join(filter(None, (record["instruction"], record["input"])))
-
-
-# file -> how a record becomes (task, prompt); what a record must hold, and where the file comes from
-FILES: dict[str, tuple[Callable[[Mapping[str, Any]], tuple[str, str]], str, str]] = {
-    "spec_bench.jsonl": (_chat, "category, turns", "Spec-Bench (Xia et al. 2024)"),
-    "humaneval.jsonl": (_humaneval, "prompt", "HumanEval (Chen et al. 2021)"),
-    "debug_bench.jsonl": (_debug, "description, buggy_code", "DebugBench (Tian et al. 2024)"),
-    "xsum.jsonl": (_xsum, "article", "XSum (Narayan et al. 2018)"),
-    "alpaca_sample.jsonl": (_alpaca, "instruction, input", "Alpaca (Taori et al. 2023)"),
+TEMPLATES = {  # file -> the prompt a record makes
+    "spec_bench.jsonl": "{turns[0]}",
+    "humaneval.jsonl": "Complete this Python function. Write out the whole function.\n\n{prompt}",
+    "debug_bench.jsonl": "{description}\n\nThis solution has a bug:\n\n{buggy_code}\n\nWrite the corrected code.",
+    "xsum.jsonl": "Summarize this article in a few sentences.\n\n{article}",
+    "alpaca_sample.jsonl": "{instruction}\n\n{input}",
+}
+FILES = {  # file -> what a record must hold, and where it comes from
+    "spec_bench.jsonl": ("category, turns", "Spec-Bench (Xia et al. 2024)"),
+    "humaneval.jsonl": ("prompt", "HumanEval (Chen et al. 2021)"),
+    "debug_bench.jsonl": ("description, buggy_code", "DebugBench (Tian et al. 2024)"),
+    "xsum.jsonl": ("article", "XSum (Narayan et al. 2018)"),
+    "alpaca_sample.jsonl": ("instruction, input", "Alpaca (Taori et al. 2023)"),
 }
 TASKS = ("mt_bench", *SPEC_BENCH, "humaneval", "debug_bench")  # what benchmarks run on unless told otherwise
 # Two tasks in one prompt, one after the other: the drafter that is best changes in the middle of the text.
 MIXED = {"math_then_code": ("math_reasoning", "humaneval"), "translation_then_math": ("translation", "math_reasoning")}
 ALL = (*TASKS, "xsum", "alpaca")
 KNOWN = (*ALL, *MIXED)
-WITHIN = {name: {name.removesuffix(".jsonl").removesuffix("_sample")} for name in FILES} | {
-    "spec_bench.jsonl": {"mt_bench", *SPEC_BENCH}
-}  # file -> its tasks
 # What a suite of benchmarks runs on; every task is a suite of its own as well.
 SUITES = {"spec-bench": ("mt_bench", *SPEC_BENCH), "all": TASKS}
 # task -> the kind of prompts that stands for it where there is no data folder
@@ -116,22 +98,13 @@ def prompts(
     if count < 1:
         raise ValueError(f"at least 1 prompt a task, not {count}")
     by_task: dict[str, list[str]] = {task: [] for task in KNOWN}
-    needed = {part for task in tasks for part in MIXED.get(task, (task,))}
-    for name, (read, fields, origin) in FILES.items():
-        if not WITHIN[name] & needed:
-            continue
-        path = _folder(folder) / name
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            for task, text in (read(json.loads(line)) for line in lines if line.strip()):
+    needed = {half for task in tasks for half in MIXED.get(task, (task,))}
+    for name in FILES:
+        if needed & ({"mt_bench", *SPEC_BENCH} if name == "spec_bench.jsonl" else {_file_task(name)}):
+            for task, text in _read(_folder(folder) / name):
                 by_task[task].append(text)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ValueError(
-                f"cannot read {path} ({type(error).__name__}); it holds one JSON record a line with {fields}: {origin}"
-            ) from None
     for task, (first, second) in MIXED.items():
-        pairs = zip(by_task[first], by_task[second], strict=False)
-        by_task[task] = [f"Do both, one after the other.\n\nFirst: {one}\n\nThen: {other}" for one, other in pairs]
+        by_task[task] = [both(*pair) for pair in zip(by_task[first], by_task[second], strict=False)]
     chosen = []
     for task in tasks:
         known = by_task[task][{"all": slice(None), "test": slice(0, None, 2), "development": slice(1, None, 2)}[part]]
@@ -140,17 +113,38 @@ def prompts(
     return chosen
 
 
+def both(one: str, other: str) -> str:
+    """Two tasks in one prompt."""
+    return f"Do both, one after the other.\n\nFirst: {one}\n\nThen: {other}"
+
+
+def _file_task(name: str) -> str:
+    return name.removesuffix(".jsonl").removesuffix("_sample")
+
+
+def _read(path: Path) -> Iterator[tuple[str, str]]:
+    """Task and text of every record of a file of public prompts."""
+    fields, origin = FILES[path.name]
+    try:
+        for record in map(json.loads, filter(str.strip, path.read_text(encoding="utf-8").splitlines())):
+            category = record["category"] if path.name == "spec_bench.jsonl" else None
+            task = _file_task(path.name) if category is None else category if category in SPEC_BENCH else "mt_bench"
+            template = "{instruction}" if not record.get("input", True) else TEMPLATES[path.name]
+            yield task, template.format_map(record)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        holds = f"it holds one JSON record a line with {fields}: {origin}"
+        raise ValueError(f"cannot read {path} ({type(error).__name__}); {holds}") from None
+
+
 def _folder(folder: Path | None) -> Path:
     """The folder of prompts: the one given, else prompts/ in the one that WAGER_DATA names."""
     if folder is not None:
         if not folder.is_dir():
-            raise ValueError(
-                f"no folder {folder}; --data names one with prompts/, or with the files of prompts/ themselves"
-            )
+            raise ValueError(f"no folder {folder}; --data names one with prompts/, or with the files of prompts/")
         return folder / "prompts" if (folder / "prompts").is_dir() else folder
     named = os.environ.get("WAGER_DATA")
     if not named:
-        held = "; ".join(f"{name} ({fields}; {origin})" for name, (_, fields, origin) in FILES.items())
+        held = "; ".join(f"{name} ({fields}; {origin})" for name, (fields, origin) in FILES.items())
         raise ValueError(f"no data folder; pass --data DIR or set WAGER_DATA to a folder with prompts/: {held}")
     return Path(named) / "prompts"
 
@@ -172,9 +166,8 @@ def suite_tasks(suite: str) -> tuple[str, ...]:
         return SUITES[suite]
     task = suite.replace("-", "_")
     if task not in KNOWN:
-        raise ValueError(
-            f"unknown suite {suite!r}; choose from quick, {', '.join((*SUITES, *KNOWN)).replace('_', '-')}"
-        )
+        known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
+        raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
     return (task,)
 
 
@@ -206,35 +199,35 @@ def read_file(path: Path) -> list[Prompt]:
 
     Where a line names no task, the file's name is the label.
     """
+    label = path.name.partition(".")[0]
+    if path.suffix in (".jsonl", ".json") or path.read_bytes().lstrip().startswith(b'{"'):
+        needs = 'a "prompt", or with "messages" of which the last is the user\'s'
+        return read_lines(path, lambda line: _record(json.loads(line), label), needs)
+    return read_lines(path, lambda line: Prompt(label, line), "a prompt")
+
+
+def read_lines(path: Path, take: Callable[[str], Read], needs: str) -> list[Read]:
+    """What ``take`` makes of every line that is not empty; it refuses one that is no JSON object with ``needs``."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut texts at U+2028 too
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8; give one prompt a line, or JSON lines") from None
-    label = path.name.partition(".")[0]
-    written = path.suffix in (".jsonl", ".json") or next(filter(None, lines), "").startswith('{"')
-    found = [
-        _record(line, label, f"{path}, line {number}") if written else Prompt(label, line)
-        for number, line in enumerate(lines, 1)
-        if line
-    ]
+    found = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        try:
+            found += [take(line)] if line else []
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise ValueError(f"{path}, line {number}: not a JSON object with {needs}") from None
     if not found:
         raise ValueError(f"{path} holds no prompt; give one a line, or JSON lines")
     return found
 
 
-def _record(line: str, label: str, where: str) -> Prompt:
-    """One line of JSON as a prompt."""
-    try:
-        record = json.loads(line)
-        task = record.get("task", label)
-        said = record.get("messages") or [{"role": "user", "content": record["prompt"]}]
-        talk = [(message["role"], message["content"]) for message in said]
-        if not all(isinstance(word, str) and word.strip() for word in (task, *(w for pair in talk for w in pair))):
-            raise ValueError
-        if talk[-1][0] != "user":
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
-            f'{where}: not a JSON object with a "prompt", or with "messages" of which the last is the user\'s'
-        ) from None
+def _record(record: Any, label: str) -> Prompt:
+    task = record.get("task", label)
+    said = record.get("messages") or [{"role": "user", "content": record["prompt"]}]
+    talk = [(message["role"], message["content"]) for message in said]
+    texts = [task, *(word for pair in talk for word in pair)]
+    if talk[-1][0] != "user" or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError
     return Prompt(task, talk[-1][1], tuple(talk[:-1]))

@@ -9,22 +9,6 @@ from wager.simulation.serving import Costs, Serving, load_trace
 from wager.simulation.stream import Drafter, Stream, VerifyCost
 
 __all__ = [
-    "ABLATIONS",
-    "CLAIRVOYANT",
-    "Adversarial",
-    "Comparison",
-    "Costs",
-    "Drafter",
-    "Environment",
-    "Replay",
-    "RoundCost",
-    "Run",
-    "Scenario",
-    "Serving",
-    "Stream",
-    "VerifyCost",
-    "compare",
-    "joined",
-    "load_trace",
-    "play",
-]
+    "ABLATIONS", "CLAIRVOYANT", "Adversarial", "Comparison", "Costs", "Drafter", "Environment", "Replay", "RoundCost",
+    "Run", "Scenario", "Serving", "Stream", "VerifyCost", "compare", "joined", "load_trace", "play",
+]  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.policies.base import Policy, expected_tokens
+from wager.simulation.base import Environment
 
 BLOCK = 2048  # rounds of the table that are drawn at a time
 
@@ -63,43 +64,26 @@ class Adversarial:
         return accepted
 
 
-class AdversarialText:
+class AdversarialText(Environment):
     """A table being played."""
 
     def __init__(self, scenario: Adversarial, seed: int) -> None:
-        self.scenario = scenario
-        self.tokens = 0
-        self.rounds = 0
-        self._arms = scenario.arms
-        self._slot = {arm: i for i, arm in enumerate(self._arms)}
+        super().__init__(scenario.arms, scenario.goal)
+        self.scenario, self.rounds = scenario, 0
+        self._slot = {arm: i for i, arm in enumerate(self.arms)}
         self._seed = seed
         self._rows = scenario.rows(seed, 0)
-        self._previous: Arm | None = None
-
-    @property
-    def seconds(self) -> float:
-        return float(self.rounds)
-
-    @property
-    def done(self) -> bool:
-        return self.tokens >= self.scenario.goal
 
     def context(self) -> Context:
-        return Context(self._arms, tokens=self.tokens, previous=self._previous)
+        return Context(self.arms, tokens=self.tokens, previous=self.previous)
 
     def play(self, arm: Arm) -> Round:
         accepted = self._rows[self.rounds % BLOCK][self._slot[arm]]
-        outcome = Round(arm, drafted=arm.length, accepted=accepted, emitted=accepted + 1, verify_seconds=1.0)
-        self.tokens += outcome.emitted
         self.rounds += 1
         if self.rounds % BLOCK == 0:
             self._rows = self.scenario.rows(self._seed, self.rounds // BLOCK)
-        self._previous = arm
-        return outcome
+        return self.advance(Round(arm, arm.length, accepted, emitted=accepted + 1, verify_seconds=1.0))
 
     def clairvoyant(self) -> Arm:
         row = self._rows[self.rounds % BLOCK]
-        return self._arms[row.index(max(row))]
-
-    def facts(self) -> dict[str, float]:
-        return {}
+        return self.arms[row.index(max(row))]

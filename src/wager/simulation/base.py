@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wager.core import Arm, Context, Round
 from wager.core.batch import Batch, Choices
 from wager.policies import Policy, build
 
 
-class Environment(Protocol):
+class Environment(ABC):
     """One text (or one stretch of serving) being generated; the same seed gives every policy the same draws."""
 
-    @property
-    def tokens(self) -> int:
-        """Emitted so far."""
-        ...
+    per_request = False  # whether the requests of a step may have different lengths, as ``play_batch`` picks them
+
+    def __init__(self, arms: tuple[Arm, ...], goal: int) -> None:
+        self.arms, self.goal = arms, goal
+        self.tokens = 0  # emitted so far
+        self.seconds = 0.0  # spent so far
+        self.previous: Arm | None = None
 
     @property
-    def seconds(self) -> float:
-        """Spent so far."""
-        ...
+    def done(self) -> bool:
+        return self.tokens >= self.goal
 
-    @property
-    def done(self) -> bool: ...
-
+    @abstractmethod
     def context(self) -> Context:
         """What the policy may know before the next round."""
-        ...
 
+    @abstractmethod
     def play(self, arm: Arm) -> Round:
         """Run one round."""
-        ...
-
-    def clairvoyant(self) -> Arm:
-        """The arm with the best expected tokens per second for one who knows the environment's parameters."""
-        ...
-
-    def facts(self) -> dict[str, float]:
-        """Further figures of a finished run, such as latencies."""
-        ...
-
-
-@runtime_checkable
-class BatchEnvironment(Environment, Protocol):
-    """An environment in which the requests of a step may have different lengths."""
 
     def play_batch(self, choose: Callable[[Batch], Choices]) -> Round:
         """Run one step with what ``choose`` picks for each request; the round's arm is the longest of them."""
-        ...
+        raise NotImplementedError
+
+    def advance(self, outcome: Round) -> Round:
+        """Count a round that was played."""
+        self.tokens += outcome.emitted
+        self.seconds += outcome.seconds
+        self.previous = outcome.arm
+        return outcome
+
+    @abstractmethod
+    def clairvoyant(self) -> Arm:
+        """The arm with the best expected tokens per second for one who knows the environment's parameters."""
+
+    def facts(self) -> dict[str, float]:
+        """Further figures of a finished run, such as latencies."""
+        return {}
 
 
 class Scenario(Protocol):
@@ -58,12 +60,8 @@ class Scenario(Protocol):
 
     @property
     def arms(self) -> tuple[Arm, ...]: ...
-
     @property
-    def goal(self) -> int:
-        """Tokens to generate."""
-        ...
-
+    def goal(self) -> int: ...  # tokens to generate
     def start(self, seed: int, policy: Policy | None = None) -> Environment:
         """A fresh environment that measures what this policy needs; nothing on request without one."""
         ...
@@ -78,8 +76,7 @@ class Run:
     seconds: float
     switches: int
     pulls: dict[Arm, int]
-    # at each token mark: rounds and seconds it took to get there
-    curve: tuple[tuple[int, float], ...]
+    curve: tuple[tuple[int, float], ...]  # at each token mark: rounds and seconds it took to get there
     facts: dict[str, float] = field(default_factory=dict)
 
 
@@ -111,7 +108,7 @@ def play(
         context = environment.context()
         if policy is None:
             outcome = environment.play(environment.clairvoyant())
-        elif isinstance(environment, BatchEnvironment) and not policy.whole_batch:
+        elif environment.per_request and not policy.whole_batch:
             outcome = environment.play_batch(policy.choose_batch)
         else:
             outcome = environment.play(policy.choose(context))
@@ -132,12 +129,5 @@ def play(
     curve += [(rounds, environment.seconds)] * (len(marks) - len(curve))
     if skipped is None or skipped[1] >= environment.tokens:
         raise ValueError(f"nothing is left after a warm-up of {warmup} of {environment.tokens} tokens")
-    return Run(
-        rounds - skipped[0],
-        environment.tokens - skipped[1],
-        environment.seconds - skipped[2],
-        switches,
-        pulls,
-        tuple(curve),
-        environment.facts(),
-    )
+    counted = rounds - skipped[0], environment.tokens - skipped[1], environment.seconds - skipped[2]
+    return Run(*counted, switches, pulls, tuple(curve), environment.facts())

@@ -7,7 +7,7 @@ import signal
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing import get_context
 from typing import Any
 
@@ -43,7 +43,6 @@ class Estimate:
         return f"{self.mean:,.{digits}f}" + ("" if self.half is None else f" ± {self.half:,.{digits}f}")
 
     def json(self) -> dict[str, float | None]:
-        """As it is written to a file."""
         return {"mean": self.mean, "half_width_95": self.half}
 
 
@@ -71,20 +70,10 @@ class Result:
         return {name: float(np.mean([run.facts[name] for run in self.runs if name in run.facts])) for name in names}
 
     def json(self) -> dict[str, Any]:
-        """As it is written to a file."""
-        estimates = (
-            "rounds",
-            "seconds",
-            "regret_rounds",
-            "regret_seconds",
-            "goodput",
-            "speed",
-            "tokens_per_round",
-            "switches",
-        )
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {
             "policy": self.policy,
-            **{name: getattr(self, name).json() for name in estimates},
+            **{name: value.json() for name, value in values if isinstance(value, Estimate)},
             "best_share": self.best_share,
             "pulls": {str(arm): float(np.mean([run.pulls[arm] for run in self.runs])) for arm in self.runs[0].pulls},
             "facts": self.facts,
@@ -109,7 +98,6 @@ class Comparison:
         return (self.clairvoyant, self.best_fixed, *self.results)
 
     def json(self) -> dict[str, Any]:
-        """As it is written to a file."""
         return {
             "marks": list(self.marks),
             "best_fixed_arm": str(self.best),
@@ -225,9 +213,8 @@ def _map(tasks: list[Task], jobs: int) -> Iterator[Run]:
         yield from map(_task, tasks)
         return
     # Ctrl-C is the parent's to handle: it drops what has not begun and waits for the runs under way.
-    pool = ProcessPoolExecutor(
-        min(jobs, len(tasks)), get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    )
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), signal.signal, ignored)
     try:
         yield from pool.map(_task, tasks)
     finally:
@@ -241,7 +228,6 @@ def _task(task: Task) -> Run:
 
 def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Arm) -> Result:
     pairs = list(zip(runs, base, strict=True))
-    played = sum(run.rounds for run in runs)
     return Result(
         policy=name,
         runs=runs,
@@ -253,9 +239,8 @@ def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Ar
         speed=Estimate.of([(run.tokens / run.seconds) / (o.tokens / o.seconds) for run, o in pairs]),
         tokens_per_round=Estimate.of([run.tokens / run.rounds for run in runs]),
         switches=Estimate.of([run.switches for run in runs]),
-        best_share=sum(run.pulls[best] for run in runs) / played,
+        best_share=sum(run.pulls[best] for run in runs) / sum(run.rounds for run in runs),
         regret_curve=tuple(
-            Estimate.of([run.curve[i][0] - other.curve[i][0] for run, other in pairs])
-            for i in range(len(runs[0].curve))
+            Estimate.of([run.curve[i][0] - o.curve[i][0] for run, o in pairs]) for i in range(len(runs[0].curve))
         ),
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.recording import Text
 from wager.policies import Policy
+from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
 
 NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
@@ -70,22 +71,20 @@ class Replay:
         return Replayed(self, seed, policy)
 
 
-class Replayed:
+class Replayed(Environment):
     """A replay under way; contexts and rounds look to a policy as the engine's do."""
 
     def __init__(self, replay: Replay, seed: int, policy: Policy | None = None) -> None:
+        super().__init__(replay.arms, replay.goal)
         self.replay = replay
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
-        self.tokens = 0
-        self.seconds = 0.0
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
-        self._arms = replay.arms
         self._longest = max(replay.lengths)
         rng = np.random.default_rng([seed, 0])
         order = np.arange(len(replay.texts)) if replay.phases else rng.permutation(len(replay.texts))
         self._queue = [replay.texts[i] for i in reversed(order.tolist())]
-        self._latency_noise = _LatencyNoise(replay.noise, seed)
+        self._latency_noise = _latency_noise(replay.noise, seed)
         self._verify = [replay.costs.verify(drafted + 1) for drafted in range(self._longest + 1)]
         self._knows = False  # whether it is the clairvoyant who plays
         self._next()
@@ -101,7 +100,7 @@ class Replayed:
 
     def _next(self) -> None:
         self._text = self._queue.pop() if self._queue else None
-        self._previous: Arm | None = None
+        self.previous = None
         self._plan: list[Arm] = []
         if self._text is not None:
             self._at = 0  # entries of the tracks that lie behind
@@ -121,20 +120,13 @@ class Replayed:
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}
         lag = {name: at - read for name, read in self._read.items()}
-        context = Context(self._arms, tokens=at + 1, previous=self._previous, lag=lag)
+        context = Context(self.arms, tokens=at + 1, previous=self.previous, lag=lag)
         if self._select is None or not room:
             return context
         names = self._select(context)
         proposed = self._proposal_seconds = {name: s for name, s in self._cheap.items() if name in names}
-        return Context(
-            self._arms,
-            tokens=at + 1,
-            previous=self._previous,
-            lag=lag,
-            hints={name: tracks[name].hint(at, room) for name in proposed},
-            agreement=self._drafter_agreement(proposed),
-            proposal_seconds=proposed,
-        )
+        hints = {name: tracks[name].hint(at, room) for name in proposed}
+        return replace(context, hints=hints, agreement=self._drafter_agreement(proposed), proposal_seconds=proposed)
 
     def _drafter_agreement(self, names: Collection[str]) -> dict[str, dict[str, int]]:
         """Drafter -> other drafter -> leading tokens that both propose."""
@@ -169,7 +161,7 @@ class Replayed:
                     lag_seconds = lag * costs.lag.get(name, 0.0)
                 self._read[name] = at + 1 + min(accepted, drafted - 1)  # of its own draft, all but the last token
         emitted = min(accepted + 1, text.tokens - 1 - at)
-        noise = self._latency_noise.next()
+        noise = next(self._latency_noise)
         outcome = Round(
             arm,
             drafted=drafted,
@@ -182,31 +174,21 @@ class Replayed:
             overlap=overlap,
             others={name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter},
         )
-        self._pass(outcome)
-        return outcome
-
-    def _pass(self, outcome: Round) -> None:
-        """Go on to where the next round begins."""
-        seconds = outcome.seconds
-        self.tokens += outcome.emitted
-        self.seconds += seconds
-        sums = self._sum
-        sums[0] += outcome.emitted
-        sums[1] += 1
-        sums[2] += seconds
-        self._previous = outcome.arm
-        self._at += outcome.emitted
-        assert self._text is not None
-        if self._at >= self._text.tokens - 1:
+        self.advance(outcome)
+        for i, more in enumerate((emitted, 1, outcome.seconds)):
+            self._sum[i] += more
+        self._at += emitted
+        if self._at >= text.tokens - 1:
             self._next()
         else:
-            self._room = _room(self._text, self._at, self._longest)
+            self._room = _room(text, self._at, self._longest)
+        return outcome
 
     def clairvoyant(self) -> Arm:
         """The arm of the quickest way to the end of the text, for one who knows it."""
         assert self._text is not None
         if not self._plan:
-            self._plan = quickest(self._text, self._arms, self.replay.costs, self._longest)[0]
+            self._plan = quickest(self._text, self.arms, self.replay.costs, self._longest)[0]
         self._knows = True
         return self._plan[self._at]
 
@@ -259,9 +241,8 @@ def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Te
     by_label = {label: [text for text in texts if text.label == label] for label in labels}
     for label, own in by_label.items():
         if not own:
-            raise ValueError(
-                f"no recorded text is labelled {label!r}; there are {', '.join(sorted({t.label for t in texts}))}"
-            )
+            known = ", ".join(sorted({text.label for text in texts}))
+            raise ValueError(f"no recorded text is labelled {label!r}; there are {known}")
     turns = dict.fromkeys(labels, 0)
     out = []
     for label in labels:
@@ -271,20 +252,11 @@ def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Te
     return tuple(out)
 
 
-class _LatencyNoise:
+def _latency_noise(noise: float, seed: int) -> Iterator[float]:
     """Factors on a round's seconds: the n-th round fares alike under every policy."""
-
-    def __init__(self, noise: float, seed: int) -> None:
-        self._rng = np.random.default_rng([seed, 1])
-        self._noise = noise
-        self._drawn: list[float] = []
-
-    def next(self) -> float:
-        if not self._noise:
-            return 1.0
-        if not self._drawn:
-            self._drawn = np.exp(self._rng.normal(0.0, self._noise, 512)).tolist()
-        return self._drawn.pop()
+    rng = np.random.default_rng([seed, 1])
+    while True:
+        yield from np.exp(rng.normal(0.0, noise, 512))[::-1].tolist()
 
 
 def _listed(names: frozenset[str]) -> str:

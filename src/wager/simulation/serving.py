@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round
 from wager.core.batch import Batch, Choices, Ints
 from wager.policies import Policy
+from wager.simulation.base import Environment
 
 DRAFTER = "draft"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,8 @@ def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None
                 if limit is not None and len(rows) >= limit:
                     break
     except (KeyError, ValueError, TypeError, csv.Error) as error:
-        raise ValueError(
-            f"{path} is not a load trace: it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens ({error!r})"
-        ) from error
+        needs = f"it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens ({error!r})"
+        raise ValueError(f"{path} is not a load trace: {needs}") from error
     if not rows:
         raise ValueError(f"{path} is not a load trace: it has no rows")
     return tuple(rows)
@@ -111,9 +113,8 @@ class Serving:
         if not 0 <= self.rate < math.inf or not (self.load or self.rate or self.trace):
             raise ValueError("serving needs a load, a rate above 0 or a trace")
         if any(not 1 <= n <= self.max_batch for n in self.load):
-            raise ValueError(
-                f"concurrent requests lie between 1 and the largest batch {self.max_batch}, not {self.load}"
-            )
+            most = self.max_batch
+            raise ValueError(f"concurrent requests lie between 1 and the largest batch {most}, not {self.load}")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -123,22 +124,19 @@ class Serving:
         return Engine(self, seed)
 
 
-class Engine:
-    """Continuous batching in steps: admit, draft, verify, emit."""
+class Engine(Environment):
+    """Continuous batching in steps: admit, draft, verify, emit. Idle time passes on the clock only."""
+
+    per_request = True
 
     def __init__(self, scenario: Serving, seed: int) -> None:
+        super().__init__(scenario.arms, scenario.goal)
         self.scenario = scenario
-        self.tokens = 0
-        self.seconds = 0.0  # busy; idle time passes on the clock only
         self.clock = 0.0
-        self._open = bool(scenario.rate or scenario.trace)
-        self._arms = scenario.arms
         self._work = np.random.default_rng([seed, 0])  # requests: alike for every policy
         self._draws = np.random.default_rng([seed, 1])
+        self._arrivals = self._coming() if scenario.rate or scenario.trace else None
         self._waiting: Arrival | None = None
-        self._arrived = 0  # requests read off the trace
-        self._latest = 0.0  # arrival drawn last
-        self._previous: Arm | None = None
         self._latencies: list[float] = []
         self._wakes = 0
         self._lag_seconds = 0.0
@@ -156,17 +154,12 @@ class Engine:
 
     @property
     def done(self) -> bool:
-        return self.tokens >= self.scenario.goal or not self.batch
+        return super().done or not self.batch
 
     def context(self) -> Context:
         lag = int(self._lag.max())
-        return Context(
-            self._arms,
-            batch=self.batch,
-            tokens=self.tokens,
-            previous=self._previous,
-            lag={DRAFTER: lag} if lag else {},
-        )
+        known = {DRAFTER: lag} if lag else {}
+        return Context(self.arms, batch=self.batch, tokens=self.tokens, previous=self.previous, lag=known)
 
     def play(self, arm: Arm) -> Round:
         return self._step(arm, np.full(self.batch, arm.length), arm.length)
@@ -193,7 +186,7 @@ class Engine:
 
     def clairvoyant(self) -> Arm:
         """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
-        return max(self._arms, key=self.expected_goodput)
+        return max(self.arms, key=self.expected_goodput)
 
     def expected_goodput(self, arm: Arm) -> float:
         """Tokens per second a step of this arm brings on average."""
@@ -232,10 +225,8 @@ class Engine:
         self._left = self._left - emitted
         self._wakes += lag > 0
         self._lag_seconds += outcome.lag_seconds
-        self.tokens += outcome.emitted
-        self.seconds += outcome.seconds
         self.clock += outcome.seconds
-        self._previous = arm
+        self.advance(outcome)
         self._retire()
         self._admit()
         return outcome
@@ -248,33 +239,31 @@ class Engine:
             self._acceptance, self._left = self._acceptance[keep], self._left[keep]
             self._lag, self._since = self._lag[keep], self._since[keep]
 
+    def _now(self, by_stretch: Sequence[Value]) -> Value:
+        """Of values that each hold for an equal share of the tokens, the one that holds now."""
+        return by_stretch[min(len(by_stretch) - 1, self.tokens * len(by_stretch) // self.goal)]
+
     def _admit(self) -> None:
         """Fill the batch: to the wanted concurrency, or with what has arrived; an idle engine waits."""
-        if not self._open:
-            load = self.scenario.load
-            wanted = load[min(len(load) - 1, self.tokens * len(load) // self.scenario.goal)]
-            while self.batch < wanted:
+        if self._arrivals is None:
+            while self.batch < self._now(self.scenario.load):
                 self._begin(self._request(self.clock))
             return
         while self.batch < self.scenario.max_batch:
-            coming = self._waiting or self._next()
-            if coming is None:
+            self._waiting = self._waiting or next(self._arrivals, None)
+            if self._waiting is None or (self.batch and self._waiting.at > self.clock):
                 return
-            if coming.at > self.clock:
-                if self.batch:
-                    self._waiting = coming
-                    return
-                self.clock = coming.at
+            self.clock = max(self.clock, self._waiting.at)
+            self._begin(self._waiting)
             self._waiting = None
-            self._begin(coming)
 
-    def _next(self) -> Arrival | None:
-        trace = self.scenario.trace
-        self._arrived += 1
-        if trace:
-            return trace[self._arrived - 1] if self._arrived <= len(trace) else None
-        self._latest += self._work.exponential(1 / self.scenario.rate)
-        return self._request(self._latest)
+    def _coming(self) -> Iterator[Arrival]:
+        """Requests in the order of their arrival: the trace's, else drawn."""
+        yield from self.scenario.trace
+        at = 0.0
+        while not self.scenario.trace:
+            at += self._work.exponential(1 / self.scenario.rate)
+            yield self._request(at)
 
     def _request(self, at: float) -> Arrival:
         output = int(self._work.geometric(1 / self.scenario.output))
@@ -284,8 +273,7 @@ class Engine:
         prefill = request.prompt * self.scenario.costs.prefill_per_token
         self.clock += prefill
         self.seconds += prefill
-        means, spread = self.scenario.acceptance, self.scenario.spread
-        mean = means[min(len(means) - 1, self.tokens * len(means) // self.scenario.goal)]
+        mean, spread = self._now(self.scenario.acceptance), self.scenario.spread
         acceptance = self._work.beta(mean * spread, (1 - mean) * spread)
         self._acceptance = np.append(self._acceptance, acceptance)
         self._left = np.append(self._left, request.output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from wager.core import OFF, Arm, Context, PromptFeatures, Round, Signal
 from wager.policies import Policy
 from wager.policies.base import expected_tokens
+from wager.simulation.base import Environment
 
 _BLOCK = 512  # rounds drawn at a time
 
@@ -27,9 +28,8 @@ class Drafter:
         if not all(0 <= p <= 1 for p in self.acceptance):
             raise ValueError(f"acceptance probabilities lie in [0, 1], not {self.acceptance} (drafter {self.name!r})")
         if not 0 <= self.step_seconds < math.inf:
-            raise ValueError(
-                f"draft seconds are finite and at least 0, not {self.step_seconds} (drafter {self.name!r})"
-            )
+            seconds = f"{self.step_seconds} (drafter {self.name!r})"
+            raise ValueError(f"draft seconds are finite and at least 0, not {seconds}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,9 @@ class VerifyCost:
     points: tuple[tuple[int, float], ...] = ((1, 1.0),)  # (width, seconds), widths ascending
 
     def __post_init__(self) -> None:
-        widths = [w for w, _ in self.points]
-        if (
-            not widths
-            or widths != sorted(set(widths))
-            or widths[0] < 1
-            or not all(0 < s < math.inf for _, s in self.points)
-        ):
+        widths = [width for width, _ in self.points]
+        ascending = bool(widths) and widths[0] >= 1 and widths == sorted(set(widths))
+        if not ascending or not all(0 < seconds < math.inf for _, seconds in self.points):
             raise ValueError(f"a verify cost needs ascending widths from 1 and positive seconds, not {self.points}")
 
     def __call__(self, width: int) -> float:
@@ -101,33 +97,24 @@ class Stream:
         return expected_tokens(acceptance, arm.length) / (self.draft_seconds(arm) + self.verify(arm.length + 1))
 
 
-class Text:
+class Text(Environment):
     """A stream being generated."""
 
     def __init__(self, stream: Stream, seed: int, needs: frozenset[Signal] = frozenset()) -> None:
+        super().__init__(stream.arms, stream.goal)
         self.stream, self.needs = stream, needs
-        self.tokens = 0
-        self.seconds = 0.0
-        self._arms = stream.arms
-        self._draft = {arm: stream.draft_seconds(arm) for arm in self._arms}
-        self._verify = {arm: stream.verify(arm.length + 1) for arm in self._arms}
-        self._best = [
-            max(self._arms, key=lambda arm: stream.goodput(arm, phase))
-            for phase in range(len(stream.drafters[0].acceptance))
-        ]
+        self._draft = {arm: stream.draft_seconds(arm) for arm in self.arms}
+        self._verify = {arm: stream.verify(arm.length + 1) for arm in self.arms}
+        phases = range(len(stream.drafters[0].acceptance))
+        self._best = [max(self.arms, key=lambda arm: stream.goodput(arm, phase)) for phase in phases]
         self._draws = {
-            (d.name, phase): _AcceptanceDraws(acceptance, max(stream.lengths), stream.concentration, (seed, i, phase))
+            (d.name, phase): _draws(acceptance, max(stream.lengths), stream.concentration, (seed, i, phase))
             for i, d in enumerate(stream.drafters)
             for phase, acceptance in enumerate(d.acceptance)
         }
         self._synced = {d.name: 0 for d in stream.drafters}  # drafter -> tokens it has processed
-        self._previous: Arm | None = None
         self._prompts = np.random.default_rng([seed, len(stream.drafters), len(self._best)])
         self._prompted = -1  # phase, counted from the start, whose prompt has been shown
-
-    @property
-    def done(self) -> bool:
-        return self.tokens >= self.stream.goal
 
     @property
     def phase(self) -> int:
@@ -137,7 +124,7 @@ class Text:
 
     def context(self) -> Context:
         lag = {name: self.tokens - at for name, at in self._synced.items() if at < self.tokens}
-        return Context(self._arms, tokens=self.tokens, previous=self._previous, lag=lag, prompt=self._prompt())
+        return Context(self.arms, tokens=self.tokens, previous=self.previous, lag=lag, prompt=self._prompt())
 
     def _prompt(self) -> PromptFeatures | None:
         """Features of the prompt a new phase begins with."""
@@ -151,14 +138,11 @@ class Text:
         return PromptFeatures(length, perplexity, tuple((np.array(kind) + noise).tolist()))
 
     def play(self, arm: Arm) -> Round:
+        accepted, overlap, lag, repeated = 0, (), 0, 0
         if arm.length:
-            draws = self._draws[arm.drafter, self.phase]
-            run, overlap, known = draws.next()
-            accepted = min(run, arm.length)
-            overlap, repeated = overlap[: arm.length], known[accepted]
-            lag = self.tokens - self._synced[arm.drafter]
-        else:
-            accepted, overlap, lag, repeated = 0, (), 0, 0
+            run, overlap, known = next(self._draws[arm.drafter, self.phase])
+            accepted, overlap = min(run, arm.length), overlap[: arm.length]
+            repeated, lag = known[accepted], self.tokens - self._synced[arm.drafter]
         outcome = Round(
             arm,
             drafted=arm.length,
@@ -171,9 +155,7 @@ class Text:
             overlap=overlap,
             repeated=repeated if Signal.REPEATS in self.needs else None,
         )
-        self.tokens += outcome.emitted
-        self.seconds += outcome.seconds
-        self._previous = arm
+        self.advance(outcome)
         if arm.length:
             self._synced[arm.drafter] = self.tokens
         return outcome
@@ -181,36 +163,21 @@ class Text:
     def clairvoyant(self) -> Arm:
         return self._best[self.phase]
 
-    def facts(self) -> dict[str, float]:
-        return {}
 
+def _draws(
+    mean: float, length: int, concentration: float, seed: Sequence[int]
+) -> Iterator[tuple[int, tuple[float, ...], list[int]]]:
+    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy.
 
-class _AcceptanceDraws:
-    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy."""
-
-    def __init__(self, acceptance: float, length: int, concentration: float, seed: Sequence[int]) -> None:
-        self._rng = np.random.default_rng(list(seed))
-        self._mean, self._length, self._concentration = acceptance, length, concentration
-        self._runs: list[int] = []
-        self._overlaps: list[tuple[float, ...]] = []
-        self._known: list[list[int]] = []
-
-    def next(self) -> tuple[int, tuple[float, ...], list[int]]:
-        """How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted."""
-        if not self._runs:
-            self._draw()
-        return self._runs.pop(), self._overlaps.pop(), self._known.pop()
-
-    def _draw(self) -> None:
-        shape = (_BLOCK, self._length)
-        if 0 < self._mean < 1:
-            a, b = self._mean * self._concentration, (1 - self._mean) * self._concentration
-            alpha = self._rng.beta(a, b, shape)
-        else:
-            alpha = np.full(shape, self._mean)
-        runs = np.cumprod(self._rng.random(shape) < alpha, axis=1).sum(axis=1)
-        self._runs = runs.tolist()
-        self._overlaps = [tuple(row) for row in alpha.tolist()]
-        before = np.zeros((_BLOCK, self._length + 1), dtype=int)
-        before[:, 1:] = np.cumsum(self._rng.random(shape) < 0.8, axis=1)
-        self._known = (before + (self._rng.random((_BLOCK, 1)) < 1 / 3)).tolist()
+    How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted.
+    """
+    rng, shape = np.random.default_rng(list(seed)), (_BLOCK, length)
+    while True:
+        alpha = np.full(shape, mean)
+        if 0 < mean < 1:
+            alpha = rng.beta(mean * concentration, (1 - mean) * concentration, shape)
+        runs = np.cumprod(rng.random(shape) < alpha, axis=1).sum(axis=1)
+        before = np.zeros((_BLOCK, length + 1), dtype=int)
+        before[:, 1:] = np.cumsum(rng.random(shape) < 0.8, axis=1)
+        known = before + (rng.random((_BLOCK, 1)) < 1 / 3)
+        yield from zip(runs[::-1].tolist(), map(tuple, alpha[::-1].tolist()), known[::-1].tolist(), strict=True)
