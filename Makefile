@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
 BROWSER := $(VENV)/.browser
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Without byte-compiling all of them: most modules of these packages are never imported.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving reproduce clean

@@ -105,12 +105,14 @@ def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Step
     rng = np.random.default_rng(seed)
     texts = rng.integers(0, 50_000, (batch, CONTEXT), np.int32)
     ends, sampled = np.full(batch, CONTEXT), list[list[int]]()
+    started = 0  # times that all requests were replaced
     for _ in range(steps):
         if int(ends.max()) > CONTEXT - 10:  # start over with shorter texts
             ends = rng.integers(300, 900, batch)
             sampled = [[int(texts[row, end - 1])] for row, end in enumerate(ends)]
-            engine.streams.reset()
-        drafts = engine.propose(sampled, ends, texts)
+            started += 1
+        names = [f"{started} {row}" for row in range(batch)]
+        drafts = engine.propose(names, names, sampled, ends, texts)
         new = [int(rng.integers(1, len(draft) + 2)) for draft in drafts]
         sampled = [texts[row, ends[row] : ends[row] + n].tolist() for row, n in enumerate(new)]
         ends = ends + new
@@ -128,7 +130,7 @@ def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tup
     rng = random.Random(seed)
     phrases = [[rng.randrange(50_000) for _ in range(6)] for _ in range(3000)]
     texts, ends = np.zeros((batch, CONTEXT), np.int32), np.zeros(batch, np.int64)
-    left = [0] * batch  # tokens each is still to get
+    left, names = [0] * batch, [""] * batch  # tokens each is still to get, and whose row it is
     drafts: list[list[int]] = [[] for _ in range(batch)]
     done, held = 0, 0.0
     while done < requests:
@@ -139,13 +141,14 @@ def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tup
                 texts[row, : len(prompt)], ends[row] = prompt, len(prompt)
                 left[row], drafts[row] = rng.randrange(20, 80), []
                 done += 1
+                names[row] = f"request {done}"
                 held = held or (_peak() if done >= requests // 3 else 0.0)
             new = [*drafts[row][: rng.randint(0, len(drafts[row]))], rng.choice(phrases)[0]]
             texts[row, ends[row] : ends[row] + len(new)] = new
             ends[row] += len(new)
             left[row] -= len(new)
             sampled.append(new)
-        drafts = engine.propose(sampled, ends, texts)
+        drafts = engine.propose(names, names, sampled, ends, texts)
     return held, _peak()
 
 

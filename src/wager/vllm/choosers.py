@@ -12,8 +12,8 @@ from wager.core import Arm, Context, Round
 from wager.drafters import Drafter
 from wager.policies import Policy
 from wager.vllm.metrics import Meter
-from wager.vllm.missed import Stream
 from wager.vllm.settings import Settings
+from wager.vllm.streams import Stream
 
 Texts = Sequence[Sequence[Drafter]]  # each request's own drafters, up to date with its text
 

@@ -1,7 +1,8 @@
 """Everything wager relies on in vLLM that is not its public interface, and the versions it was tested with.
 
 The scheduler hook overrides one private method, reads and writes requests' draft tokens and fills a private table; a
-fault of the CPU builds is looked for in one private kernel. Two modules beside this one depend on vLLM's V2 model
+fault of the CPU builds is looked for in one private kernel; the proposer hook wraps one method of the V1 model runner
+to learn which row is which request. Two modules beside this one depend on vLLM's V2 model
 runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes.
 """
 
@@ -98,6 +99,26 @@ class SchedulerHooks:
 def set_draft_length(scheduler_output: SchedulerOutput, length: int) -> None:
     """How many tokens are drafted in this step, for the next one."""
     scheduler_output.num_spec_tokens_to_schedule = length
+
+
+def name_requests(proposer: type) -> None:
+    """Let the V1 model runner tell proposers of this class which request is in which row, and which are not over.
+
+    It passes a custom proposer the texts alone.
+    """
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    original = GPUModelRunner.propose_draft_token_ids
+    if hasattr(original, "original"):
+        return
+
+    def propose_draft_token_ids(runner: Any, *given: Any, **named: Any) -> Any:
+        if isinstance(runner.drafter, proposer):
+            runner.drafter.row_names, runner.drafter.alive = runner.input_batch.req_ids, runner.requests
+        return original(runner, *given, **named)
+
+    propose_draft_token_ids.original = original  # type: ignore[attr-defined]
+    GPUModelRunner.propose_draft_token_ids = propose_draft_token_ids
 
 
 def metrics_reach_the_server() -> bool:

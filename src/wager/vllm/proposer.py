@@ -6,7 +6,7 @@ with the texts as they are; what it returns is verified in the next step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -19,26 +19,27 @@ from wager.policies import Policy
 from wager.vllm import compat
 from wager.vllm.choosers import Chooser, Decoding, StepChooser
 from wager.vllm.metrics import Meter
-from wager.vllm.missed import Stream
 from wager.vllm.policy_file import PolicyFile
 from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.settings import PROPOSER, Settings
 from wager.vllm.state import open_state
-from wager.vllm.streams import Streams
+from wager.vllm.streams import Stream, Streams
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 INDEXED = 4096  # tokens of a prompt its drafters know, from its end: they read it while all other requests wait
-UNSEEN = 64  # tokens texts may have grown by without us: near a context's end vLLM leaves the proposer out
-IDLE_STEPS = 64  # a request unseen for so many steps is taken to be over: its text is remembered, its trees are freed
 
 
 class Proposer:
     """Drafts for every request of a step, and learns from what became of the drafts of the step before."""
 
+    row_names: Sequence[str] = ()  # each row's request
+    alive: Container[str] = ()  # all requests that are not over
+
     def __init__(self, vllm_config: VllmConfig) -> None:
         compat.check_version()
+        compat.name_requests(Proposer)
         settings = Settings.of(vllm_config.additional_config)
         configured = vllm_config.speculative_config.num_speculative_tokens
         if configured != settings.max_length:
@@ -81,7 +82,7 @@ class Proposer:
         """A draft for every row, empty where nothing is to be drafted."""
         if self.control is not None:
             self.batch.use(self.control.policy())
-        drafts = self.batch.propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        drafts = self.batch.propose(self.row_names, self.alive, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         if self.state_file is not None:
             self.state_file.tick()
         return drafts
@@ -104,7 +105,7 @@ class BatchProposer:
         self.settings, self.meter, self.clock = settings, meter, clock
         self.drafters, self.context = drafters, context
         self.longest = settings.max_length
-        self.streams = Streams(rows, idle_steps=IDLE_STEPS, keep=2 * rows, unseen=UNSEEN, on_drop=_end)
+        self.streams = Streams(on_end=_end)
         self._unlimited = np.full(rows, self.longest)  # what every request may draft, far from its context's end
         self._none_fresh = np.zeros(rows, np.bool_)  # no request is new
         self._choosers: dict[int, Chooser] = {}  # by policy: each knows the drafts it made last
@@ -125,11 +126,18 @@ class BatchProposer:
             chooser.forget()  # what it drafted when it was last used is not what is being verified now
         self.chooser: Chooser = chooser
 
-    def propose(self, sampled: list[list[int]], lengths: np.ndarray, token_ids: np.ndarray) -> list[list[int]]:
-        """Drafts for the rows of this step."""
+    def propose(
+        self,
+        names: Sequence[str],
+        alive: Container[str],
+        sampled: list[list[int]],
+        lengths: np.ndarray,
+        token_ids: np.ndarray,
+    ) -> list[list[int]]:
+        """Drafts for the rows of this step; names and alive as in `Streams.follow`."""
         began = self.clock()
         streams = self.streams
-        by_row = streams.follow(sampled, lengths, token_ids)
+        by_row = streams.follow(names, alive, sampled, lengths)
         if by_row is not self._by_row:
             self._set_rows(by_row)
         live = self._live
