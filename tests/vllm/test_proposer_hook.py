@@ -99,8 +99,8 @@ def test_uniform_drafts_are_all_of_one_length() -> None:
 
 def test_what_requests_left_behind_is_freed() -> None:
     batch = make("auto")
-    texts = run(batch, 1500, rows=4)
-    assert texts.made > 50
+    texts = run(batch, 500, rows=4)
+    assert texts.made > 15
     assert len(batch.streams) <= ROWS
 
 
@@ -235,7 +235,7 @@ class Disorder(Texts):
                     request.update(draft=None, made=None)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("uniform", ["auto", "always"])
 @pytest.mark.parametrize(
     ("policy", "budget"),

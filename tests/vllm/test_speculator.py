@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,7 +65,13 @@ class Model:
 
     def propose(self, *given: Any, **named: Any) -> torch.Tensor:
         self.calls.append((given, named))
-        return self.draft_tokens.fill_(50)[: given[0].num_reqs]
+        return self.draft_tokens.fill_(50)[: given[0].num_reqs] if given else self.draft_tokens
+
+
+def test_arguments_are_where_vllm_has_them() -> None:
+    _, *names = inspect.signature(speculator.BaseSpeculator.propose).parameters
+    found = [names[at] for at in (speculator.BATCH, speculator.SAMPLED, speculator.LAST)]
+    assert found == ["input_batch", "num_sampled", "last_sampled"]
 
 
 def test_alone_it_drafts_for_every_request() -> None:
@@ -79,7 +86,7 @@ def test_it_launches_nothing_at_length_0_nor_in_a_dummy_run(monkeypatch: pytest.
         monkeypatch.setattr(of.matcher, "draft", lambda *given: pytest.fail("launched"))
         monkeypatch.setattr(of.matcher, "flush", lambda: pytest.fail("launched"))
         assert propose(of, [0], length=0).shape == (1, 3)
-        assert propose(of, [0], dummy_run=True).shape == (1, 3)
+        of.propose(input_batch=batch([0]), dummy_run=True)  # by name, as the runner does
 
 
 def test_beside_a_model_long_matches_are_taken_and_the_model_is_asked_as_always() -> None:
@@ -147,7 +154,7 @@ def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
 
     asked: list[Any] = []
     model = Model()
-    replaced = plugin._replacement(lambda *given: asked.append(given) or model)
+    replaced = plugin._init_speculator(lambda *given: asked.append(given) or model)
     assert isinstance(replaced(config("suffix"), DEVICE, states()), MatchSpeculator)
     assert not asked
     assert replaced(config("suffix", "eagle=HEAD"), DEVICE, states()) is model

@@ -6,6 +6,7 @@ as always, and then takes over the requests whose match is long enough: which, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.wager")
 
+BATCH, SAMPLED, LAST = 0, 5, 7  # arguments of propose() by position: input_batch, num_sampled, last_sampled
 LONG_ENOUGH = 4  # tokens a match must have to replace a model's draft: shorter ones are right less often
 
 
@@ -79,29 +81,13 @@ class MatchSpeculator(BaseSpeculator):
         warm_up_verification(self.states, self.device, self.dtype)
 
     @torch.inference_mode()
-    def propose(
-        self,
-        input_batch: InputBatch,
-        attn_metadata: Any,
-        slot_mappings: Any,
-        last_hidden_states: torch.Tensor,
-        aux_hidden_states: list[torch.Tensor] | None,
-        num_sampled: torch.Tensor,
-        num_rejected: torch.Tensor,
-        last_sampled: torch.Tensor,
-        next_prefill_tokens: torch.Tensor,
-        temperature: torch.Tensor,
-        seeds: torch.Tensor,
-        dp_sync_state: Any = None,
-        dummy_run: bool = False,
-        skip_attn_for_dummy_run: bool = False,
-        mm_inputs: Any = None,
-        is_profile: bool = False,
-        num_speculative_tokens: int | None = None,
-    ) -> torch.Tensor:
-        drafts = self.drafts[: input_batch.num_reqs]
-        if not dummy_run and num_speculative_tokens != 0:
-            _match(self.matcher, input_batch, num_sampled, last_sampled, drafts)
+    def propose(self, *given: Any, **named: Any) -> torch.Tensor:
+        """A draft for every request of the batch."""
+        if named.get("dummy_run"):
+            return self.drafts
+        drafts = self.drafts[: given[BATCH].num_reqs]
+        if named.get("num_speculative_tokens") != 0:
+            _match(self.matcher, given, drafts)
         return drafts
 
 
@@ -127,17 +113,11 @@ def warm_up_verification(states: RequestState, device: torch.device, dtype: torc
     )
 
 
-def _match(
-    matcher: Matcher,
-    batch: InputBatch,
-    sampled: torch.Tensor,
-    last: torch.Tensor,
-    drafts: torch.Tensor,
-    threshold: torch.Tensor | None = None,
-) -> None:
+def _match(matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, threshold: torch.Tensor | None = None) -> None:
+    batch: InputBatch = given[BATCH]
     # The CPU knows how long a text can be at most: all drafts accepted, and one token more.
     longest = int(batch.seq_lens_cpu_upper_bound[: batch.num_reqs].max()) + 1
-    matcher.draft(batch.idx_mapping, sampled, last.view(-1), drafts, longest, threshold)
+    matcher.draft(batch.idx_mapping, given[SAMPLED], given[LAST].view(-1), drafts, longest, threshold)
 
 
 def add_matching(
@@ -161,36 +141,10 @@ def add_matching(
     matcher.warm_up(torch.zeros(1, settings.max_length, dtype=torch.int64, device=device), threshold)
 
     @torch.inference_mode()
-    def propose_and_match(
-        input_batch: InputBatch,
-        attn_metadata: Any,
-        slot_mappings: Any,
-        last_hidden_states: torch.Tensor,
-        aux_hidden_states: list[torch.Tensor] | None,
-        num_sampled: torch.Tensor,
-        num_rejected: torch.Tensor,
-        last_sampled: torch.Tensor,
-        *given: Any,
-        dummy_run: bool = False,
-        num_speculative_tokens: int | None = None,
-        **named: Any,
-    ) -> torch.Tensor:
-        drafts: torch.Tensor = propose(
-            input_batch,
-            attn_metadata,
-            slot_mappings,
-            last_hidden_states,
-            aux_hidden_states,
-            num_sampled,
-            num_rejected,
-            last_sampled,
-            *given,
-            dummy_run=dummy_run,
-            num_speculative_tokens=num_speculative_tokens,
-            **named,
-        )
-        if not dummy_run and num_speculative_tokens != 0:
-            _match(matcher, input_batch, num_sampled, last_sampled, drafts, threshold)
+    def propose_and_match(*given: Any, **named: Any) -> torch.Tensor:
+        drafts: torch.Tensor = propose(*given, **named)
+        if not named.get("dummy_run") and named.get("num_speculative_tokens") != 0:
+            _match(matcher, given, drafts, threshold)
         return drafts
 
     def capture_and_warm_up() -> None:
