@@ -101,7 +101,7 @@ def set_draft_length(scheduler_output: SchedulerOutput, length: int) -> None:
     scheduler_output.num_spec_tokens_to_schedule = length
 
 
-def name_requests(proposer: type) -> None:
+def name_requests(proposer: type[Any]) -> None:
     """Let the V1 model runner tell proposers of this class which request is in which row, and which are not over.
 
     It passes a custom proposer the texts alone.

@@ -58,8 +58,8 @@ class Streams:
         alive: all requests that are not over, preempted ones included; lengths (rows or more,) count sampled tokens.
         """
         rows = len(sampled)
-        for stream in self._flagged:
-            stream.fresh = stream.resumed = False
+        for flagged in self._flagged:
+            flagged.fresh = flagged.resumed = False
         self._flagged.clear()
         known = self.ends
         self.counts = np.fromiter(map(len, sampled), np.int64, rows)
@@ -71,8 +71,7 @@ class Streams:
         unseen = np.flatnonzero((known + self.counts != self.ends) & (known > 0) & (self.counts > 0)).tolist()
         if unseen:  # vLLM leaves the proposer out of steps in which a request is about to fill the model's context
             self._by_row = list(self._by_row)
-            for row in unseen:
-                stream = self._by_row[row]
+            for stream in (self._by_row[row] for row in unseen):
                 if stream is not None and not stream.resumed:
                     self._resume(stream)
         return self._by_row
@@ -80,9 +79,9 @@ class Streams:
     def _change(self, names: list[str | None], alive: Container[str], known: Integers) -> Integers:
         """Other requests are in the rows now; the known tokens of each row."""
         before = {stream for stream in self._by_row if stream is not None}
-        for stream, length in zip(self._by_row, known.tolist(), strict=True):
-            if stream is not None:
-                stream.length = length
+        for held, length in zip(self._by_row, known.tolist(), strict=True):
+            if held is not None:
+                held.length = length
         for name in [name for name in self._streams if name not in alive]:
             over = self._streams.pop(name)
             self._on_end(over)
