@@ -27,18 +27,25 @@ BLOCK = 32
 
 
 def make_scheduler(
-    folder: str, *, asynchronous: bool = False, blocks: int = 1000, prefill: int = 64, **settings: Any
+    folder: str,
+    *,
+    asynchronous: bool = False,
+    blocks: int = 1000,
+    prefill: int = 64,
+    rows: int = 16,
+    plain: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Any:
-    """The scheduler wager gives an engine, over a cache of so many blocks, reading so many tokens a step."""
-    given = {"drafters": "ngram", "policy": "random", **settings}
-    args = wager.vllm.engine_args(
-        folder,
-        max_model_len=512,
-        max_num_seqs=int(given.pop("rows", 16)),
-        max_num_batched_tokens=prefill,
-        enable_prefix_caching=False,
-        **given,
-    )
+    """The scheduler wager gives an engine, over a cache of so many blocks, reading so many tokens a step.
+
+    plain: arguments of an engine that is not started by wager.
+    """
+    sizes = {"max_model_len": 512, "max_num_seqs": rows, "max_num_batched_tokens": prefill}
+    if plain is None:
+        given = {"drafters": "ngram", "policy": "random", **settings}
+        args = wager.vllm.engine_args(folder, enable_prefix_caching=False, **sizes, **given)
+    else:
+        args = {"model": folder, "dtype": "float32", "enable_prefix_caching": False, **sizes, **plain}
     config = EngineArgs(**args).create_engine_config()
     config.scheduler_config.async_scheduling = asynchronous
     config.cache_config.num_gpu_blocks = blocks

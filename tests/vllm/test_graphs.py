@@ -25,7 +25,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(CudaGraphManager, plugin.CANDIDATES, CudaGraphManager._init_candidates)  # restored afterwards
     plugin.replace()
 
-    def make(additional_config: dict[str, Any]) -> Any:
+    def make(additional_config: dict[str, Any], scheduler: str | None = None) -> Any:
         made = CudaGraphManager.__new__(CudaGraphManager)
         sizes = capture_sizes(REQUESTS, LONGEST)
         speculative = SimpleNamespace(
@@ -34,6 +34,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Any:
         )
         made.vllm_config = SimpleNamespace(
             additional_config=additional_config,
+            scheduler_config=SimpleNamespace(scheduler_cls=scheduler),
             num_speculative_tokens=LONGEST,
             speculative_config=speculative,
             cache_config=SimpleNamespace(use_kda_recoverssm=False),
@@ -53,8 +54,11 @@ def _found(manager: Any, requests: int, width: int) -> Any:
     return manager.dispatch(requests, requests * width, width, 0)
 
 
-def test_every_batch_size_has_a_full_graph_at_every_length(manager: Any) -> None:
-    ours = manager(Settings(("suffix",), LONGEST).additional_config())
+@pytest.mark.parametrize(
+    "started", [(Settings(("suffix",), LONGEST).additional_config(),), ({}, "wager.vllm.scheduler.scheduler")]
+)
+def test_every_batch_size_has_a_full_graph_at_every_length(manager: Any, started: tuple[Any, ...]) -> None:
+    ours = manager(*started)
     for width in range(1, LONGEST + 2):
         for requests in range(1, REQUESTS + 1):
             found = _found(ours, requests, width)

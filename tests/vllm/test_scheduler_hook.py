@@ -191,6 +191,21 @@ def test_asynchronous_and_synchronous_are_told_apart(folder: str) -> None:
     assert names == ["Adaptive", "AdaptiveAsync"]
 
 
+@KINDS
+def test_vllm_started_without_wager_but_with_its_scheduler_adapts_its_own_speculation(
+    folder: str, asynchronous: bool
+) -> None:
+    own = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, plain={"speculative_config": own})
+    assert [str(arm) for arm in scheduler.lengths.rounds.arms] == ["off", *(f"vllm:ngram:{n}" for n in (1, 2, 3))]
+    request = make_request("one", 20, 60)
+    scheduler.add_request(request)
+    engine = Engine(scheduler, asynchronous)
+    engine.run()
+    assert engine.emitted["one"] == true_text(request, 60)
+    assert len(set(engine.asked)) > 1
+
+
 def test_a_proposer_leaves_lengths_alone_but_keeps_limits(folder: str) -> None:
     scheduler = make_scheduler(folder, drafters="suffix", policy="auto")
     assert type(scheduler).__name__ == "Limited"

@@ -19,7 +19,7 @@ from wager.cli import main
 from wager.core import Arm
 from wager.vllm import compat
 from wager.vllm.policy_file import PolicyFile
-from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
+from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings, speculative_methods
 from wager.vllm.state import open_state
 
 
@@ -185,13 +185,14 @@ def test_a_control_file_changes_the_policy_and_each_keeps_what_it_learned(
         (["--max-length", "99"], "1 to 32 tokens, not 99"),
         (["--scheduler-cls", "mine.Scheduler"], "leave scheduler_cls out"),
         (["--speculative-config", "{"], "speculative-config"),
-        (["--speculative-config", '{"method": "ngram"}'], "follows from the drafter"),
-        (["--speculative-config.method", "ngram"], "follows from the drafter"),
+        (["--speculative-config", '{"method": "ngram"}'], "names its method and num_speculative_tokens"),
+        (["--speculative-config.method", "ngram"], "names its method and num_speculative_tokens"),
+        (["-sc", '{"method": "medusa", "num_speculative_tokens": 3}'], "a draft length of its own"),
+        (["-sc", '{"method": "mtp", "num_speculative_tokens": 3}', "--drafter", "ngram"], "says who drafts"),
+        (["-sc", '{"method": "mtp", "num_speculative_tokens": 3}', "--max-length", "4"], "leave one out"),
         (["--speculative_config.num_speculative_tokens", "3"], "follows from the drafter"),
-        (["-sc", '{"model": "x"}'], "follows from the drafter"),
+        (["-sc", '{"model": "x"}'], "names its method and num_speculative_tokens"),
         (["--additional-config", '{"wager": {}}'], "is made here"),
-        (["--data-parallel-size", "2"], "start one server for each replica"),
-        (["-dp", "2"], "start one server for each replica"),
         (["-pp", "2"], "through a pipeline"),
         (["--no-such-option", "2"], "--no-such-option"),
         (["--drafter", "retrieval=/no/such.store"], "/no/such.store"),
@@ -274,6 +275,34 @@ def test_vllms_own_arguments_pass_however_they_are_written(smollm2_folder: str) 
     )
     assert parsed.served_model_name == ["smollm2-135m"]
     assert parsed.speculative_config["rejection_sample_method"] == "strict"
+
+
+def test_a_speculative_config_of_the_users_own_stays_and_its_length_adapts(
+    smollm2_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    from wager.vllm import launch
+
+    own = {"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "block"}
+    made = launch.engine_args(smollm2_folder, speculative_config=own)
+    assert made["speculative_config"] == own
+    settings = Settings.of(made["additional_config"])
+    assert [str(arm) for arm in settings.arms] == ["off", "vllm:mtp:1", "vllm:mtp:2", "vllm:mtp:3"]
+    assert speculative_methods(settings) == ("mtp",)
+    monkeypatch.setattr(launch, "on_cpu", lambda: False)
+    monkeypatch.setattr(launch.plugin, "check", lambda: None)
+    table = {launch.TABLE: [[1, 1, 0], [2, 2, 1], [3, 3, 2], [4, 4, 3]]}
+    assert launch.engine_args(smollm2_folder, speculative_config=own)["speculative_config"] == own | table
+    beside = launch.engine_args(smollm2_folder, drafters="suffix", speculative_config=own)
+    settings = Settings.of(beside["additional_config"])
+    assert (settings.names, settings.speculator) == (("suffix", "vllm:mtp"), True)
+
+
+def test_replicas_keep_states_of_their_own(tmp_path: Path) -> None:
+    from wager.vllm.state import open_state
+
+    policy = Settings(("ngram",)).build_policy()
+    assert [open_state(tmp_path / "state.json", policy, n).path.name for n in (0, 1)] == ["state.json", "state.1.json"]
 
 
 def test_help_says_where_the_other_arguments_come_from() -> None:

@@ -65,7 +65,7 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
     config = SimpleNamespace(
         additional_config=settings.additional_config(),
         speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=5),
-        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1, data_parallel_index=0),
         scheduler_config=SimpleNamespace(max_num_seqs=batch),
     )
     hook = Timed(vllm_config=config)

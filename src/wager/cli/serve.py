@@ -97,8 +97,9 @@ def command(
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
-    Every other argument is vLLM's own (vllm serve --help), for example --port 8000 --max-model-len 4096. On a CPU the
-    model runs in float32 unless --dtype says otherwise.
+    Every other argument is vLLM's own (vllm serve --help), for example --port 8000 --max-model-len 4096. With a
+    --speculative-config of your own (MTP, EAGLE-3, …) its draft length adapts, up to its num_speculative_tokens. On a
+    CPU the model runs in float32 unless --dtype says otherwise.
 
     Metrics are on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.
@@ -170,6 +171,8 @@ def _check(parsed: Namespace) -> list[str]:
             given.model = given.model_tag
             engine = AsyncEngineArgs.from_cli_args(given)
             speculating = engine.create_engine_config()
+            if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
+                raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
             engine.speculative_config, engine.scheduler_cls = None, None
             return idle_overhead(engine.create_engine_config(), speculating)
     except Exception as error:  # vLLM refuses with errors of many kinds

@@ -17,6 +17,7 @@ from wager.vllm import compat, plugin, state
 from wager.vllm.drafter_check import check_drafter_fits, weights_fingerprint
 from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import (
+    ADOPTED,
     DRAFTERS,
     ENGINE_DRAFTERS,
     KEY,
@@ -25,6 +26,7 @@ from wager.vllm.settings import (
     PROPOSER,
     SCHEDULER,
     Settings,
+    adopt,
     engine_kind,
     parse_drafter,
 )
@@ -33,7 +35,8 @@ SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
 EMBEDDED_CACHE = 2 << 30  # bytes: 46,000 tokens of the embedded model
 GRAPH_REQUESTS = 256  # a step of so many requests has graphs at every length, unless max_num_seqs allows fewer
-OURS = ("method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size")
+OWN_CHOICE = {"method", "model"}  # settings that make a speculative configuration the user's own
+TABLE = "num_speculative_tokens_per_batch_size"
 
 
 def engine_args(
@@ -73,12 +76,10 @@ def arguments(
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
-    if int(given.get("data_parallel_size") or 1) > 1:
-        raise ValueError(
-            "lengths that change are not for data parallelism inside one engine, which vLLM keeps in step; start one "
-            "server for each replica instead"
-        )
     rows = given.get("max_num_seqs")
+    extra = _extra(given.pop("speculative_config", None))
+    if extra.keys() & OWN_CHOICE:
+        settings = adopt(settings, extra)
     settings = place(settings, on_cpu=on_cpu(), rows=int(rows) if rows else None)
     if settings.speculator:
         plugin.check()
@@ -89,12 +90,11 @@ def arguments(
         )
     where = resolve(model, progress=progress)
     settings = located(settings, model, where)
-    extra = _extra(given.pop("speculative_config", None))
     _check_drafters(where, settings, other_vocabulary=bool(extra.get("use_heterogeneous_vocab")))
     if settings.state:
         _check_state(Path(settings.state), settings)
     speculative = {**speculative_config(settings, progress), **extra}
-    if "num_speculative_tokens_per_batch_size" in speculative and rows and int(rows) <= settings.max_length:
+    if TABLE in speculative and rows and int(rows) <= settings.max_length:
         raise ValueError(
             f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
             f"{settings.max_length + 1}, or the maximum length is too long"
@@ -139,10 +139,13 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
         return {"method": "custom_class", "model": PROPOSER_CLASS, "num_speculative_tokens": length}
     name, value = parse_drafter(settings.model or "ngram")
     kind = engine_kind(name)
-    chosen: dict[str, Any] = {"method": ENGINE_DRAFTERS[kind], "num_speculative_tokens": length}
+    chosen: dict[str, Any] = {"num_speculative_tokens": length}
     if not on_cpu():
         # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
-        chosen["num_speculative_tokens_per_batch_size"] = [[n + 1, n + 1, n] for n in range(length + 1)]
+        chosen[TABLE] = [[n + 1, n + 1, n] for n in range(length + 1)]
+    if kind == ADOPTED:
+        return chosen
+    chosen["method"] = ENGINE_DRAFTERS[kind]
     if kind == "ngram":
         # vLLM's V2 runner drafts n-grams on the GPU under both names, but schedules asynchronously only under this one
         chosen["method"] = "ngram" if on_cpu() else "ngram_gpu"
@@ -172,13 +175,13 @@ def _graphs_are_set(given: Mapping[str, Any]) -> bool:
 
 
 def _extra(given: Any) -> dict[str, Any]:
-    """Further speculative settings of the user's, which must not contradict ours."""
+    """Speculative settings of the user's: further ones, or a whole configuration."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise ValueError(f"speculative_config is a mapping of vLLM's settings, not {given!r}")
-    clash = [key for key in OURS if key in given]
-    if clash:
+    ours = (TABLE,) if OWN_CHOICE & given.keys() else (TABLE, "num_speculative_tokens")
+    if clash := [key for key in ours if key in given]:
         raise ValueError(
             f"{', '.join(clash)} in speculative_config follows from the drafter and the maximum length; leave it out"
         )
@@ -223,7 +226,7 @@ def idle_overhead(plain: Any, speculating: Any) -> list[str]:
         if before != after:
             said.append(f"{what}: {before} without speculation, {after} with it")
     method = speculating.speculative_config.method
-    if method in ("draft_model", "eagle", "eagle3"):
+    if method not in ("ngram", "ngram_gpu", "custom_class"):
         said.append("drafter: one forward a step even at length 0, which keeps its cache in step")
     if _graphs(speculating) != "none" and method in ("ngram", "custom_class"):
         said.append(

@@ -66,7 +66,9 @@ def _init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
 def _init_candidates(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def replacement(manager: Any) -> None:
         original(manager)
-        if _settings(manager.vllm_config.additional_config) is not None:
+        config = manager.vllm_config
+        scheduler = str(config.scheduler_config.scheduler_cls)  # wager's, where vLLM was started without `wager serve`
+        if _settings(config.additional_config) is not None or scheduler.startswith("wager."):
             from wager.vllm.graphs import offer_every_length
 
             offer_every_length(manager)

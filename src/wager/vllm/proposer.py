@@ -58,7 +58,8 @@ class Proposer:
             log_seconds=settings.log_seconds if first else 0.0,
             export=first,
         )
-        self.state_file = open_state(Path(settings.state), policy) if settings.state and first else None
+        replica = vllm_config.parallel_config.data_parallel_index
+        self.state_file = open_state(Path(settings.state), policy, replica) if settings.state and first else None
         self.control = PolicyFile(settings, policy) if settings.control else None
         self.batch = BatchProposer(
             policy,

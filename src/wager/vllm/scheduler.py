@@ -1,7 +1,8 @@
 """vLLM's scheduler hook: the length of the next drafts, decided in every step, and requests' own limits.
 
-Named to vLLM as ``--scheduler-cls wager.vllm.scheduler.scheduler``. It adds to vLLM's own schedulers and replaces
-nothing: what is scheduled when stays vLLM's decision.
+Named to vLLM as ``--scheduler-cls wager.vllm.scheduler.scheduler``, by `wager serve` or beside a speculative
+configuration of one's own. It adds to vLLM's schedulers and replaces nothing: what is scheduled when stays vLLM's
+decision.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wager.vllm.compat import SchedulerHooks, check_version, drafts_break_sampli
 from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
-from wager.vllm.settings import SCHEDULER, Settings, speculative_methods
+from wager.vllm.settings import SCHEDULER, engine_settings, speculative_methods
 from wager.vllm.state import open_state
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ LIMIT = "wager_max_length"  # in a request's vllm_xargs: most tokens to draft fo
 def scheduler(vllm_config: VllmConfig, **given: Any) -> Scheduler:
     """The scheduler for this engine: synchronous or asynchronous, as vLLM settled it."""
     check_version()
-    settings = Settings.of(vllm_config.additional_config)
+    settings = engine_settings(vllm_config)
     asynchronous = bool(vllm_config.scheduler_config.async_scheduling)
     kinds = (Adaptive, AdaptiveAsync) if settings.hook == SCHEDULER else (Limited, LimitedAsync)
     return kinds[asynchronous](vllm_config=vllm_config, **given)
@@ -48,7 +49,7 @@ class _Limits(SchedulerHooks):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        settings = Settings.of(self.vllm_config.additional_config)
+        settings = engine_settings(self.vllm_config)
         configured = self.vllm_config.speculative_config
         methods, length = speculative_methods(settings), settings.max_length
         if configured is None or configured.method not in methods or configured.num_speculative_tokens != length:
@@ -95,9 +96,11 @@ class _Adaptive(_Limits):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        settings = Settings.of(self.vllm_config.additional_config)
+        settings = engine_settings(self.vllm_config)
         policy = settings.build_policy()
-        self.state_file = open_state(Path(settings.state), policy) if settings.state else None
+        parallel = self.vllm_config.parallel_config
+        replica = parallel.data_parallel_index
+        self.state_file = open_state(Path(settings.state), policy, replica) if settings.state else None
         meter = Meter(
             SCHEDULER,
             settings.policy,
@@ -107,8 +110,8 @@ class _Adaptive(_Limits):
         )
         self.lengths = Lengths(policy, settings.arms, meter)
         self.control = PolicyFile(settings, policy) if settings.control else None
-        pipeline = self.vllm_config.parallel_config.pipeline_parallel_size
-        self._arms: dict[str, Arm] | None = {} if pipeline > 1 else None  # request -> arm that drafts for it now
+        pipeline = parallel.pipeline_parallel_size > 1
+        self._arms: dict[str, Arm] | None = {} if pipeline else None  # request -> arm that drafts for it now
         # steps scheduled and not over, oldest first, with when they were scheduled
         self._flights: deque[tuple[SchedulerOutput, Step, float]] = deque()
         logger.info("wager: %s decides over %s", settings.policy, ", ".join(map(str, settings.arms)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from wager.core import OFF, Arm
@@ -16,10 +16,10 @@ SCHEDULER, PROPOSER = "scheduler", "proposer"  # the two hooks
 
 # Drafters that vLLM runs itself, one in an engine, and the method each is to vLLM.
 ENGINE_DRAFTERS = {"ngram": "ngram", "draft-model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
-NAMED = {
-    "eagle": "eagle",
-    "draft": "draft-model",
-}  # what stands before the colon of eagle:NAME, and which of them it is
+NAMED = {"eagle": "eagle", "draft": "draft-model"}  # before the colon of eagle:NAME, and which of them it is
+ADOPTED = "vllm"  # before the colon of vllm:METHOD: whatever the user's own speculative_config says
+# Methods of vLLM's that draft, or verify, a length of their own.
+FIXED = ("custom_class", "extract_hidden_states", "medusa", "mlp_speculator", "suffix")
 # Drafters that wager runs, any number of them side by side.
 OWN_DRAFTERS = registry.servable()
 MATCHING = ("prompt-lookup", "suffix")  # of these, those that can run on the GPU, in vLLM's V2 model runner
@@ -59,7 +59,8 @@ class Settings:
             raise ValueError(f"a drafter is named twice in {', '.join(self.drafters)}")
         engines = [name for name in names if engine_kind(name)]
         beside = set(names) - set(engines)
-        if len(engines) > 1 or (engines and beside and ("ngram" in engines or not beside <= set(MATCHING))):
+        alone = engines and beside and (engines[0].endswith(("ngram", "ngram_gpu")) or not beside <= set(MATCHING))
+        if len(engines) > 1 or alone:
             raise ValueError(
                 f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; beside a model there can be "
                 f"{' and '.join(MATCHING)}, without one also retrieval"
@@ -141,6 +142,8 @@ def parse_drafter(spec: str) -> tuple[str, str]:
     """
     name, equals, value = spec.partition("=")
     kind, colon, own = name.partition(":")
+    if kind == ADOPTED and own and not equals:
+        return name, ""
     if colon and kind in NAMED:
         if own == shipped.EVERY and not equals:
             raise ValueError(
@@ -160,15 +163,53 @@ def engine_kind(name: str) -> str:
     """Which drafter of vLLM's a name stands for, ``draft-model`` for ``draft:code``; empty for wager's own."""
     kind, colon, _ = name.partition(":")
     if colon:
-        return NAMED.get(kind, "")
+        return kind if kind == ADOPTED else NAMED.get(kind, "")
     return name if name in ENGINE_DRAFTERS else ""
+
+
+def adopt(settings: Settings, config: Mapping[str, Any]) -> Settings:
+    """The settings for a speculative configuration of the user's own, whose length adapts and which stays as it is.
+
+    Matching drafters that were named stand beside it. ValueError in one sentence where its length cannot adapt.
+    """
+    method, length = config.get("method"), config.get("num_speculative_tokens")
+    if not isinstance(method, str) or not isinstance(length, int):
+        raise ValueError(
+            "a speculative_config of your own names its method and num_speculative_tokens, which is then the maximum "
+            "length"
+        )
+    if method in FIXED:
+        raise ValueError(f"vLLM's method {method!r} has a draft length of its own, which wager cannot change")
+    if config.get("enable_adaptive_verification"):
+        raise ValueError("enable_adaptive_verification and wager both decide how much is verified; leave one out")
+    if settings.max_length not in (MAX_LENGTH, length):
+        raise ValueError(
+            f"the maximum length is {settings.max_length} and num_speculative_tokens is {length}; leave one out"
+        )
+    beside = () if settings.drafters == DRAFTERS else settings.drafters
+    if not set(beside) <= set(MATCHING):
+        raise ValueError(
+            f"method in speculative_config says who drafts, and so does the drafter {', '.join(beside)}; leave one out"
+        )
+    return replace(settings, drafters=(*beside, f"{ADOPTED}:{method}"), max_length=length, speculator=bool(beside))
+
+
+def engine_settings(config: Any) -> Settings:
+    """The settings of an engine with this VllmConfig; one started without wager's has its own speculation adapt."""
+    speculative, additional = config.speculative_config, config.additional_config
+    if speculative is None or (isinstance(additional, Mapping) and KEY in additional):
+        return Settings.of(additional)
+    said = {"method": speculative.method, "num_speculative_tokens": speculative.num_speculative_tokens}
+    return adopt(Settings(), said)
 
 
 def speculative_methods(settings: Settings) -> tuple[str, ...]:
     """The methods of vLLM's that these drafters can be run by; n-gram has one for the CPU and one for a GPU."""
     if not settings.model:
         return ("ngram_gpu" if settings.speculator else "custom_class",)
-    method = ENGINE_DRAFTERS[engine_kind(parse_drafter(settings.model)[0])]
+    name = parse_drafter(settings.model)[0]
+    kind = engine_kind(name)
+    method = name.partition(":")[2] if kind == ADOPTED else ENGINE_DRAFTERS[kind]
     return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
 
 
