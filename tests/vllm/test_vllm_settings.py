@@ -291,6 +291,8 @@ def test_a_speculative_config_of_the_users_own_stays_and_its_length_adapts(
     assert speculative_methods(settings) == ("mtp",)
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
     monkeypatch.setattr(launch.plugin, "check", lambda: None)
+    with pytest.raises(ValueError, match="start one server for each replica"):
+        launch.engine_args(smollm2_folder, data_parallel_size=2)
     table = {launch.TABLE: [[1, 1, 0], [2, 2, 1], [3, 3, 2], [4, 4, 3]]}
     assert launch.engine_args(smollm2_folder, speculative_config=own)["speculative_config"] == own | table
     beside = launch.engine_args(smollm2_folder, drafters="suffix", speculative_config=own)

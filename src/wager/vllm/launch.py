@@ -76,6 +76,11 @@ def arguments(
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
+    if int(given.get("data_parallel_size") or 1) > 1 and not on_cpu():
+        raise ValueError(
+            "on a GPU vLLM drops the table of draft lengths, and with it their CUDA graphs, where there are data-parallel "
+            "ranks; start one server for each replica"
+        )
     rows = given.get("max_num_seqs")
     extra = _extra(given.pop("speculative_config", None))
     if extra.keys() & OWN_CHOICE:
