@@ -78,7 +78,7 @@ def arguments(
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
     if int(given.get("data_parallel_size") or 1) > 1 and not on_cpu():
         raise ValueError(
-            "on a GPU vLLM drops the table of draft lengths, and with it their CUDA graphs, where there are data-parallel "
+            "on a GPU vLLM drops the table of draft lengths, and their CUDA graphs, where there are data-parallel "
             "ranks; start one server for each replica"
         )
     rows = given.get("max_num_seqs")
