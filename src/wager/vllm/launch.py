@@ -231,7 +231,8 @@ def idle_overhead(plain: Any, speculating: Any) -> list[str]:
         if before != after:
             said.append(f"{what}: {before} without speculation, {after} with it")
     method = speculating.speculative_config.method
-    if method not in ("ngram", "ngram_gpu", "custom_class"):
+    lags = getattr(speculating, "use_v2_model_runner", False) and method not in ("draft_model", "eagle3")
+    if method not in ("ngram", "ngram_gpu", "custom_class") and not lags:  # wager.vllm.lagging
         said.append("drafter: one forward a step even at length 0, which keeps its cache in step")
     if _graphs(speculating) != "none" and method in ("ngram", "custom_class"):
         said.append(

@@ -18,7 +18,7 @@ from wager.vllm import compat
 
 GROUP, NAME = "vllm.general_plugins", "wager"
 FACTORY, CANDIDATES = "init_speculator", "_init_candidates"
-KEY, SPECULATOR = "wager", "speculator"  # in additional_config, as wager.vllm.settings writes them
+KEY = "wager"  # in additional_config, as in wager.vllm.settings
 
 log = logging.getLogger("vllm.wager")
 
@@ -53,7 +53,7 @@ def replace() -> None:
 
 def _init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(vllm_config: Any, device: Any, req_states: Any) -> Any:
-        if not wanted(vllm_config.additional_config):
+        if _settings(vllm_config.additional_config) is None:
             return original(vllm_config, device, req_states)
         from wager.vllm.speculator import make_speculator
 
@@ -75,12 +75,6 @@ def _init_candidates(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
     replacement.original = original  # type: ignore[attr-defined]
     return replacement
-
-
-def wanted(additional_config: Any) -> bool:
-    """Whether an engine was started for drafts by matching in its model runner."""
-    given = _settings(additional_config)
-    return given is not None and given.get(SPECULATOR) is True
 
 
 def _settings(additional_config: Any) -> Mapping[str, Any] | None:

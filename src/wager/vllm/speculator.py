@@ -15,8 +15,9 @@ from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
+from wager.vllm.lagging import BATCH, LAST, WINDOW, Lagging, can_lag
 from wager.vllm.matching import RING, Matcher
-from wager.vllm.settings import Settings
+from wager.vllm.settings import Settings, engine_settings
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.wager")
 
-BATCH, SAMPLED, LAST = 0, 5, 7  # arguments of propose() by position: input_batch, num_sampled, last_sampled
+SAMPLED = 5  # argument of propose() by position: num_sampled
 LONG_ENOUGH = 4  # tokens a match must have to replace a model's draft: shorter ones are right less often
 
 
@@ -157,11 +158,17 @@ def add_matching(
 
 
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
-    """The speculator for an engine whose settings ask for matching in the model runner."""
-    settings = Settings.of(config.additional_config)
+    """The speculator for an engine of wager's: vLLM's own, matching, or both."""
+    settings = engine_settings(config)
     method, dtype = config.speculative_config.method, config.model_config.dtype
-    if config.speculative_config.use_ngram():
+    if settings.speculator and config.speculative_config.use_ngram():
         logger.info("wager: drafting by matching on %s: %s", device, ", ".join(settings.names))
         return MatchSpeculator(settings, states, device, dtype)
-    logger.info("wager: drafting by matching beside %s on %s: %s", method, device, ", ".join(settings.names))
-    return add_matching(original(config, device, states), settings, states, device, dtype)
+    speculator = original(config, device, states)
+    if can_lag(speculator):
+        logger.info("wager: %s runs only in steps that draft, and catches up on up to %d tokens", method, WINDOW)
+        Lagging(speculator, states)
+    if settings.speculator:
+        logger.info("wager: drafting by matching beside %s on %s: %s", method, device, ", ".join(settings.names))
+        add_matching(speculator, settings, states, device, dtype)
+    return speculator

@@ -1,0 +1,144 @@
+"""A head that skips the steps in which nothing is drafted, and reads what it missed before it is used again.
+
+Heads that read the target's hidden states (EAGLE, MTP) need them for every token of a text. In a step without drafts
+they are kept instead of being read: the hidden state, the token after it and its position, for every request. Before
+the head drafts again, or when a request has missed as many tokens as are kept, it reads all of them in one forward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+
+BATCH, HIDDEN, AUXILIARY, LAST = 0, 3, 4, 7  # arguments of propose() by position
+WINDOW = 32  # tokens of a request that are kept at most
+NO_SLOT = -1  # as a place in the KV cache: nothing is written
+
+
+def can_lag(speculator: Any) -> bool:
+    """Whether a speculator is such a head, in an engine without the features that this does not know."""
+    from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator import TargetDependentARSpeculator
+
+    if not isinstance(speculator, TargetDependentARSpeculator) or not speculator.advance_draft_positions:
+        return False
+    config, parallel = speculator.vllm_config, speculator.vllm_config.parallel_config
+    ranks = parallel.data_parallel_size, parallel.decode_context_parallel_size, parallel.prefill_context_parallel_size
+    return max(ranks) == 1 and not config.model_config.is_multimodal_model
+
+
+class Lagging:
+    """What the requests of an engine have missed; wraps the head's ``propose`` and the states' ``remove_request``."""
+
+    def __init__(self, speculator: Any, states: Any, window: int = WINDOW) -> None:
+        slots, device = speculator.max_num_reqs, speculator.device
+        self.head = speculator
+        self.window = max(1, min(window, speculator.max_num_tokens // slots))
+        places = slots * self.window
+        self.hidden = torch.zeros(places, speculator.hidden_size, dtype=speculator.dtype, device=device)
+        self.tokens = torch.zeros(places, dtype=torch.int32, device=device)
+        self.positions = torch.zeros(places, dtype=torch.int64, device=device)
+        self.missed = np.zeros(slots, dtype=np.int64)  # tokens of each request's slot
+        self.catch_ups = 0  # forwards that read what was missed
+        self._slot_mappings: torch.Tensor | None = None
+        self._propose = speculator.propose
+        self._remove = states.remove_request
+        speculator.propose, states.remove_request = self.propose, self.remove_request
+        speculator.lagging = self
+
+    def remove_request(self, name: str) -> int | None:
+        """A request is over or preempted: its slot has missed nothing."""
+        slot: int | None = self._remove(name)
+        if slot is not None:
+            self.missed[slot] = 0
+        return slot
+
+    @torch.inference_mode()
+    def propose(self, *given: Any, **named: Any) -> torch.Tensor:
+        """The head's drafts; none, and no forward, in a step of plain decoding."""
+        if named.get("dummy_run"):
+            return self._propose(*given, **named)  # type: ignore[no-any-return]
+        batch: InputBatch = given[BATCH]
+        slots = batch.idx_mapping_np[: batch.num_reqs]
+        plain = batch.num_tokens == batch.num_reqs and not batch.has_prefill and not given[AUXILIARY]
+        if plain and named.get("num_speculative_tokens") == 0:
+            if self.missed[slots].max() == self.window:
+                self.catch_up(batch)
+            self._keep(batch, slots, given[HIDDEN], given[LAST])
+            return self.head.draft_tokens[: batch.num_reqs]  # type: ignore[no-any-return]
+        if self.missed[slots].any():
+            self.catch_up(batch)
+        return self._propose(*given, **named)  # type: ignore[no-any-return]
+
+    def _keep(self, batch: InputBatch, slots: np.ndarray, hidden: torch.Tensor, last: torch.Tensor) -> None:
+        """Keep what the head would have read: of each request one token."""
+        count = batch.num_reqs
+        places = self._there(slots * self.window + self.missed[slots])
+        self.hidden.index_copy_(0, places, hidden[:count])
+        self.tokens.index_copy_(0, places, last.view(-1).index_select(0, batch.idx_mapping[:count].long()).int())
+        self.positions.index_copy_(0, places, batch.positions[:count].long())
+        self.missed[slots] += 1
+
+    def catch_up(self, batch: InputBatch) -> None:
+        """Have the head read what the requests of a batch have missed, each as many tokens as the one that missed most.
+
+        A request that missed fewer has rows before its own that are written nowhere.
+        """
+        head, count = self.head, batch.num_reqs
+        slots = batch.idx_mapping_np[:count]
+        missed = self.missed[slots]
+        width = int(missed.max())
+        total, step = count * width, np.arange(width) - (width - missed[:, None])  # (requests, width)
+        places = self._there((slots[:, None] * self.window + np.maximum(step, 0)).reshape(-1))
+        nowhere = self._there((step < 0).reshape(-1))
+        starts = np.arange(count + 1, dtype=np.int32) * width
+        buffers = head.input_buffers
+        head.hidden_states[:total] = self.hidden.index_select(0, places)
+        buffers.input_ids[:total] = self.tokens.index_select(0, places).to(buffers.input_ids.dtype)
+        positions = self.positions.index_select(0, places)
+        buffers.positions[:total] = positions.to(buffers.positions.dtype)
+        buffers.query_start_loc[: count + 1] = self._there(starts)
+        # the last row of each request is its newest token
+        buffers.seq_lens[:count] = (positions.view(count, width)[:, -1] + 1).to(buffers.seq_lens.dtype)
+        head.draft_max_seq_len = min(int(batch.seq_lens_cpu_upper_bound[:count].max()), head.max_model_len)
+        self._forward(batch, count, total, starts, nowhere)
+        self.missed[slots] = 0
+        self.catch_ups += 1
+
+    def _forward(self, batch: InputBatch, count: int, total: int, starts: np.ndarray, nowhere: torch.Tensor) -> None:
+        from vllm.config.compilation import CUDAGraphMode
+        from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
+        from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
+
+        head = self.head
+        tables = head.block_tables
+        if self._slot_mappings is None:
+            self._slot_mappings = torch.empty_like(tables.slot_mappings)
+        slot_mappings = tables.compute_slot_mappings(
+            batch.idx_mapping[:count],
+            head.input_buffers.query_start_loc[: count + 1],
+            head.input_buffers.positions,
+            total,
+            out=self._slot_mappings,
+        )
+        slot_mappings.masked_fill_(nowhere, NO_SLOT)
+        metadata = head._build_attn_metadata(
+            num_reqs=count,
+            batch_desc=BatchExecutionDescriptor(CUDAGraphMode.NONE, total, count),
+            query_start_loc_np=starts,
+            seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
+            step=0,
+            slot_mappings=slot_mappings,
+        )
+        head._run_model(total, metadata, build_slot_mappings_by_layer(slot_mappings, head.kv_cache_config), None)
+
+    def _there(self, array: np.ndarray) -> torch.Tensor:
+        """On the device, without waiting for it."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.hidden.device.type == "cuda":
+            return tensor.pin_memory().to(self.hidden.device, non_blocking=True)
+        return tensor

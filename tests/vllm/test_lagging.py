@@ -1,0 +1,182 @@
+"""A head that skips steps without drafts has read the same in the end as one that reads every step."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+
+from wager.vllm import lagging
+from wager.vllm.lagging import Lagging, can_lag
+
+SLOTS, SIZE, CONTEXT = 5, 4, 400
+
+
+class Head:
+    """Notes what it reads and where that is written: a slot's place in the cache is its number and the position."""
+
+    def __init__(self) -> None:
+        self.max_num_reqs, self.max_num_tokens, self.max_model_len = SLOTS, 64, CONTEXT
+        self.hidden_size, self.dtype, self.device = SIZE, torch.float32, torch.device("cpu")
+        self.hidden_states = torch.zeros(64, SIZE)
+        self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
+        self.kv_cache_config = None
+        self.input_buffers = SimpleNamespace(
+            input_ids=torch.zeros(64, dtype=torch.int32),
+            positions=torch.zeros(64, dtype=torch.int64),
+            query_start_loc=torch.zeros(SLOTS + 1, dtype=torch.int32),
+            seq_lens=torch.zeros(SLOTS, dtype=torch.int32),
+        )
+        self.block_tables = SimpleNamespace(
+            slot_mappings=torch.zeros(1, 64, dtype=torch.int64), compute_slot_mappings=self.compute
+        )
+        self.cache: dict[int, tuple[int, float]] = {}  # place -> token, hidden state
+        self.order: list[int] = []
+        self.forwards = 0
+
+    def compute(self, rows: Any, starts: Any, positions: Any, total: int, out: torch.Tensor) -> torch.Tensor:
+        request = torch.repeat_interleave(torch.arange(len(rows)), starts.diff().long())
+        out[0, :total] = rows[request] * CONTEXT + positions[:total]
+        return out[:, :total]
+
+    def _build_attn_metadata(self, **given: Any) -> Any:
+        starts, lengths = given["query_start_loc_np"], self.input_buffers.seq_lens[: given["num_reqs"]]
+        written = given["slot_mappings"][0].view(given["num_reqs"], -1)
+        for row, length in zip(written.tolist(), lengths.tolist(), strict=True):
+            if row and row[-1] >= 0:  # it missed something: the newest of it ends the text as attention sees it
+                assert row[-1] % CONTEXT == length - 1
+        assert given["batch_desc"].num_tokens == starts[-1]
+        return given["slot_mappings"]
+
+    def _run_model(self, total: int, metadata: Any, mapping: Any, across: None) -> None:
+        self.forwards += 1
+        tokens, hidden = self.input_buffers.input_ids[:total].tolist(), self.hidden_states[:total, 0].tolist()
+        self.write(metadata[0].tolist(), tokens, hidden)
+
+    def write(self, places: list[int], tokens: list[int], hidden: list[float]) -> None:
+        for place, token, state in zip(places, tokens, hidden, strict=True):
+            if place >= 0:
+                self.cache[place] = token, state
+                self.order.append(place)
+
+    def propose(self, batch: Any, *given: Any, **named: Any) -> torch.Tensor:
+        if not named.get("dummy_run"):
+            self.forwards += 1
+            self.write(batch.places, batch.next_tokens, batch.states)
+        return self.draft_tokens[: batch.num_reqs]
+
+
+@pytest.fixture(autouse=True)
+def mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.gpu import attn_utils
+
+    monkeypatch.setattr(attn_utils, "build_slot_mappings_by_layer", lambda mapping, config: {"layer": mapping})
+
+
+class Run:
+    """Requests that decode, in any order and company, with a head that lags and what it should have read."""
+
+    def __init__(self, seed: int, window: int) -> None:
+        self.rng = random.Random(seed)
+        self.head = Head()
+        self.states = SimpleNamespace(remove_request=int)
+        self.lag = Lagging(self.head, self.states, window)
+        self.ends: dict[int, int] = {}  # slot -> tokens read by the target
+        self.expected: dict[int, tuple[int, float]] = {}
+
+    def step(self, slots: list[int], length: int, tokens: int = 1, *, prefill: bool = False) -> None:
+        """The target reads so many tokens of each request; the head is asked for drafts of this length."""
+        places = [slot * CONTEXT + self.ends[slot] + i for slot in slots for i in range(tokens)]
+        new = [self.rng.randrange(1000) for _ in places]
+        hidden = [float(self.rng.randrange(1000)) for _ in places]
+        last = torch.zeros(SLOTS, 1, dtype=torch.int64)
+        for i, slot in enumerate(slots):
+            last[slot] = new[(i + 1) * tokens - 1]
+            self.ends[slot] += tokens
+        self.expected.update(zip(places, zip(new, hidden, strict=True), strict=True))
+        batch = SimpleNamespace(
+            num_reqs=len(slots),
+            num_tokens=len(places),
+            has_prefill=prefill,
+            idx_mapping=torch.tensor(slots),
+            idx_mapping_np=np.array(slots),
+            positions=torch.tensor([place % CONTEXT for place in places]),
+            seq_lens_cpu_upper_bound=torch.tensor([self.ends[slot] for slot in slots]),
+            places=places,
+            next_tokens=new,
+            states=hidden,
+        )
+        states = torch.tensor(hidden)[:, None].expand(-1, SIZE)
+        given = (batch, None, None, states, None, None, None, last, None, None, None)
+        self.head.propose(*given, num_speculative_tokens=length)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("window", [1, 3, 12])
+def test_before_it_drafts_it_has_read_every_token_of_the_requests_at_hand_once_and_in_order(
+    seed: int, window: int
+) -> None:
+    run = Run(seed, window)
+    rng = run.rng
+    for _ in range(150):
+        for slot in [slot for slot in run.ends if rng.random() < 0.05]:
+            run.states.remove_request(slot)
+            for place in range(slot * CONTEXT, (slot + 1) * CONTEXT):
+                run.expected.pop(place, None)
+                run.head.cache.pop(place, None)
+            run.head.order = [place for place in run.head.order if place // CONTEXT != slot]
+            del run.ends[slot]
+        new = [slot for slot in range(SLOTS) if slot not in run.ends and rng.random() < 0.3]
+        run.ends.update(dict.fromkeys(new, 0))
+        slots = rng.sample(sorted(run.ends), rng.randint(0, len(run.ends)))
+        if not slots:
+            continue
+        length = rng.choice([0, 0, 0, 0, 0, 2])
+        tokens = rng.choice([1, 1, 1, 1, 3])
+        run.step(slots, length, tokens, prefill=rng.random() < 0.1)
+        if length or tokens > 1:  # it has read all of these
+            for slot in slots:
+                own = {place: run.expected[place] for place in run.expected if place // CONTEXT == slot}
+                assert {place: run.head.cache.get(place) for place in own} == own
+                assert [place for place in run.head.order if place // CONTEXT == slot] == sorted(own)
+
+
+def test_plain_decoding_takes_one_forward_for_a_window_of_steps() -> None:
+    run = Run(0, 8)
+    run.ends = {0: 0, 1: 0}
+    for _ in range(40):
+        run.step([0, 1], 0)
+    assert run.head.forwards == run.lag.catch_ups == 4
+    run.step([0, 1], 2)
+    assert run.head.forwards == 6
+    assert run.head.cache == run.expected
+
+
+def test_a_head_that_reads_several_layers_and_a_dummy_run_skip_nothing() -> None:
+    run = Run(0, 8)
+    run.ends = {0: 0}
+    run.step([0], 0)
+    assert run.head.forwards == 0
+    run.head.propose(SimpleNamespace(num_reqs=1), dummy_run=True, num_speculative_tokens=0)
+    batch = SimpleNamespace(
+        num_reqs=1, num_tokens=1, has_prefill=False, idx_mapping_np=np.array([1]), places=[], next_tokens=[], states=[]
+    )
+    run.head.propose(batch, None, None, None, [torch.zeros(1)], *[None] * 6, num_speculative_tokens=0)
+    assert run.head.forwards == 1
+    assert run.lag.missed.tolist() == [1, 0, 0, 0, 0]
+
+
+def test_a_catch_up_that_writes_its_padding_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lagging, "NO_SLOT", 7)  # a place of the first request
+    with pytest.raises(AssertionError):
+        test_before_it_drafts_it_has_read_every_token_of_the_requests_at_hand_once_and_in_order(0, 3)
+
+
+def test_only_heads_that_read_the_targets_hidden_states_lag() -> None:
+    assert not can_lag(Head())
