@@ -169,6 +169,12 @@ class Matcher:
         )
         self._head, self._next_head = self._next_head, self._head
 
+    def forget(self) -> None:
+        """Empty the ring."""
+        self._ended.clear()
+        self.ring.fill_(SEPARATOR)
+        self._written = 0
+
     def warm_up(self, drafts: torch.Tensor, threshold: torch.Tensor | None = None) -> None:
         """Compile the kernels, so that no request waits for it."""
         nobody = torch.zeros(1, dtype=torch.int64, device=drafts.device)
