@@ -43,10 +43,10 @@ ENGINES: dict[str, dict[str, tuple[tuple[str, ...], int, list[float] | None]]] =
     "default": {
         "plain": ((), 0, None),
         "matching": (("suffix", "prompt-lookup"), 5, None),
-        "head and matching": (("suffix", "prompt-lookup", "eagle:ofa"), 5, None),
+        "head": (("eagle:ofa",), 5, None),
         "plain again": ((), 0, None),
         "matching again": (("suffix", "prompt-lookup"), 5, None),
-        "head": (("eagle:ofa",), 5, None),
+        "head and matching": (("suffix", "prompt-lookup", "eagle:ofa"), 5, None),
     },
     "heads": {"plain": ((), 0, None), **{name: (("eagle=",), 4, rates) for name, rates in PROFILES.items()}},
 }
@@ -234,7 +234,7 @@ def main() -> None:
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     engines = {}
     for name in ENGINES[given.plan]:
-        words = [sys.executable, "-m", "reproduction.turns", given.plan, "--prompts", str(given.prompts)]
+        words = [sys.executable, __file__, given.plan, "--prompts", str(given.prompts)]
         engines[name] = subprocess.Popen(
             [*words, "--engine", name, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             stderr=(folder / f"{name}.log").open("w"), env=environment,
