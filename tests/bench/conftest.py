@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import Server, serving
 import torch
+from chat_server import Server, serving
 from letters import SIZE, Letters, writer
 from small import SHAPE
 from transformers import LlamaConfig, LlamaForCausalLM
