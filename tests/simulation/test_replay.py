@@ -220,16 +220,12 @@ def test_noise_has_the_size_asked_for_and_is_the_same_for_every_policy() -> None
     assert play(replay(noise=0.0), "off", 1).seconds == pytest.approx(replay().goal * 0.05)
 
 
-def test_a_seed_gives_the_same_run_again_and_another_one_another() -> None:
+def test_a_seed_gives_the_same_run_again_and_facts_of_labels_add_up_to_it() -> None:
     scenario = replay(noise=0.1)
-    runs = [play(scenario, "kl-ucb:reward=goodput", seed) for seed in (0, 0, 1)]
-    assert runs[0] == runs[1]
-    assert runs[0].seconds != runs[2].seconds
-    assert all(run.tokens == scenario.goal for run in runs)
-
-
-def test_facts_of_labels_add_up_to_the_run() -> None:
-    run = play(replay(noise=0.1), "random", 0)
+    run, again, other = (play(scenario, "kl-ucb:reward=goodput", seed) for seed in (0, 0, 1))
+    assert run == again
+    assert run.seconds != other.seconds
+    assert run.tokens == other.tokens == scenario.goal
     for kind, whole in (("tokens", run.tokens), ("rounds", run.rounds), ("seconds", run.seconds)):
         assert sum(run.facts[f"{kind} {label}"] for label in "abc") == pytest.approx(whole)
 
