@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
 
 WAGER, OFF = "wager", "wager, off"
-WHAT = {
-    WAGER: "as asked for",
-    OFF: "wager's forward, never drafting",
-    PLAIN: "model.generate, plain decoding",
-}
+WHAT = {WAGER: "as asked for", OFF: "wager's forward, never drafting", PLAIN: "model.generate, plain decoding"}
 TIMING = "decoding only, the prompt's own forward left out of each"
 STEADY = 1.3  # runs of one way may differ by this factor before their speeds are no longer to be relied on
 WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every graph is captured
