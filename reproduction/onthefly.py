@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reproduction import onthefly_claims as claims
 from reproduction import runs
 from reproduction.analyses import Stopped
@@ -46,8 +48,9 @@ def trees(quick: bool) -> tuple[Run, ...]:
 
 def histories(quick: bool) -> tuple[Run, ...]:
     policies = tuple(f"{OURS}:history={h}" for h in HISTORIES)
-    recording, how = runs.everything(quick), {"apart": True, "off": True, "alone": False, "labels": THREE}
-    return tuple(Replayed(recording, ("eagle:ofa",), tuple(range(1, n + 1)), policies, **how) for n in LIMITS)
+    lengths = [tuple(range(1, n + 1)) for n in LIMITS]
+    recorded = Replayed(runs.everything(quick), ("eagle:ofa",), (), policies, alone=False, labels=THREE)
+    return tuple(replace(recorded, lengths=own, apart=True, off=True) for own in lengths)
 
 
 def ways(quick: bool) -> tuple[Run, ...]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from wager.bench.methods import PLAIN, Target, transformers_generator
+from wager.bench.methods import PLAIN as PLAIN  # the third way, for those who show a comparison
+from wager.bench.methods import Target, transformers_generator
 from wager.decoding.generation import PLAIN as SOURCE
 from wager.decoding.generation import Generation
 from wager.decoding.identity import Difference, difference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 
-Given, Made = TypeVar("Given"), TypeVar("Made")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
@@ -53,7 +54,7 @@ def timed(call: Callable[[Given], Made], given: Given) -> tuple[Made, float]:
 
 def _round(arm: Arm, rng: np.random.Generator) -> Round:
     accepted = int(np.cumprod(rng.random(arm.length) < 0.4 + 0.05 * (arm.length % 8)).sum())
-    seconds = {"draft_seconds": 0.001 * arm.length, "verify_seconds": 0.02 + 0.001 * arm.length}
+    seconds: dict[str, Any] = {"draft_seconds": 0.001 * arm.length, "verify_seconds": 0.02 + 0.001 * arm.length}
     overlap = tuple(rng.random(arm.length).tolist())
     return Round(arm, arm.length, accepted, accepted + 1, **seconds, overlap=overlap, repeated=accepted)
 
@@ -74,7 +75,7 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
         }
         shared = {one: {two: min(hints[one].size, hints[two].size) // 2 for two in names} for one in names}
         agreed = {name: int(rng.integers(0, 1 + hint.size) * rng.random()) for name, hint in hints.items()}
-        proposed = {"hints": hints, "agreement": shared, "proposal_seconds": dict.fromkeys(names, 2e-5)}
+        proposed: dict[str, Any] = {"hints": hints, "agreement": shared, "proposal_seconds": dict.fromkeys(names, 2e-5)}
         arm, chose = timed(policy.choose, Context(arms, tokens=t, previous=previous, **proposed))
         drafted = min(arm.length, hints[arm.drafter].size) if arm.length else 0
         accepted = min(drafted, agreed.get(arm.drafter, 0))
