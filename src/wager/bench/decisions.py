@@ -40,8 +40,9 @@ def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warm
         prompt = PromptFeatures(20 + t % 7, 2.0 + rng.random(), (rng.random(),)) if t % 100 == 0 else None
         lag = {} if previous is None else {arm.drafter: 3 for arm in arms if arm.drafter != previous.drafter}
         context = Context(available, 1 + t // 100 % 16, tokens=2 * t, previous=previous, lag=lag, prompt=prompt)
-        previous, chose = timed(policy.choose, context)
-        taken.append(chose + timed(policy.observe, outcomes[previous][t % 50])[1])
+        arm, chose = timed(policy.choose, context)
+        taken.append(chose + timed(policy.observe, outcomes[arm][t % 50])[1])
+        previous = arm
     return statistics.median(taken[warmup:])
 
 
