@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reproduction import runs
 from reproduction.comparison import Comparison
-from reproduction.experiment import Check, Checks, Experiment, Figures, Longer, Outcome, joined
+from reproduction.experiment import Check, Checks, Figures, Outcome, experiment, joined
 from reproduction.measured import Memory
 from reproduction.recorded import STORE, Replayed
 from reproduction.simulated import Served
@@ -153,53 +153,15 @@ def check_batches(results: Sequence[Result]) -> Outcome:
 
 
 EXPERIMENTS = (
-    Experiment(
+    experiment(
         "banditspec-table1",
-        "tokens a second and tokens a round of four drafters and both bandits, four benchmarks, two 7-8B targets",
-        "On every benchmark one of the two bandits is faster than prompt lookup, REST, a suffix tree and EAGLE-2 "
-        "alone, and UCBSpec mostly beats EXP3Spec.",
-        "SmolLM2-135M instead of 7-8B; the EAGLE head shipped for it drafts chains of 4; HumanEval stands for Code "
-        "Editor; texts are recorded and replayed under the CPU's costs (quick), or generated on the H200 (longer).",
         lambda quick: (replay(quick, "cpu"),),
         lambda results: check_bandits(results[0]),
-        (
-            Longer(("banditspec-h200.json",), lambda contents: check_bandits(contents[0])),
-            Longer(("spec-h200.json",), lambda contents: check_bandits(contents[0])),
-        ),
+        "banditspec-h200.json",
+        "spec-h200.json",
     ),
-    Experiment(
-        "banditspec-table2",
-        "memory and memory bandwidth of the bandits beside EAGLE-2 alone",
-        "Choosing among drafters of which only one has weights takes no more memory, and no more bandwidth, "
-        "than that one.",
-        "Resident memory of the process on a CPU, the peak on a GPU; bandwidth as the weights read for a token.",
-        memory,
-        check_memory,
-    ),
-    Experiment(
-        "banditspec-table3",
-        "the same comparison with a 13B target",
-        "Both bandits stay ahead of the best drafter when the target is larger.",
-        "No larger target can be had here: the recorded texts are replayed with the H200's costs and a target whose "
-        "forward takes ten times as long.",
-        lambda quick: (replay(quick, "larger"),),
-        lambda results: check_bandits(results[0]),
-    ),
-    Experiment(
-        "banditspec-table4",
-        "the same comparison on another GPU, Spec-Bench only",
-        "The order of the methods is the same on other hardware.",
-        "The recorded texts are replayed with the H200's costs beside the CPU's.",
-        lambda quick: (replay(quick, "h200"), replay(quick, "cpu")),
-        check_hardware,
-    ),
-    Experiment(
-        "banditspec-figure3",
-        "throughput by speculation length 0 to 4 and under UCBSpec, batches of 1 to 50",
-        "The best length changes from sample to sample, always taking four tokens can lose to none, and UCBSpec on "
-        "throughput comes close to the best length of each sample.",
-        "Simulated serving with stated costs: batches of 1 to 50 requests, acceptance 0.5 to 0.8; no 8B target.",
-        batches,
-        check_batches,
-    ),
+    experiment("banditspec-table2", memory, check_memory),
+    experiment("banditspec-table3", lambda quick: (replay(quick, "larger"),), lambda found: check_bandits(found[0])),
+    experiment("banditspec-table4", lambda quick: (replay(quick, "h200"), replay(quick, "cpu")), check_hardware),
+    experiment("banditspec-figure3", batches, check_batches),
 )

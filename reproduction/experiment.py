@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from reproduction.workspace import Result, Run
 
+TEXTS = tomllib.loads(Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8"))
 YES, PART, NO, UNTRIED = "yes", "in part", "no", "cannot be tried here"
 
 
@@ -90,7 +93,7 @@ class Longer:
     """Longer results of the same kind, kept in results/: used in place of the quick one where all are there."""
 
     files: tuple[str, ...]
-    evaluate: Callable[[Sequence[Result]], Outcome]
+    evaluate: Callable[[Sequence[Result]], Outcome] | None = None  # None: as the quick one
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +119,14 @@ class Experiment:
         where = self.name.partition("-")[2]
         kind = where.rstrip("0123456789")
         return f"{kind} {where.removeprefix(kind)}"
+
+
+def experiment(
+    name: str,
+    runs: Callable[[bool], Sequence[Run]],
+    evaluate: Callable[[Sequence[Result]], Outcome],
+    *longer: Longer | str,
+) -> Experiment:
+    """An experiment with its texts from experiments.toml; a longer result that is one file goes by its name."""
+    found = tuple(Longer((one,)) if isinstance(one, str) else one for one in longer)
+    return Experiment(name, **TEXTS[name], runs=runs, evaluate=evaluate, longer=found)

@@ -99,14 +99,11 @@ def routing(results: Sequence[Result]) -> Outcome:
     """Table 6: the router against UCB at home, on rephrased prompts and abroad, small models and heads."""
     tables = list(map(Comparison, results))
     foreign = [task for task in ("rag", "alpaca") if task in tables[0].tasks and task in tables[2].tasks]
-    rows: list[tuple[str, float, float]] = []
-    for kind, table, reworded in (("small models", *tables[:2]), ("heads", *tables[2:])):
-        for where, one, tasks in (
-            ("at home", table, list(FIVE)),
-            ("rephrased", reworded, list(FIVE)),
-            ("abroad", table, foreign),
-        ):
-            rows.append((f"{kind}, {where}", one.speed("router", tasks), one.speed(UCB, tasks)))
+    cases: list[tuple[str, Comparison, Sequence[str]]] = []
+    for kind, table, rephrased in (("small models", tables[0], tables[1]), ("heads", tables[2], tables[3])):
+        cases += [(f"{kind}, at home", table, FIVE), (f"{kind}, rephrased", rephrased, FIVE)]
+        cases.append((f"{kind}, abroad", table, foreign))
+    rows = [(name, table.speed("router", tasks), table.speed(UCB, tasks)) for name, table, tasks in cases]
     checks = Checks()
     for name, router, ours in rows:
         says = f"{name}: UCB ({ours:.2f} times plain decoding) is at least as fast as the router ({router:.2f})"

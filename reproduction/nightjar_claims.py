@@ -64,9 +64,9 @@ def _served(content: Result) -> tuple[dict[tuple[str, str], float], list[str]]:
     return cells, list(dict.fromkeys(point for point, _ in cells))
 
 
-def check_served_lengths(content: Result) -> Outcome:
+def check_served_lengths(results: Sequence[Result]) -> Outcome:
     """The same on a real vLLM server on a CPU."""
-    cells, points = _served(content)
+    cells, points = _served(results[0])
     points = [point for point in points if point != "trace"]
     names = [f"fixed {n}" for n in (1, 2, 3, 4, 5)]
     best = {p: max(names, key=lambda name: cells[p, name]) for p in points}
@@ -256,9 +256,9 @@ def check_latency(results: Sequence[Result]) -> Outcome:
     return Outcome(f"7B Alpaca, seconds: {told}", figures, checks)
 
 
-def check_served(content: Result) -> Outcome:
+def check_served(results: Sequence[Result]) -> Outcome:
     """On a real vLLM server on a CPU: Nightjar beside no speculation and the others, point by point."""
-    cells, points = _served(content)
+    cells, points = _served(results[0])
     names = ("nightjar", "ucbspec", "dsd", "fixed 3", "no speculation")
     checks = Checks()
     for point in points:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reproduction import onthefly_claims as claims
 from reproduction import runs
 from reproduction.analyses import Stopped
 from reproduction.engine import Generated
-from reproduction.experiment import Experiment, Longer
+from reproduction.experiment import experiment
 from reproduction.onthefly_claims import FIXED, HISTORIES, LIMITS, OURS, SETS, SIZES, THREE, WAYS
 from reproduction.recorded import Replayed
 from reproduction.simulated import Routing
@@ -46,19 +48,9 @@ def trees(quick: bool) -> tuple[Run, ...]:
 
 def histories(quick: bool) -> tuple[Run, ...]:
     policies = tuple(f"{OURS}:history={h}" for h in HISTORIES)
-    return tuple(
-        Replayed(
-            runs.everything(quick),
-            ("eagle:ofa",),
-            tuple(range(1, n + 1)),
-            policies,
-            apart=True,
-            off=True,
-            alone=False,
-            labels=THREE,
-        )
-        for n in LIMITS
-    )
+    lengths = [tuple(range(1, n + 1)) for n in LIMITS]
+    recorded = Replayed(runs.everything(quick), ("eagle:ofa",), (), policies, alone=False, labels=THREE)
+    return tuple(replace(recorded, lengths=own, apart=True, off=True) for own in lengths)
 
 
 def ways(quick: bool) -> tuple[Run, ...]:
@@ -67,88 +59,24 @@ def ways(quick: bool) -> tuple[Run, ...]:
     return (Generated(THREE, 2 if quick else 12, 40 if quick else 128, arms, policies, alone=()),)
 
 
-SMALL = "SmolLM2-135M with the small draft model and the EAGLE head shipped for it, in place of pairs from 7B to 70B; "
 EXPERIMENTS = (
-    Experiment(
+    experiment(
         "onthefly-table1",
-        "throughput of the adaptive window over the fixed one and over plain decoding, six pairs, four data "
-        "sets, three GPUs",
-        "The window that adapts beats a fixed one on every pair, data set and GPU, most where drafts are poor, and is "
-        "never slower than plain decoding.",
-        SMALL + "Alpaca for finance-alpaca; recorded texts replayed under the CPU's costs.",
         lambda quick: tuple(window(quick, drafter) for drafter in ("draft:ofa", "eagle:ofa")),
         lambda results: claims.check_windows(results, ("draft:ofa", "eagle:ofa"), tuple(SETS)),
     ),
-    Experiment(
-        "onthefly-table2",
-        "throughput with and without a choice of the draft model by the prompt",
-        "Choosing the draft model for each prompt adds to what the adaptive window brings, or at least costs nothing.",
-        SMALL + "the drafters to choose from are of one size and differ in what they were trained on.",
-        selection,
-        claims.check_selection,
-    ),
-    Experiment(
-        "onthefly-table3",
-        "speed beside SpecDec++, which trains a network to stop drafts",
-        "With no preparation at all the adaptive window is faster than a stopping rule that took hundreds of "
-        "GPU hours.",
-        SMALL
-        + "SpecDec++'s network cannot be had; a threshold on the drafter's own probability, fitted on half of the "
-        "texts and tested on the other, stands for it.",
-        stopping,
-        claims.check_stopping,
-    ),
-    Experiment(
+    experiment("onthefly-table2", selection, claims.check_selection),
+    experiment("onthefly-table3", stopping, claims.check_stopping),
+    experiment(
         "onthefly-table7",
-        "the adaptive window with another family of models (Qwen 7B with 0.5B)",
-        "The gains over the fixed window and over plain decoding carry over to another pair of models.",
-        SMALL + "the other pair is the target with its EAGLE head.",
         lambda quick: (window(quick, "eagle:ofa"),),
         lambda results: claims.check_windows(results, ("eagle:ofa",), ("finance-alpaca", "HumanEval", "GSM8K")),
     ),
-    Experiment(
-        "onthefly-table9",
-        "the adaptive window at temperature 1",
-        "It keeps its gains when texts are sampled.",
-        SMALL + "the EAGLE head drafts, real rounds at temperature 1.",
-        sampled,
-        lambda results: claims.check_sampled(results[0]),
-        (Longer(("temperature-1.0-h200.json",), lambda contents: claims.check_sampled(contents[0])),),
+    experiment("onthefly-table9", sampled, lambda found: claims.check_sampled(found[0]), "temperature-1.0-h200.json"),
+    experiment("onthefly-table10", trees, lambda results: claims.check_trees(results[0]), "depth-h200.json"),
+    experiment("onthefly-table12", histories, claims.check_histories),
+    experiment(
+        "onthefly-table13", lambda quick: (Routing(SIZES, 200 if quick else 2000, 150, runs=3),), claims.check_sizes
     ),
-    Experiment(
-        "onthefly-table10",
-        "trees of EAGLE-2 whose depth adapts, MT-Bench and three more",
-        "Letting the depth of the tree adapt is faster than the fixed tree by a few per cent, and draws more "
-        "accepted tokens.",
-        SMALL + "trees of 16 nodes, 2, 4 or 6 deep.",
-        trees,
-        lambda results: claims.check_trees(results[0]),
-        (Longer(("depth-h200.json",), lambda contents: claims.check_trees(contents[0])),),
-    ),
-    Experiment(
-        "onthefly-table12",
-        "throughput by history of 5 to 7 rounds and longest window of 5 to 8 tokens",
-        "Throughput hardly depends on either, and no history is best throughout.",
-        SMALL + "the EAGLE head, recorded texts replayed under the CPU's costs.",
-        histories,
-        claims.check_histories,
-    ),
-    Experiment(
-        "onthefly-table13",
-        "throughput by the length of the prompt's vector, 4 to 16 numbers",
-        "A few numbers a prompt suffice; 16 are slightly best.",
-        "Simulated: a quick drafter and a slow one, prompts of as many kinds as the vector tells apart.",
-        lambda quick: (Routing(SIZES, 200 if quick else 2000, 150, runs=3),),
-        claims.check_sizes,
-    ),
-    Experiment(
-        "onthefly-figure3",
-        "throughput and share accepted of the four ways to adapt",
-        "The analytical model is fastest overall; RL has more of its drafts accepted yet is slower; state machines do "
-        "better where prompts are long.",
-        SMALL + "the EAGLE head, windows of 1 to 5. Longer: trees of 1 to 6 levels on an H200.",
-        ways,
-        claims.check_ways,
-        (Longer(("depth-h200.json",), claims.check_ways),),
-    ),
+    experiment("onthefly-figure3", ways, claims.check_ways, "depth-h200.json"),
 )

@@ -60,7 +60,7 @@ def read(results: Path, experiment: Experiment) -> Row | None:
             continue
         contents = [_load(file) for file in files]
         try:
-            outcome = longer.evaluate(contents)
+            outcome = (longer.evaluate or experiment.evaluate)(contents)
         except (KeyError, ValueError):  # made with other methods than the claim is about
             continue
         source = "; ".join(_source(name, content) for name, content in zip(longer.files, contents, strict=True))

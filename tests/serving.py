@@ -49,17 +49,10 @@ def make_scheduler(
     config = EngineArgs(**args).create_engine_config()
     config.scheduler_config.async_scheduling = asynchronous
     config.cache_config.num_gpu_blocks = blocks
-    group = KVCacheGroupSpec(
-        ["layer"], FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    )
-    cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])
-    return scheduler(
-        vllm_config=config,
-        kv_cache_config=cache,
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK,
-        log_stats=True,
-    )
+    layer = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    cache = KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)])
+    outputs = StructuredOutputManager(config)
+    return scheduler(config, kv_cache_config=cache, structured_output_manager=outputs, block_size=BLOCK, log_stats=True)
 
 
 def make_request(name: str, prompt: int, tokens: int, *, limit: Any = None, temperature: float = 0) -> Request:
@@ -151,10 +144,8 @@ class Engine:
         request = self.scheduler.requests.get(name)
         if request is None:
             return []
-        return [
-            true_token(request, request.num_tokens + i) if self.random.random() < self.accuracy else 7
-            for i in range(length)
-        ]
+        right = [self.random.random() < self.accuracy for _ in range(length)]
+        return [true_token(request, request.num_tokens + i) if fine else 7 for i, fine in enumerate(right)]
 
 
 def true_token(request: Request, position: int) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from letters import writer
+from chat_server import Server, serving
+from letters import SIZE, Letters, writer
+from small import SHAPE
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wager.bench import workloads
@@ -35,13 +38,25 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tiny(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A tiny Llama of SmolLM2's vocabulary in place of every model that is loaded."""
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tiny Llama of six layers in place of every model that is loaded."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152, hidden_size=32, intermediate_size=48, num_hidden_layers=6, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, eos_token_id=2, pad_token_id=2,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-    monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, smollm2[1]))
-    return model
+    shape = {**SHAPE, "num_hidden_layers": 6}
+    made = LlamaForCausalLM(LlamaConfig(vocab_size=SIZE, max_position_embeddings=512, **shape)).eval()
+    monkeypatch.setattr("wager.models.load", lambda *_, **__: (made, Letters()))
+    return made
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "load.csv"
+    rows = ((0, 44), (5, 9), (10.5, 3), (11, 200), (30, 16))
+    stamps = [f"2023-11-16 18:00:{seconds:010.7f},374,{tokens}\r\n" for seconds, tokens in rows]
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + "".join(stamps))
+    return path

@@ -35,19 +35,8 @@ def test_any_arms_can_be_compared(
         (corpora / f"{domain}.jsonl").write_text(json.dumps({"question": f"{domain}: say it"}) + "\n")
         plan.write_text(f'{plan.read_text()}[[domain.{domain}]]\nfile = "{domain}.jsonl"\nkind = "questions"\n')
     made = tmp_path / "arms.json"
-    words = [
-        "generate",
-        "--data",
-        str(data),
-        "--task",
-        "qa",
-        "--prompts",
-        "2",
-        "--max-tokens",
-        "12",
-        "--json",
-        str(made),
-    ]
+    short = ("--task", "qa", "--prompts", "2", "--max-tokens", "12")
+    words = ("generate", "--data", str(data), *short, "--json", str(made))
     arms = "prompt-lookup:4,suffix:2,suffix:3@2x6"
     routing = ("--router", str(plan), "--corpora", str(corpora))
     assert run(*words, "--arms", arms, "-p", "random", "--shuffle", *routing) == 0
@@ -101,7 +90,7 @@ def test_a_wrong_text_ends_the_identity_check_with_1(
     data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("wager.decoding.sampler.accept_greedy", lambda choices, draft: len(draft))  # keeps every draft
-    assert run("identity", "--data", str(data), "--prompts", "1", "--max-tokens", "24") == 1
+    assert run("identity", "--data", str(data), "--prompts", "1", "--max-tokens", "12") == 1
     assert " 0 differ" not in capsys.readouterr().out
 
 

@@ -85,11 +85,6 @@ def test_warming_up_teaches_nothing(name: str, model: Any) -> None:
     played = [[(str(r.arm), r.drafted, r.accepted) for r in each.run(ids, 24).rounds] for each in (warm, cold)]
     if name != "auto":  # whose choices depend on seconds
         assert played[0] == played[1]
-
-
-def test_a_policy_would_have_learned_from_the_text_that_warms_up(model: Any) -> None:
-    warm, cold = (made.policy_method("ucbspec").make(made.Target(model, Letters()), ["suffix:3"]) for _ in range(2))
-    warm.run(torch.arange(5, 69)[None], 24)
-    assert warm.decoder is not None
-    assert cold.decoder is not None
-    assert warm.decoder.policy.state_dict() != cold.decoder.policy.state_dict()
+    if name == "ucbspec":
+        warm.run(torch.arange(5, 69)[None], 24)
+        assert warm.decoder.policy.state_dict() != cold.decoder.policy.state_dict(), "it would have learned from it"

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = 10
 # Policies that never look at seconds: what they play is the same in every run.
 METHODS = "off,suffix:2,prompt-lookup:3,ucbspec,exp3spec"
-
-
-PROMPTS = [Prompt(task, f"{task} {n}: say it again, say it again") for task in ("qa", "rag") for n in range(3)]
+PROMPTS = [Prompt(task, f"{task} {n}: say it again, say it again") for task in ("qa", "rag") for n in range(2)]
 
 
 class Killed(BaseException):
@@ -78,7 +76,7 @@ def undisturbed(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return play(tmp_path_factory.mktemp("whole"), model)
 
 
-@pytest.mark.parametrize("kill_at", [0, 1, 17, 35])
+@pytest.mark.parametrize("kill_at", [0, 11, 23])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     kill_at: int, model: Any, undisturbed: Run, tmp_path: Path
 ) -> None:
@@ -93,21 +91,18 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     content = read(tmp_path / RUN)
     assert content["complete"]
     assert set(Counter((a["prompt"], a["method"]) for a in content["answers"]).values()) == {1}
-    assert len(content["answers"]) == 6 * 6
+    assert len(content["answers"]) == 6 * 4
     assert not (tmp_path / STATE).exists()
 
 
-@pytest.mark.parametrize("lost", [1, 40])
-def test_a_last_line_cut_in_the_middle_is_measured_again(
-    lost: int, model: Any, undisturbed: Run, tmp_path: Path
-) -> None:
+def test_a_last_line_cut_in_the_middle_is_measured_again(model: Any, undisturbed: Run, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        play(tmp_path, model, kill_at=23)
+        play(tmp_path, model, kill_at=15)
     path = tmp_path / ANSWERS
-    path.write_bytes(path.read_bytes()[:-lost])
+    path.write_bytes(path.read_bytes()[:-40])
     again = play(tmp_path, model)
     assert outline(again) == outline(undisturbed)
-    assert len(path.read_text().splitlines()) == 36
+    assert len(path.read_text().splitlines()) == 24
 
 
 @pytest.mark.parametrize("forgets", ["policy", "drafters"])
@@ -115,7 +110,7 @@ def test_a_policy_that_began_anew_or_a_drafter_that_forgot_its_texts_would_be_no
     forgets: str, model: Any, undisturbed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Killed):
-        play(tmp_path, model, kill_at=23)
+        play(tmp_path, model, kill_at=15)
 
     def half(run: Any, generator: Any) -> None:
         if generator.name in run._policies:
@@ -128,24 +123,21 @@ def test_a_policy_that_began_anew_or_a_drafter_that_forgot_its_texts_would_be_no
     assert outline(play(tmp_path, model)) != outline(undisturbed)
 
 
-def test_a_line_that_is_no_answer_of_the_run_is_refused(model: Any, tmp_path: Path) -> None:
-    play(tmp_path, model, methods="off")
+def test_an_answer_that_is_there_twice_counts_once_and_a_line_that_is_none_is_refused(
+    model: Any, tmp_path: Path
+) -> None:
+    first = play(tmp_path, model, methods="off")
     path = tmp_path / ANSWERS
-    for wrong in ("{}", "not JSON", json.dumps({"prompt": "qa-0", "method": "unheard"})):
+    path.write_text(path.read_text() * 2)
+    assert outline(play(tmp_path, model, methods="off")) == outline(first)
+    known = {"prompt": "qa-0", "method": "off"}
+    for wrong in ("{}", "not JSON", json.dumps(known), json.dumps({**known, "method": "unheard"})):
         path.write_text(f"{wrong}\n")
         with pytest.raises(ValueError, match=r"line 1: not an answer of this run; --afresh"):
             play(tmp_path, model, methods="off")
 
 
-def test_an_answer_that_is_there_twice_counts_once(model: Any, tmp_path: Path) -> None:
-    first = play(tmp_path, model, methods="off")
-    path = tmp_path / ANSWERS
-    path.write_text(path.read_text() * 2)
-    assert outline(play(tmp_path, model, methods="off")) == outline(first)
-
-
-def test_only_one_process_writes_to_a_folder(model: Any, tmp_path: Path) -> None:
-    play(tmp_path, model, methods="off")
+def test_only_one_process_writes_to_a_folder(tmp_path: Path) -> None:
     named, asked = parse_methods("off"), tokenize(PROMPTS, Letters(), 64, "cpu")
     same = {"suite": "test", "seed": 1, "max_tokens": TOKENS}
     with Run(named, asked, ["off"], tmp_path, **same), pytest.raises(ValueError, match="another run is writing"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,19 +22,11 @@ def made_up(seed: int, count: int) -> list[Answer]:
     return [Answer([1] * dice.randrange(5, 60), dice.uniform(0.1, 3.0), dice.randrange(5, 60)) for _ in range(count)]
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """By the book: between the two nearest ranks in a straight line."""
-    ranked = sorted(values)
-    place = share * (len(ranked) - 1)
-    low = int(place)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (place - low) * (ranked[high] - ranked[low])
-
-
 def slow_bootstrap(ours: list[Answer], theirs: list[Answer], of: Callable[..., float], seed: int) -> list[float]:
     draws = np.random.default_rng(seed).integers(0, len(ours), (maths.RESAMPLES, len(ours)))
     values = [of([ours[i] for i in row], [theirs[i] for i in row]) for row in draws.tolist()]
-    return [quantile(values, 0.025), quantile(values, 0.975)]
+    cuts = statistics.quantiles(values, n=40, method="inclusive")
+    return [cuts[0], cuts[-1]]
 
 
 def slow_ratio(ours: list[Answer], theirs: list[Answer]) -> float:

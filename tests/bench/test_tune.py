@@ -108,26 +108,12 @@ def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
     assert workloads.read_file(tmp_path / "named.txt") == [first], "what begins like JSON lines is read as such"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[]",
-        "{}",
-        '{"prompt": 3}',
-        '{"prompt": " "}',
-        '{"messages": [{"role": "assistant", "content": "I said it."}]}',
-        '{"messages": ["no"]}',
-        "{",
-    ],
-)
-def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"prompt": "Say it."}\n' + line)
-    with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a \"prompt\""):
-        workloads.read_file(path)
-
-
-def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_path: Path) -> None:
+    path, answer = tmp_path / "p.jsonl", '{"messages": [{"role": "assistant", "content": "I said it."}]}'
+    for line in ("[]", "{}", '{"prompt": 3}', '{"prompt": " "}', answer, '{"messages": ["no"]}', "{"):
+        path.write_text('{"prompt": "Say it."}\n' + line)
+        with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a \"prompt\""):
+            workloads.read_file(path)
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(ValueError, match="holds no prompt"):
         workloads.read_file(tmp_path / "empty.txt")
@@ -147,6 +133,7 @@ def run(
     model = writer()
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
     monkeypatch.setattr("wager.decoding.state.cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(tune, "MOST", 24)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"Say it {n}, say it {n}, say it again.\n" for n in range(3)))
 
@@ -171,14 +158,19 @@ def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, t
     assert open_session(Options(model="tiny"), Console(stderr=True)).remembered
 
 
-def test_json_holds_the_verdict_and_every_figure(run: Any) -> None:
-    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
+def test_every_head_that_lies_ready_is_played_alone_and_json_holds_every_figure(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        heads.save(tmp_path / "drafters" / "elsewhere" / f"eagle-{name}", writer())
+    monkeypatch.setenv("WAGER_DRAFTERS", str(tmp_path / "drafters"))
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix,eagle:*", "--json")
     assert code == 0, err
     content = json.loads(out)
     assert content["prompts"] == {"given": 3, "played": 3}
     assert content["verdict"][0] in tune.ANSWERS.values()
     assert [row["method"] for row in content["summary"]["tasks"][0]["methods"]] == [
-        "transformers", "off", "suffix:4", "suffix:8", "auto",
+        "transformers", "off", "suffix:4", "suffix:8", "eagle:one:3", "eagle:two:3", "auto",
     ]  # fmt: skip
     assert content["summary"]["differences"]["unexplained"] == 0
 
@@ -193,24 +185,12 @@ def test_nothing_is_concluded_on_a_machine_that_is_busy(run: Any, monkeypatch: p
     assert not {*said} & {*tune.ANSWERS.values()}
 
 
-def test_every_head_that_lies_ready_by_the_models_weights_is_played_alone(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("one", "two"):
-        heads.save(tmp_path / "drafters" / "elsewhere" / f"eagle-{name}", writer())
-    monkeypatch.setenv("WAGER_DRAFTERS", str(tmp_path / "drafters"))
-    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix,eagle:*", "--json")
-    assert code == 0, err
-    methods = [row["method"] for row in json.loads(out)["summary"]["tasks"][0]["methods"]]
-    assert methods[2:] == ["suffix:4", "suffix:8", "eagle:one:3", "eagle:two:3", "auto"]
-
-
 def test_a_model_that_holds_too_little_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     small = writer()
-    small.config.max_position_embeddings = 100
+    small.config.max_position_embeddings = 30
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (small, Letters()))
     code, _, err = run("tiny", "--prompts", "mine.txt")
-    assert (code, "tiny holds 100 tokens: too few" in err) == (2, True)
+    assert (code, "tiny holds 30 tokens: too few" in err) == (2, True)
 
 
 def test_bad_input_is_one_sentence(run: Any) -> None:

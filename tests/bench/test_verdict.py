@@ -51,19 +51,28 @@ def test_prompts_that_not_all_have_answered_do_not_count() -> None:
     ]
 
 
-def test_the_verdict_when_it_is_faster() -> None:
-    said = verdict.words(summary_of({"transformers": 1.0, "off": 1.05, "suffix:4": 1.3, "auto": 1.4}, noise=0.0))
-    assert said[:2] == [
+def words(noise: float = 0.02, prompts: int = 8, **speeds: float) -> list[str]:
+    named = {name.replace("suffix4", "suffix:4"): speed for name, speed in speeds.items()}
+    return verdict.words(summary_of({"transformers": 1.0, **named}, noise=noise, prompts=prompts))
+
+
+def test_the_verdict_of_a_method_that_is_faster_or_slower_or_neither() -> None:
+    assert words(off=1.05, suffix4=1.3, auto=1.4, noise=0.0)[:2] == [
         "On this machine `auto` is 1.40x faster than plain decoding (95 % interval 1.40x to 1.40x); "
         "your best single setting would have been suffix, length 4: 1.30x.",
         "Take `auto`: nothing has to be set.",
     ]
-
-
-def test_the_verdict_when_a_single_setting_is_clearly_faster() -> None:
-    said = verdict.words(summary_of({"transformers": 1.0, "off": 1.0, "suffix:4": 2.0, "auto": 1.4}))
-    assert "clearly faster than `auto`, which lost" in said[1]
-    assert "`--drafters suffix --policy fixed:drafter=suffix,length=4`" in said[1]
+    clearly = words(off=1.0, suffix4=2.0, auto=1.4)[1]
+    assert "clearly faster than `auto`, which lost" in clearly
+    assert "`--drafters suffix --policy fixed:drafter=suffix,length=4`" in clearly
+    even, then, *_ = words(off=1.0, suffix4=0.5, auto=1.0, noise=0.2, prompts=40)
+    assert even.startswith("On this machine `auto` makes no clear difference to plain decoding: ")
+    assert "no single draft setting tried here beats `off`" in even
+    assert then.startswith("Nothing is gained by speculating here: decode plainly")
+    slower, then, *_ = words(suffix4=0.7, auto=0.8)
+    assert slower.startswith("On this machine `auto` is slower than plain decoding: 0.")
+    assert "your best single setting would have been suffix, length 4: 0.7" in slower
+    assert then.startswith("Nothing is gained by speculating here")
 
 
 def test_a_drafter_is_advised_as_it_was_given() -> None:
@@ -74,33 +83,17 @@ def test_a_drafter_is_advised_as_it_was_given() -> None:
     assert verdict.option("eagle:ofa:3", ["eagle:ofa?"]).startswith("`--drafters eagle:ofa ")
 
 
-def test_the_verdict_when_there_is_no_gain() -> None:
-    said = verdict.words(
-        summary_of({"transformers": 1.0, "off": 1.0, "suffix:4": 0.5, "auto": 1.0}, noise=0.2, prompts=40)
-    )
-    assert said[0].startswith("On this machine `auto` makes no clear difference to plain decoding: ")
-    assert "no single draft setting tried here beats `off`" in said[0]
-    assert said[1].startswith("Nothing is gained by speculating here: decode plainly")
-
-
 def test_a_wide_interval_is_not_taken_for_no_gain() -> None:
     summary = summary_of({"transformers": 1.0, "off": 1.0, "suffix:4": 0.5, "auto": 1.4}, noise=0.8)
     assert summary["tasks"][0]["methods"][-1]["interval"][1] > 1.2
     assert verdict.advice(summary).startswith("Speculating shows no gain here, but one of up to ")
 
 
-def test_the_verdict_when_it_is_slower() -> None:
-    said = verdict.words(summary_of({"transformers": 1.0, "suffix:4": 0.7, "auto": 0.8}))
-    assert said[0].startswith("On this machine `auto` is slower than plain decoding: 0.")
-    assert "your best single setting would have been suffix, length 4: 0.7" in said[0]
-    assert said[1].startswith("Nothing is gained by speculating here")
-
-
-@pytest.mark.parametrize(("prompts", "said"), [(1, "one prompt"), (4, "4 prompts")])
-def test_the_verdict_of_too_few_prompts_is_none(prompts: int, said: str) -> None:
-    told = verdict.words(summary_of({"transformers": 1.0, "off": 1.0, "auto": 1.4}, prompts=prompts, noise=0.0))
-    assert told[0].startswith(f"On this machine `auto` ran at 1.40x the speed of plain decoding on the {said} measured")
-    assert told[1] == "So few prompts tell too little; measure at least 5."
+def test_the_verdict_of_too_few_prompts_is_none() -> None:
+    for prompts, count in ((1, "one prompt"), (4, "4 prompts")):
+        told = words(off=1.0, auto=1.4, prompts=prompts, noise=0.0)
+        assert f"`auto` ran at 1.40x the speed of plain decoding on the {count} measured" in told[0]
+        assert told[1] == "So few prompts tell too little; measure at least 5."
 
 
 @pytest.mark.parametrize(
@@ -117,17 +110,13 @@ def test_the_verdict_says_whether_the_texts_are_the_same(texts: int, unexplained
     assert any(sentence.startswith(said) for sentence in verdict.words(summary))
 
 
-def test_the_verdict_warns_of_a_busy_machine() -> None:
-    calm = summary_of({"transformers": 1.0, "auto": 1.4})
+def test_the_verdict_warns_of_a_busy_machine_and_concludes_nothing_on_a_wild_one() -> None:
+    calm = summary_of({"transformers": 1.0, "off": 1.1, "suffix:4": 1.2, "auto": 1.4})
     assert not any("something else uses this machine" in sentence for sentence in verdict.words(calm))
-    busy = {**calm, "unsteady": 2.0}
-    assert verdict.words(busy)[:-1] == verdict.words(calm)
-    assert "so trust the intervals more" in verdict.words(busy)[-1]
-
-
-def test_on_a_machine_that_is_wild_nothing_is_concluded() -> None:
-    summary = {**summary_of({"transformers": 1.0, "off": 1.1, "suffix:4": 1.2, "auto": 1.4}), "unsteady": 50.8}
-    first, second = verdict.words(summary)
+    *same, busy = verdict.words({**calm, "unsteady": 2.0})
+    assert same == verdict.words(calm)
+    assert "so trust the intervals more" in busy
+    first, second = verdict.words({**calm, "unsteady": 50.8})
     assert first.startswith("Decoding without drafts was 50.8 times as fast on one prompt as on another")
     assert first.endswith("nothing can be said; measure again when it is quiet.")
     assert second.startswith("Measured nevertheless: `auto` 1.")

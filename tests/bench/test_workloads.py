@@ -66,13 +66,10 @@ def test_tasks_take_turns() -> None:
     assert sorted(map(str, turned)) == sorted(map(str, chosen))
 
 
-def test_a_seed_picks_the_same_prompts_of_every_task(data: Path) -> None:
+def test_a_seed_picks_the_same_prompts_of_every_task_and_two_tasks_can_be_one_prompt(data: Path) -> None:
     first, again, other = (workloads.prompts(data, count=2, seed=seed) for seed in (0, 0, 5))
     assert first == again != other
     assert [p.task for p in first] == [task for task in workloads.TASKS for _ in range(2)]
-
-
-def test_two_tasks_can_be_one_prompt(data: Path) -> None:
     (one, _) = workloads.prompts(data, tasks=["math_then_code"], count=2)
     assert one.task == "math_then_code"
     assert one.text.index("math_reasoning") < one.text.index("def f")

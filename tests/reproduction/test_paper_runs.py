@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,11 @@ class Kept(Workspace):
     """Workspace that have the recording already."""
 
     def result(self, run: Any) -> dict[str, Any]:
-        if isinstance(run, Recorded):
-            from dataclasses import asdict
-
-            texts = [text("humaneval"), text("qa"), text("humaneval", 30), text("qa", 30)]
-            body = {"texts": [asdict(one) for one in texts], "routes": ["code", "chat", "code", "chat"]}
-            found: dict[str, Any] = json.loads(json.dumps(body))
-            return found
-        return super().result(run)
+        if not isinstance(run, Recorded):
+            return super().result(run)
+        texts = [text("humaneval"), text("qa"), text("humaneval", 30), text("qa", 30)]
+        body = {"texts": [asdict(one) for one in texts], "routes": ["code", "chat", "code", "chat"]}
+        return dict(json.loads(json.dumps(body)))
 
 
 RECORDING = Recorded(("humaneval", "qa"), 2, 40, ("draft:ofa", "draft:code"))
@@ -106,9 +104,7 @@ def test_rephrasing_changes_the_instruction_and_keeps_the_question() -> None:
     assert rephrased("qa", "Who was it?", 3) == rephrased("qa", "Who was it?", 3)
     assert all("Who was it?" in rephrased("qa", "Who was it?", seed) for seed in range(9))
     code = "Complete this Python function. Write out the whole function.\n\ndef f(x):\n    "
-    assert all(
-        "def f(x)" in rephrased("humaneval", code, s) and code != rephrased("humaneval", code, s) for s in range(5)
-    )
+    assert all("def f(x)" in one != code for one in (rephrased("humaneval", code, seed) for seed in range(5)))
 
 
 def test_prompts_are_joined_to_long_ones() -> None:
@@ -124,10 +120,14 @@ def test_costs_are_refused_by_a_wrong_name() -> None:
     assert larger == pytest.approx(10 * h200)
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_real_rounds_are_kept_with_their_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def workspace(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A tiny model, and no data folder."""
     monkeypatch.delenv("WAGER_DATA", raising=False)
-    workspace = Workspace(_loaded=(writer(), Letters()))
+    return Workspace(_loaded=(writer(), Letters()))
+
+
+def test_real_rounds_are_kept_with_their_arms(workspace: Workspace) -> None:
     arms = ("suffix:2", "prompt-lookup:3")
     run = Generated(
         ("qa", "humaneval"), 1, 24, arms, ("ucbspec",), prompt=60, rephrase=True, route=True, alone=arms[:1]
@@ -145,10 +145,7 @@ def test_real_rounds_are_kept_with_their_arms(monkeypatch: pytest.MonkeyPatch) -
     assert made.speed("off", "qa") == 1.0
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_texts_are_recorded_with_the_domain_a_router_takes_them_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WAGER_DATA", raising=False)
-    workspace = Workspace(_loaded=(writer(), Letters()))
+def test_texts_are_recorded_with_the_domain_a_router_takes_them_for(workspace: Workspace) -> None:
     run = Recorded(("qa", "humaneval"), 1, 16, ("suffix", recorded.STORE), longest=3, prompt=60, route=True)
     result = json.loads(json.dumps(run(workspace)))
     assert [one["label"] for one in result["texts"]] == ["qa", "humaneval"]
@@ -156,18 +153,13 @@ def test_texts_are_recorded_with_the_domain_a_router_takes_them_for(monkeypatch:
     assert [list(one.tracks) for one in recorded.texts_of(result)] == [["suffix"], ["suffix"]]  # no corpora: no REST
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_memory_is_compared_with_the_first_arm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WAGER_DATA", raising=False)
-    workspace = Workspace(_loaded=(writer(), Letters()))
+def test_memory_is_compared_with_the_first_arm_alone(workspace: Workspace) -> None:
     result = Memory(("qa",), 1, 12, "suffix:2", ("prompt-lookup:2",), ("ucbspec",))(workspace)
     assert list(result["methods"]) == ["suffix:2", "ucbspec"]
     assert all(cell["bytes"] > 0 and cell["read"] > 0 for cell in result["methods"].values())
 
 
-def test_without_data_prompts_come_with_wager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WAGER_DATA", raising=False)
-    workspace = Workspace()
+def test_without_data_prompts_come_with_wager(workspace: Workspace) -> None:
     chosen = workspace.prompts(("humaneval", "qa", "math_then_code"), 2)
     assert [p.task for p in chosen] == ["humaneval", "humaneval", "qa", "qa", "math_then_code", "math_then_code"]
     assert all(p.text for p in chosen)

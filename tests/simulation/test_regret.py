@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from wager.core import Context, Round
-from wager.simulation import Adversarial, Drafter, Run, Scenario, Stream, play
+from wager.policies import build
+from wager.simulation import Adversarial, Drafter, Stream, play
 from wager.simulation.base import CLAIRVOYANT
 from wager.simulation.experiment import Estimate
 from wager.simulation.theory import exp3spec_bound, lower_bound, truncated_geometric_kl, ucbspec_bound
@@ -26,33 +28,33 @@ def fixed(number: int, length: int) -> str:
     return f"fixed:drafter=d{number},length={length}"
 
 
-def regret(scenario: Scenario, spec: str, best: str, seeds: int) -> float:
-    """Mean rounds beyond a fixed arm on the same seeds."""
-    return float(np.mean([play(scenario, spec, s).rounds - play(scenario, best, s).rounds for s in range(seeds)]))
-
-
 # -- the simulator itself ---------------------------------------------------------------------------------------------
 
 
 def test_rounds_follow_the_truncated_geometric() -> None:
     lengths = []
-    play(geometric(0.7, tokens=60000), fixed(1, 4), 3, watch=lambda context, outcome: lengths.append(outcome.emitted))
+    play(geometric(0.7, tokens=30000), fixed(1, 4), 3, watch=lambda context, outcome: lengths.append(outcome.emitted))
     share = np.bincount(lengths, minlength=6)[1:] / len(lengths)
     expected = [0.3, 0.7 * 0.3, 0.7**2 * 0.3, 0.7**3 * 0.3, 0.7**4]  # BanditSpec eq. 4
-    assert share == pytest.approx(expected, abs=0.012)
+    assert share == pytest.approx(expected, abs=0.015)
 
 
 def test_overlap_is_the_chance_of_acceptance_at_every_position() -> None:
     overlaps = []
-    play(geometric(0.6, length=5), fixed(1, 5), 0, watch=lambda context, outcome: overlaps.append(outcome.overlap))
-    assert np.mean(overlaps, axis=0) == pytest.approx([0.6] * 5, abs=0.02)
+    play(
+        geometric(0.6, length=5, tokens=8000),
+        fixed(1, 5),
+        0,
+        watch=lambda context, outcome: overlaps.append(outcome.overlap),
+    )
+    assert np.mean(overlaps, axis=0) == pytest.approx([0.6] * 5, abs=0.025)
 
 
 def test_a_seed_gives_every_policy_the_same_luck() -> None:
-    scenario = geometric(0.7, 0.5)
-    assert play(scenario, fixed(1, 4), 5) == play(scenario, fixed(1, 4), 5)
-    assert play(scenario, CLAIRVOYANT, 5).rounds == play(scenario, fixed(1, 4), 5).rounds
-    assert play(scenario, fixed(1, 4), 5) != play(scenario, fixed(1, 4), 6)
+    scenario = geometric(0.7, 0.5, tokens=2000)
+    first = play(scenario, fixed(1, 4), 5)
+    assert play(scenario, fixed(1, 4), 5) == first != play(scenario, fixed(1, 4), 6)
+    assert play(scenario, CLAIRVOYANT, 5).rounds == first.rounds
 
 
 def test_the_clairvoyant_follows_phases_and_no_policy_is_faster() -> None:
@@ -65,21 +67,18 @@ def test_the_clairvoyant_follows_phases_and_no_policy_is_faster() -> None:
 
 def test_lag_is_counted_and_paid() -> None:
     scenario = Stream(drafters(0.5, 0.5), (4,), 2000, lag_seconds=0.5)
-    run = play(scenario, "round-robin", 0)
+    run, alone = play(scenario, "round-robin", 0), play(scenario, fixed(1, 4), 0)
     assert run.seconds > run.rounds * 1.4  # every round catches up on the other drafter's last round
-    assert play(scenario, fixed(1, 4), 0).seconds == play(scenario, fixed(1, 4), 0).rounds
+    assert alone.seconds == alone.rounds
 
 
 def test_a_prompt_opens_every_phase_and_routes_to_its_drafter() -> None:
-    scenario = Stream((Drafter("d1", (0.9, 0.1)), Drafter("d2", (0.1, 0.9))), (4,), 40000, phase_tokens=400)
-    prompts = []
-    play(scenario, "random", 0, watch=lambda context, outcome: prompts.append(context.prompt is not None))
-    assert not any(prompts)
-    prompts.clear()
-    routed = play(
-        scenario, "prompt-router", 0, watch=lambda context, outcome: prompts.append(context.prompt is not None)
-    )
-    assert sum(prompts) == 100
+    scenario = Stream((Drafter("d1", (0.9, 0.1)), Drafter("d2", (0.1, 0.9))), (4,), 20000, phase_tokens=400)
+    prompts: dict[str, list[Any]] = {"random": [], "prompt-router": []}
+    for spec, seen in prompts.items():
+        routed = play(scenario, spec, 0, watch=lambda context, outcome, seen=seen: seen.append(context.prompt))  # type: ignore[misc]
+    assert not any(prompts["random"])
+    assert sum(prompt is not None for prompt in prompts["prompt-router"]) == 50
     assert routed.rounds < 1.1 * play(scenario, CLAIRVOYANT, 0).rounds
     assert routed.rounds < play(scenario, "ucbspec", 0).rounds
 
@@ -97,7 +96,7 @@ def test_the_turn_of_the_trap_comes_half_way() -> None:
 
 def test_intervals_cover_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
-    for n in (2, 4, 12, 60):
+    for n in (2, 4, 60):
         made = [Estimate.of(row.tolist()) for row in rng.normal(5, 2, (4000, n))]
         covered = np.mean([abs(e.mean - 5) < (e.half or 0) for e in made])
         assert covered == pytest.approx(0.95, abs=0.012)
@@ -118,65 +117,60 @@ def test_the_lower_bound_uses_the_divergence_of_the_truncated_geometric() -> Non
 ARMS = (0.8, 0.6, 0.4)
 
 
-def _growth(spec: str, seeds: int = 4) -> list[float]:
-    """Mean regret after 1,000, 10,000 and 100,000 tokens."""
-    marks = (1_000, 10_000, 100_000)
-    scenario = geometric(*ARMS, tokens=marks[-1])
+MARKS = (500, 5_000, 50_000)  # tokens
 
-    def curve(run: Run) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.array([rounds for rounds, _ in run.curve], dtype=float)
 
-    gaps = [
-        curve(play(scenario, spec, seed, marks=marks)) - curve(play(scenario, fixed(1, 4), seed, marks=marks))
-        for seed in range(seeds)
-    ]
-    return [float(x) for x in np.mean(gaps, axis=0)]
+def growth(spec: str, seeds: int) -> Any:
+    """Mean regret at the marks."""
+    scenario = geometric(*ARMS, tokens=MARKS[-1])
+
+    def rounds(played: str) -> Any:
+        return np.mean([play(scenario, played, s, marks=MARKS).curve for s in range(seeds)], axis=0)[:, 0]
+
+    return rounds(spec) - rounds(fixed(1, 4))
 
 
 def test_ucbspec_stays_under_theorem_4_3_and_grows_like_the_logarithm() -> None:
-    early, middle, late = _growth("ucbspec")
-    for tokens, seen in ((1_000, early), (10_000, middle), (100_000, late)):
+    early, middle, late = regrets = growth("ucbspec", seeds=2)
+    for tokens, seen in zip(MARKS, regrets, strict=True):
         assert 0 < seen < ucbspec_bound(ARMS, 4, rounds=tokens)
     # ten times the tokens add about as much regret each time; linear growth would add ten times as much
     assert (late - middle) < 2.5 * (middle - early)
-    assert late > lower_bound(ARMS, 4, 100_000)
+    assert late > lower_bound(ARMS, 4, MARKS[-1])
 
 
 def test_a_linear_regret_would_be_seen() -> None:
-    early, middle, late = _growth("random", seeds=1)
+    early, middle, late = growth("random", seeds=1)
     assert (late - middle) > 8 * (middle - early)
-    assert late > ucbspec_bound(ARMS, 4, rounds=100_000)
+    assert late > ucbspec_bound(ARMS, 4, rounds=MARKS[-1])
 
 
 @pytest.mark.parametrize("pattern", ["rotate", "trap", "spike"])
 @pytest.mark.parametrize("period", [20, 300])
 def test_exp3spec_stays_under_theorem_5_3_on_adversarial_sequences(pattern: str, period: int) -> None:
-    scenario = Adversarial((0.9, 0.5, 0.1), 4, 6000, pattern, period)
+    scenario = Adversarial((0.9, 0.5, 0.1), 4, 4000, pattern, period)
     arms = len(scenario.arms)
-    for seed in range(2):
-        best = min(play(scenario, fixed(i + 1, 4), seed).rounds for i in range(arms))
-        seen = np.mean([_exp3_rounds(scenario, seed, luck) for luck in range(4)]) - best
-        assert seen <= exp3spec_bound(arms, 4, 6000, best)
+    best = min(play(scenario, fixed(i + 1, 4), 0).rounds for i in range(arms))
+    # one fixed table, the policy's own randomness varied: the theorem's expectation
+    seen = np.mean([exp3_rounds(scenario, 1000 + draw) for draw in range(3)]) - best
+    assert seen <= exp3spec_bound(arms, 4, 4000, best)
 
 
-def _exp3_rounds(scenario: Adversarial, table: int, luck: int) -> int:
-    """EXP3Spec on one fixed table, with its own randomness varied (the theorem's expectation)."""
-    from wager.policies import build
-
-    environment = scenario.start(table)
-    policy = build("exp3spec", scenario.arms, seed=1000 + luck)
-    rounds = 0
+def exp3_rounds(scenario: Adversarial, seed: int) -> int:
+    environment, policy = scenario.start(0), build("exp3spec", scenario.arms, seed=seed)
     while not environment.done:
         policy.observe(environment.play(policy.choose(environment.context())))
-        rounds += 1
-    return rounds
+    return environment.rounds
 
 
 def test_kl_ucb_and_thompson_have_less_regret_than_ucbspec() -> None:
-    scenario = geometric(*ARMS)
-    ucb = regret(scenario, "ucbspec", fixed(1, 4), 4)
-    assert regret(scenario, "kl-ucb", fixed(1, 4), 4) < 0.6 * ucb
-    assert regret(scenario, "thompson", fixed(1, 4), 4) < 0.6 * ucb
+    scenario = geometric(*ARMS, tokens=12000)
+
+    def rounds(spec: str) -> Any:
+        return np.mean([play(scenario, spec, seed).rounds for seed in range(2)])
+
+    best = rounds(fixed(1, 4))
+    assert max(rounds("kl-ucb"), rounds("thompson")) - best < 0.6 * (rounds("ucbspec") - best)
 
 
 # -- MetaSD -----------------------------------------------------------------------------------------------------------
@@ -187,9 +181,9 @@ def test_block_divergence_beats_block_efficiency(beta: float) -> None:
     """Theorem 1's regime: alphas in 0.1 to 0.8, N_max 5."""
     rng = np.random.default_rng(1)
     with_bd, with_be = [], []
-    for seed in range(12):
+    for seed in range(10):
         acceptance = rng.uniform(0.1, 0.8, 4)
-        scenario = geometric(*acceptance.tolist(), length=5, tokens=8000)
+        scenario = geometric(*acceptance.tolist(), length=5, tokens=4000)
         best = play(scenario, CLAIRVOYANT, seed).rounds
         with_bd.append(play(scenario, f"meta-ucb:beta={beta},reward=bd", seed).rounds - best)
         with_be.append(play(scenario, f"meta-ucb:beta={beta},reward=be", seed).rounds - best)
@@ -197,24 +191,26 @@ def test_block_divergence_beats_block_efficiency(beta: float) -> None:
 
 
 CHANGE = Stream(
-    (Drafter("d1", (0.8, 0.3)), Drafter("d2", (0.3, 0.8)), Drafter("d3", (0.2, 0.2))), (5,), 12000, phase_tokens=6000
+    (Drafter("d1", (0.8, 0.3)), Drafter("d2", (0.3, 0.8)), Drafter("d3", (0.2, 0.2))), (5,), 8000, phase_tokens=4000
 )
-STEADY = geometric(0.8, 0.3, 0.2, length=5, tokens=12000)
+STEADY = geometric(0.8, 0.3, 0.2, length=5, tokens=8000)
 
 
-@pytest.mark.parametrize("spec", ["discounted-ucb", "sliding-ucb"])
-def test_forgetting_wins_when_the_best_drafter_changes_and_loses_little_when_not(spec: str) -> None:
-    changed = [play(CHANGE, spec, s).rounds / play(CHANGE, "meta-ucb", s).rounds for s in range(4)]
-    steady = [play(STEADY, spec, s).rounds / play(STEADY, "meta-ucb", s).rounds for s in range(4)]
-    assert np.mean(changed) < 0.8
-    assert np.mean(steady) < 1.02
+def test_forgetting_wins_when_the_best_drafter_changes_and_loses_little_when_not() -> None:
+    for scenario, most in ((CHANGE, 0.8), (STEADY, 1.02)):
+        remembers = [play(scenario, "meta-ucb", seed).rounds for seed in range(2)]
+        for spec in ("discounted-ucb", "sliding-ucb"):
+            assert np.mean([play(scenario, spec, seed).rounds / n for seed, n in enumerate(remembers)]) < most, spec
 
 
 def test_petc_switches_least_of_all_that_explore() -> None:
-    scenario = geometric(0.7, 0.6, 0.5, 0.3, length=5)
-    seeds = range(4)
-    petc = np.mean([play(scenario, "petc", s).switches for s in seeds])
+    scenario = geometric(0.7, 0.6, 0.5, 0.3, length=5, tokens=5000)
+
+    def switches(spec: str) -> Any:
+        return np.mean([play(scenario, spec, seed).switches for seed in range(2)])
+
+    petc = switches("petc")
     assert petc < 10
     # `meta-ucb` with its default beta of 0.01 hardly explores; it may switch as seldom, and can be stuck (docs).
     for spec in ("ucbspec", "exp3spec", "meta-exp3", "meta-ucb:beta=0.1", "discounted-ucb", "sliding-ucb", "kl-ucb"):
-        assert np.mean([play(scenario, spec, s).switches for s in seeds]) > petc, spec
+        assert switches(spec) > petc, spec

@@ -68,7 +68,8 @@ def regret_interval(
 def _resampled(answers: Sequence[Answer], seed: int) -> np.ndarray:
     """Tokens and seconds summed over prompts drawn with replacement, (2, resamples); the same draws for all methods."""
     known = np.array([[len(a.tokens) for a in answers], [a.seconds for a in answers]], dtype=float)
-    return known @ _times_drawn(len(answers), seed)
+    sums: np.ndarray = known @ _times_drawn(len(answers), seed)
+    return sums
 
 
 @lru_cache(maxsize=4)

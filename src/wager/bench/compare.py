@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from wager.bench.methods import PLAIN, Target, transformers_generator
+from wager.bench.methods import PLAIN as PLAIN  # the third way, for those who show a comparison
+from wager.bench.methods import Target, transformers_generator
 from wager.decoding.generation import PLAIN as SOURCE
 from wager.decoding.generation import Generation
 from wager.decoding.identity import Difference, difference
@@ -19,11 +20,7 @@ if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
 
 WAGER, OFF = "wager", "wager, off"
-WHAT = {
-    WAGER: "as asked for",
-    OFF: "wager's forward, never drafting",
-    PLAIN: "model.generate, plain decoding",
-}
+WHAT = {WAGER: "as asked for", OFF: "wager's forward, never drafting", PLAIN: "model.generate, plain decoding"}
 TIMING = "decoding only, the prompt's own forward left out of each"
 STEADY = 1.3  # runs of one way may differ by this factor before their speeds are no longer to be relied on
 WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every graph is captured

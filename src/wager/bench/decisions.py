@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 
-Given, Made = TypeVar("Given"), TypeVar("Made")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
@@ -39,8 +40,9 @@ def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warm
         prompt = PromptFeatures(20 + t % 7, 2.0 + rng.random(), (rng.random(),)) if t % 100 == 0 else None
         lag = {} if previous is None else {arm.drafter: 3 for arm in arms if arm.drafter != previous.drafter}
         context = Context(available, 1 + t // 100 % 16, tokens=2 * t, previous=previous, lag=lag, prompt=prompt)
-        previous, chose = timed(policy.choose, context)
-        taken.append(chose + timed(policy.observe, outcomes[previous][t % 50])[1])
+        arm, chose = timed(policy.choose, context)
+        taken.append(chose + timed(policy.observe, outcomes[arm][t % 50])[1])
+        previous = arm
     return statistics.median(taken[warmup:])
 
 
@@ -53,7 +55,7 @@ def timed(call: Callable[[Given], Made], given: Given) -> tuple[Made, float]:
 
 def _round(arm: Arm, rng: np.random.Generator) -> Round:
     accepted = int(np.cumprod(rng.random(arm.length) < 0.4 + 0.05 * (arm.length % 8)).sum())
-    seconds = {"draft_seconds": 0.001 * arm.length, "verify_seconds": 0.02 + 0.001 * arm.length}
+    seconds: dict[str, Any] = {"draft_seconds": 0.001 * arm.length, "verify_seconds": 0.02 + 0.001 * arm.length}
     overlap = tuple(rng.random(arm.length).tolist())
     return Round(arm, arm.length, accepted, accepted + 1, **seconds, overlap=overlap, repeated=accepted)
 
@@ -74,7 +76,7 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
         }
         shared = {one: {two: min(hints[one].size, hints[two].size) // 2 for two in names} for one in names}
         agreed = {name: int(rng.integers(0, 1 + hint.size) * rng.random()) for name, hint in hints.items()}
-        proposed = {"hints": hints, "agreement": shared, "proposal_seconds": dict.fromkeys(names, 2e-5)}
+        proposed: dict[str, Any] = {"hints": hints, "agreement": shared, "proposal_seconds": dict.fromkeys(names, 2e-5)}
         arm, chose = timed(policy.choose, Context(arms, tokens=t, previous=previous, **proposed))
         drafted = min(arm.length, hints[arm.drafter].size) if arm.length else 0
         accepted = min(drafted, agreed.get(arm.drafter, 0))

@@ -197,7 +197,7 @@ class Load:
             "ignore_eos": self.ignore_eos,
             "extra_body": {"temperature": self.temperature, **self.extra},
         }
-        unused = {"burstiness": 1.0, "num_warmups": 0, "profile": False, "ready_check_timeout_sec": 0}
+        unused: dict[str, Any] = {"burstiness": 1.0, "num_warmups": 0, "profile": False, "ready_check_timeout_sec": 0}
         unused |= dict.fromkeys(("tokenizer", "logprobs", "lora_modules", "extra_headers"))
         unused |= {"selected_percentile_metrics": [], "selected_percentiles": [], "goodput_config_dict": {}}
         result: dict[str, Any] = await benchmark(task_type=TaskType.GENERATION, **given, **unused)

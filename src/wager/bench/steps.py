@@ -92,7 +92,7 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
 
 
 def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, _Listening]:
-    given = {"drafters": settings.names, "log_seconds": 0.0, "export": False}
+    given: dict[str, Any] = {"drafters": settings.names, "log_seconds": 0.0, "export": False}
     meter = _Listening(PROPOSER, settings.policy, settings.arms, **given)
     return BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT), meter
 

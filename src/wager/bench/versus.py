@@ -11,10 +11,15 @@ from time import sleep
 from typing import Any
 
 from wager.bench.arrivals import Closed, Conversation, Plan
-from wager.bench.load import Load, Spread, Summary, summarise
+from wager.bench.load import Load, Summary, summarise
 from wager.bench.servers import Server
 
 PLAIN, TABLE = "no speculation", "vLLM's table"
+FIGURES: dict[str, Callable[[Summary], float]] = {  # held against those of no speculation
+    "throughput": lambda summary: summary.output_tokens_per_second,
+    "latency": lambda summary: summary.latency_seconds.mean if summary.latency_seconds else 0.0,
+    "tpot": lambda summary: summary.tpot_seconds.mean if summary.tpot_seconds else 0.0,
+}
 SETTLE = 0.5  # seconds for an engine to notice that another policy is to play
 
 
@@ -101,32 +106,16 @@ def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[st
     for point, method in dict.fromkeys((m.point, m.method) for m in measured):
         own = [m for m in measured if (m.method, m.point) == (method, point)]
         pairs = [(m, by[(base, point, m.repeat)]) for m in own if (base, point, m.repeat) in by]
-        rows.append(
-            {
-                "point": point,
-                "method": method,
-                "tokens_per_second": statistics.median(m.summary.output_tokens_per_second for m in own),
-                **_ratios("throughput", pairs, lambda summary: summary.output_tokens_per_second),
-                **_ratios("latency", pairs, lambda summary: _mean(summary.latency_seconds)),
-                **_ratios("tpot", pairs, lambda summary: _mean(summary.tpot_seconds)),
-                "errors": sum(m.summary.errors for m in own),
-                "texts": sum(len(m.texts) for m, _ in pairs),
-                "texts_that_differ": sum(a != b for m, o in pairs for a, b in zip(m.texts, o.texts, strict=False)),
-            }
-        )
+        speed = statistics.median(m.summary.output_tokens_per_second for m in own)
+        row: dict[str, Any] = {"point": point, "method": method, "tokens_per_second": speed}
+        for name, of in FIGURES.items():
+            both = [(of(m.summary), of(o.summary)) for m, o in pairs]
+            ratios = [ours / theirs for ours, theirs in both if ours and theirs]  # where both are known
+            row |= {f"{name}_ratio": statistics.median(ratios) if ratios else None, f"{name}_ratios": ratios}
+        differ = sum(a != b for m, o in pairs for a, b in zip(m.texts, o.texts, strict=False))
+        texts = {"texts": sum(len(m.texts) for m, _ in pairs), "texts_that_differ": differ}
+        rows.append({**row, "errors": sum(m.summary.errors for m in own), **texts})
     return rows
-
-
-def _ratios(
-    name: str, pairs: Sequence[tuple[Measurement, Measurement]], of: Callable[[Summary], float]
-) -> dict[str, Any]:
-    """A figure beside that of the base: its median and every repetition's, where both are known."""
-    ratios = [of(own.summary) / of(base.summary) for own, base in pairs if of(own.summary) and of(base.summary)]
-    return {f"{name}_ratio": statistics.median(ratios) if ratios else None, f"{name}_ratios": ratios}
-
-
-def _mean(spread: Spread | None) -> float:
-    return spread.mean if spread else 0.0
 
 
 def closed(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:

@@ -160,20 +160,12 @@ def has_data(folder: Path | None) -> bool:
     return folder is not None or bool(os.environ.get("WAGER_DATA"))
 
 
-def suite_tasks(suite: str) -> tuple[str, ...]:
-    """The tasks of a suite by name, written with - or _."""
-    if suite in SUITES:
-        return SUITES[suite]
-    task = suite.replace("-", "_")
-    if task not in KNOWN:
-        known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
-        raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
-    return (task,)
-
-
 def suite_prompts(suite: str, folder: Path | None, count: int | None, seed: int) -> list[Prompt]:
     """The prompts of a suite, so many of each task or all: from the data folder, else those that come with wager."""
-    tasks = suite_tasks(suite)
+    tasks = SUITES.get(suite, (suite.replace("-", "_"),))
+    if tasks[0] not in KNOWN:
+        known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
+        raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
     if has_data(folder):
         found = prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
         if empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]:

@@ -115,16 +115,7 @@ class Scaled(Auto):
         super().__init__(arms, seed=seed)
 
 
-ABLATIONS: dict[str, type[Auto]] = {
-    "auto-no-costs": NoCosts,
-    "auto-no-sharing": NoSharing,
-    "auto-no-hints": NoHints,
-    "auto-no-others": NoOthers,
-    "auto-no-off": NoOff,
-    "auto-no-memory": NoMemory,
-    "auto-no-rate": NoRate,
-    "auto-no-selection": NoSelection,
-    "auto-no-stay": NoStay,
-}
+_WITHOUT = (NoCosts, NoSharing, NoHints, NoOthers, NoOff, NoMemory, NoRate, NoSelection, NoStay)
+ABLATIONS: dict[str, type[Auto]] = {f"auto-no-{made.__name__.removeprefix('No').lower()}": made for made in _WITHOUT}
 EXPERIMENTS |= {name: Entry(made, "wager") for name, made in ABLATIONS.items()}
 EXPERIMENTS["auto-scaled"] = Entry(Scaled, "wager")

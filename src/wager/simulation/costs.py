@@ -33,32 +33,31 @@ def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
     """Costs by name, or from a file; what a file leaves out is as it was when the texts were recorded."""
     costs = head.get("costs")
     recorded: dict[str, Any] = costs if isinstance(costs, dict) else {}
+    where = "the recording's header"
     if text == "measured":
         if "verify" not in recorded:
             raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
-        return _cost(recorded, "the recording's header")
-    if text in VERIFY:
-        return _cost({**recorded, "verify": VERIFY[text]}, "the recording's header")
-    path = Path(text)
-    if not path.is_file():
+        body = recorded
+    elif text in VERIFY:
+        body = {**recorded, "verify": VERIFY[text]}
+    elif Path(text).is_file():
+        body, where = {**recorded, **_read(text)}, text
+    else:
         raise ValueError(f"--cost is measured, {', '.join(VERIFY)} or a file, and there is no file {text!r}")
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        if "widths" in body:
-            body = {"verify": [[row["width"], row["seconds"]["wager"]["median"]] for row in body["widths"]]}
-        return _cost({**recorded, "verify": body["verify"], **body}, text)
-    except (ValueError, KeyError, TypeError) as error:
-        if str(error).startswith("the costs in"):
-            raise
-        raise ValueError(
-            f'{path} holds no costs: neither {{"verify": [[WIDTH, SECONDS], …], …}} nor results of wager lab engine'
-        ) from None
-
-
-def _cost(body: Mapping[str, Any], where: str) -> RoundCost:
     try:
         verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
         drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))
         return RoundCost(verify, *drafting)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+        if "widths" in body:
+            return {"verify": [[row["width"], row["seconds"]["wager"]["median"]] for row in body["widths"]]}
+        return {"verify": body["verify"], **body}
+    except (ValueError, KeyError, TypeError):
+        known = 'neither {"verify": [[WIDTH, SECONDS], …], …} nor results of wager lab engine'
+        raise ValueError(f"{path} holds no costs: {known}") from None

@@ -195,14 +195,9 @@ def compare(
     def result(name: str, spec: str) -> Result:
         return _summarise(name, by_spec[spec], by_spec[best_spec], best)
 
-    return Comparison(
-        marks,
-        best,
-        result(f"best fixed ({best})", best_spec),
-        result(CLAIRVOYANT, CLAIRVOYANT),
-        tuple(result(spec, spec) for spec in dict.fromkeys(policies)),
-        tuple(result(str(arm), spec) for spec, arm in arms.items()),
-    )
+    unreachable = result(f"best fixed ({best})", best_spec), result(CLAIRVOYANT, CLAIRVOYANT)
+    chosen = tuple(result(spec, spec) for spec in dict.fromkeys(policies))
+    return Comparison(marks, best, *unreachable, chosen, tuple(result(str(arm), spec) for spec, arm in arms.items()))
 
 
 Task = tuple[Scenario, str, int, tuple[int, ...], int]  # scenario, policy, seed, marks, warm-up

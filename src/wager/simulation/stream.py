@@ -138,7 +138,8 @@ class Text(Environment):
         return PromptFeatures(length, perplexity, tuple((np.array(kind) + noise).tolist()))
 
     def play(self, arm: Arm) -> Round:
-        accepted, overlap, lag, repeated = 0, (), 0, 0
+        accepted = lag = repeated = 0
+        overlap: tuple[float, ...] = ()
         if arm.length:
             run, overlap, known = next(self._draws[arm.drafter, self.phase])
             accepted, overlap = min(run, arm.length), overlap[: arm.length]
