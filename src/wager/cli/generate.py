@@ -32,8 +32,7 @@ class Prompt:
     """What to say to the model."""
 
     prompt: Annotated[
-        str | None,
-        typer.Argument(help="What to say to the model; - reads it from standard input.", show_default=False),
+        str | None, typer.Argument(help="What to say to the model; - reads it from standard input.", show_default=False)
     ] = None
     file: Path | None = opt(None, "Read the prompt from this file; it follows PROMPT if both are given.")
     raw: bool = opt(False, "Continue the text instead of answering it as a chat message.", "--raw", panel=_TEXT)

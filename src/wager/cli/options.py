@@ -33,8 +33,7 @@ Dtype = Annotated[
 ]
 Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
 System = Annotated[
-    str | None,
-    option("System message before the conversation.", panel=_TEXT, shown="what the model's template has"),
+    str | None, option("System message before the conversation.", panel=_TEXT, shown="what the model's template has")
 ]
 JsonFile = Annotated[Path | None, option("Write the results to this file.", "--json")]
 PromptFolder = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]

@@ -67,8 +67,7 @@ StatePath = Annotated[
     str, _wager("File that keeps what the policy learned from one start to the next.", panel=_KEEP, default="none")
 ]
 ControlPath = Annotated[
-    str,
-    _wager("File that names the policy; write another into it while the server runs.", panel=_KEEP, default="none"),
+    str, _wager("File that names the policy; write another into it while the server runs.", panel=_KEEP, default="none")
 ]
 LogSeconds = Annotated[float, _wager("Seconds between wager's log lines; 0: none.", panel=_KEEP)]
 DryRun = Annotated[

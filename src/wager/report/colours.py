@@ -41,8 +41,7 @@ class Palette:
         """Colours of arms, in the order to stack them: plain decoding first, then each drafter's from short to long."""
         names = list(self._hue)
         known = sorted(
-            dict.fromkeys(arms),
-            key=lambda a: (drafter_of(a) not in OWN, _place(drafter_of(a), names), length_of(a), a),
+            dict.fromkeys(arms), key=lambda a: (drafter_of(a) not in OWN, _place(drafter_of(a), names), length_of(a), a)
         )
         return {arm: self._tint(arm, [a for a in known if drafter_of(a) == drafter_of(arm)]) for arm in known}
 

@@ -28,10 +28,7 @@ def speed(view: Speedups) -> Figure:
     chosen = shown(view.methods)
     overall = [(m, m.overall) for m in view.methods]
     panels: list[tuple[str, Callable[[int], Markup]]] = [
-        (
-            "All tasks" if len(view.tasks) > 1 else "",
-            _panel(overall, view.base, view.interval, EVERY),
-        )
+        ("All tasks" if len(view.tasks) > 1 else "", _panel(overall, view.base, view.interval, EVERY))
     ]
     if len(view.tasks) > 1:
         for task in view.tasks:
