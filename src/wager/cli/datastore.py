@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from wager.cli.files import check_writable
 from wager.cli.options import MODEL
 from wager.cli.parameters import option
-from wager.cli.screen import bar
+from wager.cli.screen import bar, table
 from wager.drafters import corpus
 from wager.drafters.datastore import Datastore, fingerprint
 
@@ -39,21 +38,15 @@ def build(
 ) -> None:
     """Write a datastore from text: what stands in it, the retrieval drafter can propose."""
     check_writable(out)
-    # a wrong file name is told before the tokenizer is loaded
-    corpus.check(files)
+    corpus.check(files)  # before the tokenizer is loaded
     from wager.models import load_tokenizer  # imports transformers
 
     tokenizer = load_tokenizer(model)
     with bar("reading", 100) as update:
-        header = corpus.build(
-            corpus.documents(files, field, lambda share: update(completed=int(100 * share))),
-            lambda text: _tokens(tokenizer, text),
-            out,
-            vocabulary=len(tokenizer),
-            model=model,
-            fingerprint=fingerprint(tokenizer),
-            report=lambda share: update(description="sorting", completed=int(100 * share)),
-        )
+        documents = corpus.documents(files, field, lambda share: update(completed=int(100 * share)))
+        whose: dict[str, Any] = {"vocabulary": len(tokenizer), "model": model, "fingerprint": fingerprint(tokenizer)}
+        sorting = lambda share: update(description="sorting", completed=int(100 * share))  # noqa: E731
+        header = corpus.build(documents, lambda text: _tokens(tokenizer, text), out, report=sorting, **whose)
     print(f"{out}: {header.tokens:,} tokens of {header.documents:,} documents, {header.file_bytes / 1e6:,.1f} MB")
 
 
@@ -69,13 +62,14 @@ def show(
     if as_json:
         print(json.dumps({"path": str(path), **about}, indent=2))
         return
-    table = Table(title=str(path), title_justify="left", show_header=False)
-    table.add_row("tokens", f"{about['tokens']:,}")
-    table.add_row("documents", f"{about['documents']:,}")
-    table.add_row("model", about["model"] or "not said")
-    table.add_row("vocabulary", f"{about['vocabulary']:,} (fingerprint {about['fingerprint'] or 'not said'})")
-    table.add_row("size", f"{about['bytes'] / 1e6:,.1f} MB")
-    Console().print(table)
+    rows = {
+        "tokens": f"{about['tokens']:,}",
+        "documents": f"{about['documents']:,}",
+        "model": about["model"] or "not said",
+        "vocabulary": f"{about['vocabulary']:,} (fingerprint {about['fingerprint'] or 'not said'})",
+        "size": f"{about['bytes'] / 1e6:,.1f} MB",
+    }
+    Console().print(table(str(path), ("", ""), rows.items(), left=2, show_header=False))
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:

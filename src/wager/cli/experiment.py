@@ -1,14 +1,19 @@
-"""What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes."""
+"""What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes, and their tables."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from rich.table import Table
+
 from wager.cli.parameters import opt
-from wager.cli.screen import bar
+from wager.cli.screen import bar, titled
 from wager.simulation import Comparison, Scenario, compare
+from wager.simulation.experiment import Result, adaptation
 
 _RUN = "Experiment"
 
@@ -31,12 +36,58 @@ class Experiment:
     def compare(self, what: str, scenario: Scenario, policies: list[str], **given: Any) -> Comparison:
         """Compare policies in as many processes as told, or one a core, with a bar."""
         with bar(f"{what}: runs") as update:
-            return compare(
-                scenario,
-                policies,
-                jobs=self.jobs or os.cpu_count() or 1,
-                progress=lambda done, of: update(completed=done, total=of),
-                runs=self.runs,
-                seed=self.seed,
-                **given,
-            )
+            given["progress"] = lambda done, of: update(completed=done, total=of)
+            jobs = self.jobs or os.cpu_count() or 1
+            return compare(scenario, policies, jobs=jobs, runs=self.runs, seed=self.seed, **given)
+
+
+def policy_table(
+    title: str,
+    note: str,
+    columns: Mapping[str, Callable[[Result], str]],
+    rows: Iterable[Result],
+    references: Container[int],
+    last: Result,
+) -> Table:
+    """A line for every policy; those by whose id they are references are dim, and a rule stands below the last."""
+    shown = titled(title, f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}")
+    shown.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
+    for name in columns:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells, dim = [show(row) for show in columns.values()], id(row) in references
+        shown.add_row(row.policy, *cells, style="dim" if dim else None, end_section=row is last)
+    return shown
+
+
+def adapted(comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
+    """For every change of phase: the arm that is best from there on, and how soon each policy is as good."""
+    changes = []
+    for start, end in pairwise(starts[1:]):
+        best, rows = adaptation(comparison, start, end)
+        own = {row.policy: row for row in rows}
+        told = {}
+        for row in (own[result.policy] for result in comparison.results):
+            speed = row.speed.json()
+            told[row.policy] = {"rounds": row.rounds.json(), "reached": row.reached, "to_best_fixed": speed}
+        changes.append({"at": start, "best_fixed_arm": best, "policies": told})
+    return changes
+
+
+def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
+    """Rounds after every change until a policy is within 5 % of the arm that is best from there on."""
+    note = (
+        "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
+        "speed over the whole phase beside that arm; >: not reached in every run"
+    )
+    shown = titled("after every change", note)
+    shown.add_column("policy", style="bold", no_wrap=True)
+    for change in changes:
+        shown.add_column(f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}", justify="right", no_wrap=True)
+    for policy in changes[0]["policies"]:
+        cells = []
+        for told in (change["policies"][policy] for change in changes):
+            sign = "> " if told["reached"] < 1 else ""
+            cells.append(f"{sign}{told['rounds']['mean']:,.0f} ({told['to_best_fixed']['mean']:.2f})")
+        shown.add_row(policy, *cells)
+    return shown

@@ -13,12 +13,11 @@ import typer
 from rich.console import Console
 
 from wager.cli import parameters
-from wager.cli.explained import Explained, Explaining, check_explains
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Options, System
 from wager.cli.parameters import opt
 from wager.cli.session import Session, open_session, quietly, recording
-from wager.cli.shown import SourceWriter, closing, legend, plain_writer, speeds
+from wager.cli.shown import Explained, Explaining, check_explains, closing, legend, speeds, writer
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
@@ -147,8 +146,7 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
     out = Console(highlight=False)
     watch: Callable[[Piece], None] = pieces.append
     if not results.as_json:
-        names = list(session.decoder.drafters)
-        watch = SourceWriter(out, session.tokenizer, names) if results.show else plain_writer(out)
+        watch = writer(out, session.tokenizer, list(session.decoder.drafters), show=results.show)
     rounds: list[Explained] | None = None
     if results.explain:
         watch = explaining = Explaining(session.decoder.policy, watch)

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from wager.cli.parameters import opt, option, parse_ints
 from wager.core import OFF, Arm
@@ -23,7 +23,7 @@ OWN = "the model's own"
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
 Model = Annotated[str, option("smollm2-135m (embedded), a folder, or a Hugging Face id.", "--model", "-m")]
-Drafters = Annotated[str, option(f"Who drafts, separated by commas: {', '.join(registry.written())}.")]
+Drafters = Annotated[str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.")]
 Dtype = Annotated[
     str,
     option(
@@ -35,8 +35,7 @@ Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is
 System = Annotated[
     str | None, option("System message before the conversation.", panel=_TEXT, shown="what the model's template has")
 ]
-JsonFile = Annotated[Path | None, option("Write the results to this file.", "--json")]
-PromptFolder = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
+Data = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,22 @@ class Target:
     model: Model = MODEL
     dtype: Dtype = "auto"
     device: Device = "auto"
+
+    def load(self, **how: Any) -> tuple[Any, Any]:
+        """The model and its tokenizer."""
+        from wager.models import load
+
+        return load(self.model, dtype=self.dtype, device=self.device, **how)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Prompts of the benchmark tasks, and how long their answers are."""
+
+    data: Data = None
+    count: int = opt(3, "Prompts a task.", "--prompts", min=1)
+    tokens: int = opt(96, "Tokens an answer.", "--max-tokens", min=2)
+    longest: int = opt(1024, "Longer prompts are cut.", "--longest-prompt", min=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +103,27 @@ class Options(Target):
         None, "Sample from tokens at least this probable, relative to the likeliest.", panel=_SAMPLING, shown=OWN
     )
 
+    # option -> the least and the most it may be, and how that is said
+    RANGES: ClassVar[dict[str, tuple[float, float, str]]] = {
+        "max_tokens": (1, math.inf, "at least 1"),
+        "seed": (0, (1 << 63) - 1, "a whole number from 0 to 2^63 - 1"),
+        "temperature": (0, math.nextafter(math.inf, 0), "0 (greedy) or above"),
+        "top_p": (math.ulp(0.0), 1, "above 0 and at most 1"),
+        "min_p": (0, 1, "from 0 to 1"),
+        "top_k": (0, math.inf, "0 or more"),
+        "repetition_penalty": (math.ulp(0.0), math.nextafter(math.inf, 0), "above 0"),
+    }
+
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"--max-tokens is at least 1, not {self.max_tokens}")
-        if self.seed is not None and not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"--seed is a whole number from 0 to 2^63 - 1, not {self.seed}")
-        self._check_sampling()
+        for name, (least, most, wanted) in self.RANGES.items():
+            value, called = getattr(self, name), "--" + name.replace("_", "-")
+            if value is not None and not least <= value <= most:
+                said = f"{value:g}" if isinstance(value, float) else value
+                raise ValueError(f"{called} is {wanted}, not {said}")
+            if value is not None and name in ("top_p", "min_p", "top_k") and not self.sample:
+                raise ValueError(
+                    f"{called} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
+                )
         if self.stop is not None and not all(self.stop):
             raise ValueError("--stop needs at least one character")
         if min(self.lengths_tried) < 1:
@@ -101,23 +131,6 @@ class Options(Target):
         names = self._check_drafters()
         chains = [Arm(name, length) for name in names for length in sorted(set(self.lengths_tried))]
         self._check_policy((OFF, *chains, *self._trees(chains)))
-
-    def _check_sampling(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"--temperature is 0 (greedy) or above, not {self.temperature:g}")
-        for called, value, least, most, wanted in (
-            ("--top-p", self.top_p, math.ulp(0.0), 1, "above 0 and at most 1"),
-            ("--min-p", self.min_p, 0, 1, "from 0 to 1"),
-            ("--top-k", self.top_k, 0, math.inf, "0 or more"),
-        ):
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{called} is {wanted}, not {value:g}")
-            if value is not None and not self.sample:
-                raise ValueError(
-                    f"{called} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
-                )
-        if self.repetition_penalty is not None and not 0 < self.repetition_penalty < math.inf:
-            raise ValueError(f"--repetition-penalty is above 0, not {self.repetition_penalty:g}")
 
     def _check_drafters(self) -> list[str]:
         """The drafters' names; what can be found out without a model is found out."""
@@ -139,12 +152,8 @@ class Options(Target):
                 shapes.append(Arm.parse(f"x:1@{shape}").tree)
             except ValueError:
                 raise ValueError(f"--trees are written BREADTHxNODES, such as 4x16, not {shape!r}") from None
-        found = [
-            Arm(arm.drafter, arm.length, shape)
-            for arm in chains
-            for shape in shapes
-            if shape is not None and arm.length <= shape.nodes
-        ]
+        pairs = [(arm, shape) for arm in chains for shape in shapes if shape is not None]
+        found = [Arm(arm.drafter, arm.length, shape) for arm, shape in pairs if arm.length <= shape.nodes]
         if shapes and not found:
             raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} name")
         return found
@@ -182,14 +191,10 @@ class Options(Target):
     def settings(self) -> dict[str, Any]:
         """As keywords of ``model.generate``, and so of a Decoder."""
         chosen: dict[str, Any] = {"max_new_tokens": self.max_tokens, "do_sample": self.sample}
-        if self.sample:
-            chosen["temperature"] = self.temperature
-        for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
-            if getattr(self, name) is not None:
-                chosen[name] = getattr(self, name)
-        if self.stop:
-            chosen["stop_strings"] = list(self.stop)
-        return chosen
+        chosen |= {"temperature": self.temperature} if self.sample else {}
+        own = {name: getattr(self, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
+        chosen |= {name: value for name, value in own.items() if value is not None}
+        return chosen | ({"stop_strings": list(self.stop)} if self.stop else {})
 
     def sampling_seed(self) -> int | None:
         """The seed given, else one drawn anew; None where nothing is sampled."""
@@ -199,12 +204,6 @@ class Options(Target):
 
     def described(self) -> dict[str, Any]:
         """As JSON, for traces and results."""
-        return {
-            "model": self.model,
-            "policy": self.policy,
-            "drafters": self.specs,
-            "lengths": list(self.lengths_tried),
-            "trees": self.trees,
-            "state": self.keeps_state,
-            "settings": self.settings(),
-        }
+        lengths, settings = list(self.lengths_tried), self.settings()
+        chosen = {"model": self.model, "policy": self.policy, "drafters": self.specs, "lengths": lengths}
+        return {**chosen, "trees": self.trees, "state": self.keeps_state, "settings": settings}

@@ -10,12 +10,10 @@ from typing import Any, cast
 
 from rich.table import Table
 
-from wager.cli.experiment import Experiment
-from wager.cli.files import check_new, check_writable, data_file, write_json
-from wager.cli.options import JsonFile
+from wager.cli.experiment import Experiment, adapted, changes_table, policy_table
+from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
-from wager.cli.replayed import adapted, changes_table
-from wager.cli.screen import titled, wide
+from wager.cli.screen import wide
 from wager.core import Request, TraceWriter
 from wager.report.regret import draw, require_matplotlib
 from wager.simulation import (
@@ -154,19 +152,18 @@ class Simulation(Experiment):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class Files(Output):
     """Where the results go."""
 
-    json_file: JsonFile = None
     plot: Path | None = opt(None, "Draw regret over tokens into this PNG.")
     record: Path | None = opt(None, "Also write the first policy's first run as a trace.")
 
     def __post_init__(self) -> None:
-        for path in filter(None, (self.json_file, self.plot)):
-            check_writable(path)
+        Output.__post_init__(self)
         if self.record is not None:
             check_new(self.record, "trace")
         if self.plot is not None:
+            check_writable(self.plot)
             require_matplotlib()
 
 
@@ -186,10 +183,8 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
     if changes:
         out.print(changes_table(changes))
     bounds = theory.bounds(scenario, comparison.marks)
-    if files.json_file is not None:
-        described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
-        content = {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes}
-        write_json(files.json_file, content)
+    described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
+    files.write({"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes})
     if files.plot is not None:
         draw(comparison, files.plot, title=title, bounds=bounds)
     if files.record is not None:
@@ -240,16 +235,6 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
         del columns["regret,\nseconds"], columns["tokens/\nsecond"], columns["of best\nfixed"]
     if not served:
         del columns["latency,\nseconds"]
-    note = (
-        "± 95 % interval over runs; regret is against the best fixed arm on the same seeds; "
-        "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    )
-    table = titled(title, note)
-    table.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in comparison.rows:
-        reference = row in (comparison.clairvoyant, comparison.best_fixed)
-        cells = [show(row) for show in columns.values()]
-        table.add_row(row.policy, *cells, style="dim" if reference else None, end_section=row is comparison.best_fixed)
-    return table
+    note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
+    references = {id(comparison.clairvoyant), id(comparison.best_fixed)}
+    return policy_table(title, note, columns, comparison.rows, references, comparison.best_fixed)

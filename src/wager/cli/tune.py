@@ -14,10 +14,11 @@ from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import Run, TokenizedPrompt, interleaved, tokenize
+from wager.bench.runs import Run, TokenizedPrompt, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
-from wager.cli.suite import LongestPrompt, model_name, show
+from wager.cli.parameters import option
+from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
@@ -46,17 +47,17 @@ def command(
     ] = MODEL,
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            help='Your own prompts: one a line, or JSON lines with "prompt" or "messages".',
-            show_default="prompts that come with wager",
+        option(
+            'Your own prompts: one a line, or JSON lines with "prompt" or "messages".',
+            shown="prompts that come with wager",
         ),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Time for all of it, loading the model included.")] = 2.0,
+    minutes: Annotated[float, option("Time for all of it, loading the model included.")] = 2.0,
     drafters: given.Drafters = given.DRAFTERS,
     device: given.Device = "auto",
     dtype: given.Dtype = "auto",
     longest: LongestPrompt = 1024,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Annotated[bool, option("Print one JSON object instead.", "--json")] = False,
 ) -> None:
     """Find out in two minutes whether your model should speculate, and with what.
 
@@ -104,9 +105,7 @@ def _measure(
 
     options, target = session.options, session.decoder.model
     ends = began + seconds * (1 - RESERVE)
-    if session.limit < 16 + MOST:
-        raise ValueError(f"{options.model} holds {session.limit:,} tokens: too few for answers of {MOST} and a prompt")
-    asked = tokenize(chosen, session.tokenizer, min(longest, session.limit - MOST), target.device)
+    asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
     with told.status("warming up …", spinner="dots") as status:
         methods = _methods(options, session.decoder)
         shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=_specs(options, target))
@@ -121,16 +120,10 @@ def _measure(
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
     run = Run(methods, asked[:played], ())
     run.answers = answers
-    return {
-        "model": model_name(options.model),
-        **described(target),
-        "seconds": round(monotonic() - began, 1),
-        "prompts": {"given": len(asked), "played": played},
-        "max_tokens": tokens,
-        "drafters": options.specs,
-        "remembered": session.remembered,
-        "summary": run.summary(target),
-    }
+    prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
+    how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
+    about = {"model": model_name(options.model), **described(target), "seconds": seconds, "prompts": prompts}
+    return {**about, **how, "summary": run.summary(target)}
 
 
 def _specs(options: Options, target: Any) -> list[str]:
