@@ -1,4 +1,4 @@
-"""`wager chat` as a user meets it, on the embedded model."""
+"""`wager chat` as a user meets it."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_control_c_stops_the_answer_and_not_the_chat(wager: Wager, monkeypatch: 
 
 
 def test_chat_refuses_what_generate_refuses_and_a_model_without_a_template(
-    wager: Wager, smollm2: Any, monkeypatch: pytest.MonkeyPatch
+    wager: Wager, loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_sentence(wager("chat", "--max-tokens", "0"), "at least 1")
     one_sentence(wager("chat", "--policy", "best"), "unknown policy")
-    monkeypatch.setattr(smollm2[1], "chat_template", None)
+    monkeypatch.setattr(loaded[1], "chat_template", None)
     one_sentence(wager("chat", stdin="Hi\n"), "has no chat template")
     one_sentence(wager("generate", "Hi", "--system", "x"), "no place for --system")

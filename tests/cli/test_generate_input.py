@@ -79,13 +79,13 @@ def test_an_unknown_model_is_told_in_one_sentence(wager: Wager, monkeypatch: pyt
 
 
 def test_a_draft_model_of_another_vocabulary_is_told_in_one_sentence(
-    wager: Wager, smollm2: Any, monkeypatch: pytest.MonkeyPatch
+    wager: Wager, loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Other:
         def get_vocab(self) -> dict[str, int]:
             return {"a": 0}
 
-    monkeypatch.setattr("wager.decoding.arms.load", lambda name, **how: (smollm2[0], Other()))
+    monkeypatch.setattr("wager.decoding.arms.load", lambda name, **how: (loaded[0], Other()))
     one_sentence(wager("generate", "Hi", "--drafters", "draft-model=smollm2-135m"), "another vocabulary")
 
 

@@ -18,8 +18,8 @@ from rich.text import Text
 def bar(what: str, total: int | None = None, *, done: int = 0) -> Iterator[Callable[..., None]]:
     """A bar on standard error with the time left; call what it gives as ``Progress.update``, or with a ``note``."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    note = TextColumn("left {task.fields[note]}")
-    with Progress(*columns, note, console=Console(stderr=True), transient=True) as progress:
+    note, console = TextColumn("left {task.fields[note]}"), Console(stderr=True)
+    with Progress(*columns, note, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield functools.partial(progress.update, progress.add_task(what, total=total, completed=done, note=""))
 
 
