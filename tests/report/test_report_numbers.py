@@ -16,7 +16,7 @@ from report_files import ARMS, ONE, RESULTS, Tables, a_run, put, rounds_of, writ
 
 from wager.bench import verdict
 from wager.report.figures.choice import columns
-from wager.report.figures.survival import curve
+from wager.report.figures.lines import curve
 from wager.report.page import render
 from wager.report.read import read
 

@@ -9,11 +9,9 @@ import wager
 from wager.report.colours import Palette, drafter_of
 from wager.report.figures.base import SECTIONS, Figure
 from wager.report.figures.choice import by_batch, choice, shares
-from wager.report.figures.cost import cost
+from wager.report.figures.lines import cost, regret, survival
 from wager.report.figures.load import latency, lengths
-from wager.report.figures.regret import regret
 from wager.report.figures.speed import speed
-from wager.report.figures.survival import survival
 from wager.report.templating import page
 from wager.report.tokens import token_view
 from wager.report.views import Material
