@@ -112,6 +112,7 @@ def test_the_defaults_are_the_decoders_own() -> None:
     assert options.MAX_TOKENS == decoder.MAX_NEW_TOKENS
 
 
-def test_help_does_not_import_torch() -> None:
-    code = "import sys, wager.cli.generate, wager.cli.chat; sys.exit('torch' in sys.modules)"
+def test_help_and_reports_do_not_import_torch() -> None:
+    names = "wager.cli.generate, wager.cli.chat, wager.report.page, wager.report.read, wager.report.live"
+    code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

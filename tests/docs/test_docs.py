@@ -288,7 +288,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to(ROOT / name, target_is_directory=True)
     with gzip.open(ROOT / "results/recordings/test.jsonl.gz", "rt") as whole:
         header, *texts = whole
-    few = [text for label in ('"humaneval"', '"mt_bench"') for text in [t for t in texts if label in t][:4]]
+    few = [text for label in ('"humaneval"', '"mt_bench"') for text in [t for t in texts if label in t][:8]]
     (folder / "dev.jsonl").write_text("".join([header, *few]))
     with gzip.open(folder / "dev.jsonl.gz", "wt") as out:
         out.write((folder / "dev.jsonl").read_text())

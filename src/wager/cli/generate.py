@@ -28,10 +28,11 @@ _TEXT, _OUT = "Text", "Results"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What to say to the model."""
+    """The prompt, and whether it is a message of a conversation."""
 
     prompt: Annotated[
-        str | None, typer.Argument(help="What to say to the model; - reads it from standard input.", show_default=False)
+        str | None,
+        typer.Argument(help="The prompt; - reads it from standard input.", show_default=False),
     ] = None
     file: Path | None = opt(None, "Read the prompt from this file; it follows PROMPT if both are given.")
     raw: bool = opt(False, "Continue the text instead of answering it as a chat message.", "--raw", panel=_TEXT)
@@ -48,10 +49,9 @@ class Prompt:
                 'give a prompt, as in wager generate "Why is the sky blue?", or --file, or - for standard input'
             )
         try:
-            parts = [] if self.prompt is None else [sys.stdin.read() if self.prompt == "-" else self.prompt]
-            if self.file is not None:
-                parts.append(self.file.read_text(encoding="utf-8"))
-            text = "\n\n".join(part for part in parts if part)
+            given = sys.stdin.read() if self.prompt == "-" else self.prompt
+            parts = [given, self.file.read_text(encoding="utf-8") if self.file is not None else None]
+            text = "\n\n".join(filter(None, parts))
             text.encode()  # an argument that is not UTF-8 arrives in surrogates
         except UnicodeError:
             raise ValueError("the prompt is not text in UTF-8") from None
@@ -84,12 +84,9 @@ class Results:
     show: bool = opt(False, "Colour every token by where it came from; without colours, mark each change.", "--show")
     as_json: bool = opt(False, "Print one JSON object: text, tokens, rounds, figures.", "--json")
     explain: bool = opt(
-        False,
-        "Tell for every round what the policy expected of its two best arms, and what came.",
-        "--explain",
-        panel=_OUT,
+        False, "For every round, what the policy expected of its two best arms, and what came.", "--explain", panel=_OUT
     )
-    repeat: int = opt(2, "Runs of each way to decode in --compare; medians are told.", panel=_OUT)
+    repeat: int = opt(2, "Runs of each way to decode in --compare; medians are reported.", panel=_OUT)
     trace: Path | None = opt(None, "Record every round in this new file; see wager lab trace.", panel=_OUT)
 
     def __post_init__(self) -> None:
@@ -138,30 +135,26 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
     """Generate and show the text, then compare."""
     from wager.bench.compare import Request
 
-    seed = session.options.sampling_seed()
-    request = Request(session.decoder, ids, session.options.settings(), seed)
+    seed, decoder = session.options.sampling_seed(), session.decoder
+    request = Request(decoder, ids, session.options.settings(), seed)
     if results.compare:
         request.warm_up()
     pieces: list[Piece] = []
-    out = Console(highlight=False)
     watch: Callable[[Piece], None] = pieces.append
     if not results.as_json:
-        watch = writer(out, session.tokenizer, list(session.decoder.drafters), show=results.show)
-    rounds: list[Explained] | None = None
-    if results.explain:
-        watch = explaining = Explaining(session.decoder.policy, watch)
-        rounds = explaining.rounds
+        watch = writer(Console(highlight=False), session.tokenizer, list(decoder.drafters), show=results.show)
+    explaining = Explaining(decoder.policy, watch) if results.explain else None
     with recording(session, results.trace):
-        made = request.wager(watch=watch)
+        made = request.wager(watch=explaining or watch)
     if not results.as_json and not made.text.endswith("\n"):
         print(flush=True)
-    comparison: Comparison | None = None
+    comparison = None
     if results.compare:
         if not results.as_json:
             told.print("comparing with plain decoding …", style="dim")
         # measuring everything for a trace takes time, so such a run does not count
         comparison = request.compare(made if results.trace is None else None, repeats=results.repeat)
-    return Made(made, seed, pieces, rounds, comparison)
+    return Made(made, seed, pieces, None if explaining is None else explaining.rounds, comparison)
 
 
 def _print_json(session: Session, made: Made) -> None:
@@ -170,12 +163,9 @@ def _print_json(session: Session, made: Made) -> None:
     content = {
         **provenance(),
         **session.options.described(),
-        "remembered": session.remembered,
+        **{"remembered": session.remembered, "seed": made.seed},
         "drafter_bytes": {name: d.memory for name, d in session.decoder.drafters.items()},
-        "seed": made.seed,
-        "text": made.text.text,
-        "tokens": made.text.tokens,
-        "sources": made.text.sources,
+        **{"text": made.text.text, "tokens": made.text.tokens, "sources": made.text.sources},
         "pieces": token_view(made.pieces, session.tokenizer),
         "summary": made.text.summary(),
         "explained": None if made.rounds is None else [each.json() for each in made.rounds],

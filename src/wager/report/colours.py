@@ -39,9 +39,10 @@ class Palette:
 
     def arms(self, arms: Iterable[str]) -> dict[str, str]:
         """Colours of arms, in the order to stack them: plain decoding first, then each drafter's from short to long."""
-        names = list(self._hue)
+        place = {name: i for i, name in enumerate(self._hue)}
         known = sorted(
-            dict.fromkeys(arms), key=lambda a: (drafter_of(a) not in OWN, _place(drafter_of(a), names), length_of(a), a)
+            dict.fromkeys(arms),
+            key=lambda a: (drafter_of(a) not in OWN, place.get(drafter_of(a), len(place)), length_of(a), a),
         )
         return {arm: self._tint(arm, [a for a in known if drafter_of(a) == drafter_of(arm)]) for arm in known}
 
@@ -51,10 +52,6 @@ class Palette:
             return colour
         share = 40 + round(60 * siblings.index(arm) / (len(siblings) - 1))
         return colour if share == 100 else f"color-mix(in oklab, {colour} {share}%, var(--card))"
-
-
-def _place(name: str, names: Sequence[str]) -> int:
-    return names.index(name) if name in names else len(names)
 
 
 def line_colour(i: int) -> str:

@@ -38,15 +38,9 @@ def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
         for who, said in OWN.items()
         if who in counts
     ]
-    return Figure(
-        "tokens",
-        "Where every token came from",
-        says,
-        texts[0].source,
-        Table(["source", "tokens", "share"], rows),
-        html=macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected),
-        legend=legend,
-    )
+    html = macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected)
+    table = Table(["source", "tokens", "share"], rows)
+    return Figure("tokens", "Where every token came from", says, texts[0].source, table, html=html, legend=legend)
 
 
 def _one(text: Text, palette: Palette) -> dict[str, Any]:
@@ -66,12 +60,8 @@ def _one(text: Text, palette: Palette) -> dict[str, Any]:
                 rejected = []
             head = f"{_quoted(piece)}: {OWN.get(who, who)}" if text.worded else OWN.get(who, who)
             kind = " ".join(["t", *(() if text.worded else ("block",)), *((who,) if who in OWN else ())])
-            tokens.append(
-                {
-                    "rejected": "", "piece": piece, "kind": kind, "colour": palette.drafter(who), "round": i,
-                    "told": f"{head}\n{told}",
-                }
-            )  # fmt: skip
+            about = {"colour": palette.drafter(who), "round": i, "told": f"{head}\n{told}"}
+            tokens.append({"rejected": "", "piece": piece, "kind": kind, **about})
         tokens += rejected
     return {"title": text.title, "said": said, "tokens": tokens, "whole": None if text.worded else text.whole}
 

@@ -24,7 +24,7 @@ def choice(view: Choice, palette: Palette) -> Figure:
     says = f"{view.who} played {plural(total, 'round')}, {many / total:.0%} of them with {most}."
     each = total / len(slabs)
     note = f"Each column is {each:.0f} rounds." if each >= 2 else ""
-    draw = partial(band_chart, slabs, colours, view.marks, "rounds", height=300, title=f"Arm choice of {view.who}")
+    draw = partial(band_chart, slabs, colours, view.marks, title=f"Arm choice of {view.who}")
     rows: list[list[Cell]] = [
         [arm, Value(counts[arm], f"{counts[arm]:,}"), _share(counts[arm] / total)] for arm in colours
     ]
