@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
 SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
+OUT = Path("wager-bench")
 LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--longest-prompt", min=16)]
 
 
@@ -73,9 +74,7 @@ def suite(
             shown="a choice of each kind",
         ),
     ] = "",
-    out: Annotated[Path, option("Folder for the results; a run that was stopped is resumed there.")] = Path(
-        "wager-bench"
-    ),
+    out: Annotated[Path, option("Folder for the results; a run that was stopped is resumed there.")] = OUT,
     afresh: Annotated[bool, option("Overwrite a run that is there.", "--afresh")] = False,
 ) -> None:
     """Run transformers' own ways, fixed arms and policies on the same prompts, in turn, and say what is fastest.
@@ -186,10 +185,8 @@ def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callabl
     """
     if told.is_terminal:
         with bar("warming up", total, done=done) as update:
-            yield (
-                lambda what: update(advance=1, description=what),
-                lambda name: update(description=f"warming up {name}"),
-            )
+            warm = lambda name: update(description=f"warming up {name}")  # noqa: E731
+            yield lambda what: update(advance=1, description=what), warm
         return
     began = last = monotonic()
     count, warmed = done, 0
@@ -205,14 +202,9 @@ def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callabl
         if monotonic() - last > SAVED:
             last = monotonic()
             left = (last - began) / (count - done) * (total - count)
-            told.print(f"{count} of {total} answers, about {minutes(left)} left")
+            told.print(f"{count} of {total} answers, about {max(left / 60, 1):.0f} min left")
 
     yield tell, warming
-
-
-def minutes(seconds: float) -> str:
-    """Seconds as a reader wants them."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def model_name(model: str) -> str:

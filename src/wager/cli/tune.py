@@ -86,7 +86,9 @@ def command(
     print(f"Measured on {played['played']} of {played['given']} prompts, {tokens} tokens an answer, "
           f"{measured['seconds']:.0f} s.\n")  # fmt: skip
     show({**summary, "tasks": summary["tasks"][:1]})  # of a task there are too few prompts to tell
-    print(f"What `auto` learned is kept; this starts from it:\n  {_generate(options)}")
+    own = "" if model == MODEL else f" --model {model}"
+    own += "" if drafters == given.DRAFTERS else f" --drafters {drafters}"
+    print(f'What `auto` learned is kept; this starts from it:\n  wager generate "…"{own}')
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
@@ -102,13 +104,15 @@ def _measure(
 ) -> dict[str, Any]:
     """Whole prompts until the time is up, as JSON."""
     from wager.bench.engine import described
+    from wager.models.fingerprint import fingerprint
 
     options, target = session.options, session.decoder.model
     ends = began + seconds * (1 - RESERVE)
     asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
     with told.status("warming up …", spinner="dots") as status:
-        methods = _methods(options, session.decoder)
-        shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=_specs(options, target))
+        specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
+        methods = _methods(specs, session.decoder)
+        shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=specs)
         generators = [method.make(shared, ()) for method in methods]
         pace = _warm(generators, target.device)
         tokens = answer_tokens(pace, len(methods), ends - monotonic())
@@ -126,15 +130,9 @@ def _measure(
     return {**about, **how, "summary": run.summary(target)}
 
 
-def _specs(options: Options, target: Any) -> list[str]:
-    from wager.models.fingerprint import fingerprint
-
-    return shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
-
-
-def _methods(options: Options, decoder: Any) -> list[Method]:
+def _methods(specs: Sequence[str], decoder: Any) -> list[Method]:
     """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
-    arms = [arm for spec in _specs(options, decoder.model) for arm in fixed_arms(spec)]
+    arms = [arm for spec in specs for arm in fixed_arms(spec)]
     fixed = [made.arm_method(arm) for arm in (OFF, *map(Arm.parse, arms))]
     auto = made.Method("auto", "policy", lambda target, arms: made.decoder_generator("auto", decoder))
     return [made.transformers_method(made.PLAIN), *fixed, auto]
@@ -187,10 +185,3 @@ def play(
         answers |= given
         longest = max(longest, clock() - began)
     return answers, len(asked)
-
-
-def _generate(options: Options) -> str:
-    """The command that uses what was learned."""
-    model = "" if options.model == MODEL else f" --model {options.model}"
-    drafters = "" if options.drafters == given.DRAFTERS else f" --drafters {options.drafters}"
-    return f'wager generate "…"{model}{drafters}'
