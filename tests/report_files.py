@@ -37,12 +37,10 @@ def a_run(tasks: tuple[str, ...] = ("qa", "rag", "summarization"), each: int = 3
     draw = random.Random(seed)
     prompts = [{"id": f"{task}-{i}", "task": task, "tokens": 40 + i} for task in tasks for i in range(each)]
     answers = [_answer(draw, prompt, method) for prompt in prompts for method in METHODS]
-    known = {
-        (a["prompt"], a["method"]): Answer(
-            [0] * a["tokens"], a["seconds"], a["forwards"], (), 0.0, a["prefill_seconds"]
-        )
-        for a in answers
-    }
+    known = {}
+    for a in answers:
+        spent = (a["seconds"], a["forwards"], (), 0.0, a["prefill_seconds"])
+        known[a["prompt"], a["method"]] = Answer([0] * a["tokens"], *spent)
     return {
         "format": "wager-run", "version": 1, "command": "wager bench --suite quick --out made-up", "date": "2026-11-15",
         "machine": "x86_64, 2 cores", "versions": {"wager": "0.1.0"}, "suite": "quick", "model": "smollm2-135m",
@@ -72,13 +70,8 @@ def _answer(draw: random.Random, prompt: dict[str, Any], method: dict[str, str])
         rounds.append([ARMS.index(arm), drafted, accepted, emitted, round(1e-4 * drafted, 6), round(verify, 6)])
         own = "bonus" if drafted else "plain"
         sources = [Arm.parse(arm).drafter] * accepted + [own] * (emitted - accepted)
-        pieces.append(
-            [
-                arm,
-                [[draw.choice(WORDS), who] for who in sources],
-                [draw.choice(WORDS) for _ in range(drafted - accepted)],
-            ]
-        )
+        rejected = [draw.choice(WORDS) for _ in range(drafted - accepted)]
+        pieces.append([arm, [[draw.choice(WORDS), who] for who in sources], rejected])
     slow = 1.4 if kind in ("plain", "peer") else 1.0
     seconds = 0.05 + slow * sum(r[4] + r[5] for r in rounds)
     answer = {
@@ -98,16 +91,8 @@ def rounds_of(count: int, seed: int = 0, batches: tuple[int, ...] = (1,)) -> lis
         arm, batch = Arm.parse(draw.choice([*ARMS, "suffix:4@2x8"])), draw.choice(batches)
         drafted = draw.randint(0, arm.budget) * batch if arm.length else 0
         accepted = min(draw.randint(0, drafted), arm.length * batch)
-        found.append(
-            Round(
-                arm,
-                drafted,
-                accepted,
-                accepted + 1,
-                batch=batch,
-                verify_seconds=0.01 * (1 + drafted / 8) * draw.random(),
-            )
-        )
+        seconds = 0.01 * (1 + drafted / 8) * draw.random()
+        found.append(Round(arm, drafted, accepted, accepted + 1, batch=batch, verify_seconds=seconds))
     return found
 
 
