@@ -59,19 +59,13 @@ class Plan:
     lengths: str = opt("", "Lengths that policies choose from.", shown="those of the fixed arms")
     datastore: Path | None = opt(None, "Also the retrieval drafter, over this datastore.")
     layers: int = opt(8, "Layers of the target that draft; 0: none.", "--draft-layers", min=0)
-    arms: str = opt(
-        "", "Instead of all that: these arms, each alone, and policies over them; such as eagle:ofa:4,suffix:8."
-    )
+    arms: str = opt("", "Instead: these arms, each alone, and policies over them; such as eagle:ofa:4,suffix:8.")
     alone: str = opt("", "With --arms: further arms to run alone, which no policy chooses from.")
-    drafter: list[str] | None = opt(
-        None, "With --arms: a drafter that needs more than its name, such as retrieval=PATH; repeat it."
-    )
+    drafter: list[str] | None = opt(None, "With --arms: a drafter with a value, such as retrieval=PATH; repeat it.")
     plain: bool = opt(True, "With --arms: compare with transformers too, or with off only.", "--plain/--no-plain")
     temperature: float = opt(0.0, "With --arms: sample at this; 0 is greedy.", min=0.0)
     sampling: str = opt("shared-noise", "With --temperature: how tokens are drawn, shared-noise or residual.")
-    router: Path | None = opt(
-        None, "With --arms: also a classifier that picks a drafter once a prompt, trained on this plan's."
-    )
+    router: Path | None = opt(None, "With --arms: also a classifier of prompts that picks the drafter; a plan.")
     corpora: Path = opt(Path("."), "Folder the router's files are in.")
 
     def __post_init__(self) -> None:

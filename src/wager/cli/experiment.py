@@ -23,11 +23,7 @@ class Experiment:
     """Policies to compare, and how often."""
 
     policy: list[str] | None = opt(
-        None,
-        "NAME or NAME:parameter=value,…; repeat it. See wager policies.",
-        "--policy",
-        "-p",
-        shown="several of them",
+        None, "NAME or NAME:parameter=value,…; repeat it. See wager policies.", "--policy", "-p", shown="several"
     )
     runs: int = opt(5, "Runs per policy, each with a seed of its own.")
     seed: int = opt(0, "Seed of the first run.", min=0, panel=_RUN)

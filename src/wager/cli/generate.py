@@ -15,7 +15,7 @@ from rich.console import Console
 from wager.cli import parameters
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Options, System
-from wager.cli.parameters import opt
+from wager.cli.parameters import argument, opt
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import Explained, Explaining, check_explains, closing, legend, speeds, writer
 
@@ -30,10 +30,7 @@ _TEXT, _OUT = "Text", "Results"
 class Prompt:
     """The prompt, and whether it is a message of a conversation."""
 
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="The prompt; - reads it from standard input.", show_default=False),
-    ] = None
+    prompt: Annotated[str | None, argument("The prompt; - reads it from standard input.")] = None
     file: Path | None = opt(None, "Read the prompt from this file; it follows PROMPT if both are given.")
     raw: bool = opt(False, "Continue the text instead of answering it as a chat message.", "--raw", panel=_TEXT)
     system: System = None
@@ -83,9 +80,7 @@ class Results:
     compare: bool = opt(False, "Time plain decoding too, and check that the texts are identical.", "--compare")
     show: bool = opt(False, "Colour every token by where it came from; without colours, mark each change.", "--show")
     as_json: bool = opt(False, "Print one JSON object: text, tokens, rounds, figures.", "--json")
-    explain: bool = opt(
-        False, "For every round, what the policy expected of its two best arms, and what came.", "--explain", panel=_OUT
-    )
+    explain: bool = opt(False, "What the policy expected of each round, and what came.", "--explain", panel=_OUT)
     repeat: int = opt(2, "Runs of each way to decode in --compare; medians are reported.", panel=_OUT)
     trace: Path | None = opt(None, "Record every round in this new file; see wager lab trace.", panel=_OUT)
 

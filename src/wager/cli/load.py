@@ -33,17 +33,11 @@ class Arrivals:
     PANEL: ClassVar = "Load: one of --trace, --rate, --concurrency"
 
     trace: Path | None = opt(
-        None,
-        "Arrivals and answer lengths from a CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in traces/ of "
-        "the data folder.",
+        None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens of requests, here or in traces/ of the data folder."
     )
     rate: float | None = opt(None, "Poisson arrivals, so many requests a second.")
-    concurrency: int | None = opt(
-        None, "So many requests in flight at all times.", shown=f"{CONCURRENCY}, if no load is named"
-    )
-    requests: int | None = opt(
-        None, "Requests at most.", shown=f"{REQUESTS} where no --duration is given; all of a trace"
-    )
+    concurrency: int | None = opt(None, "Requests in flight.", shown=f"{CONCURRENCY}, if no load is named")
+    requests: int | None = opt(None, "Requests at most.", shown=f"{REQUESTS} without --duration; all of a trace")
     duration: float | None = opt(None, "Seconds in which requests are started; with --trace, the trace's own.")
     start: float | None = opt(None, "Second of the trace to start at.", shown="0")
     speed: float | None = opt(None, "How much faster than recorded the trace is played.", shown="1")
@@ -83,16 +77,16 @@ class Requests:
     prompts: str | None = opt(
         None,
         f"A .jsonl file of records with prompt, turns or messages, or tasks separated by commas: {', '.join(TASKS)}.",
-        shown="all tasks of the data folder; without one, the prompts that come with wager",
+        shown="all of the data folder, else those that come with wager",
     )
     data: Path | None = opt(None, "Folder with prompts/ and traces/.", shown="WAGER_DATA")
     model: str | None = opt(None, "Name the server knows it by.", "--model", "-m", shown="the first it lists")
     max_tokens: int | None = opt(None, "Most tokens of an answer.", shown=f"{TOKENS}; with --trace, what it says")
     ignore_eos: bool | None = opt(
         None,
-        "Answers go on to their last token, or end where the model ends them.",
+        "Whether answers go on to --max-tokens.",
         "--ignore-eos/--heed-eos",
-        shown="ignored with --trace, else heeded",
+        shown="ignored with --trace, else not",
     )
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
     warmup: int = opt(0, "Requests to send first, outside the measurement.")

@@ -25,16 +25,10 @@ _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 Model = Annotated[str, option("smollm2-135m (embedded), a folder, or a Hugging Face id.", "--model", "-m")]
 Drafters = Annotated[str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.")]
 Dtype = Annotated[
-    str,
-    option(
-        "auto, float32, bfloat16 or float16; auto is float32 on a CPU, else what the model was published in.",
-        panel=_ENGINE,
-    ),
+    str, option("auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own.", panel=_ENGINE)
 ]
 Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
-System = Annotated[
-    str | None, option("System message before the conversation.", panel=_TEXT, shown="what the model's template has")
-]
+System = Annotated[str | None, option("System message before the conversation.", panel=_TEXT, shown="the template's")]
 Data = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
 
 
@@ -71,37 +65,21 @@ class Options(Target):
     drafters: Drafters = DRAFTERS
     max_tokens: int = opt(MAX_TOKENS, "Most tokens to generate.")
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
-    seed: int | None = opt(
-        None, "Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.", shown="drawn anew"
-    )
+    seed: int | None = opt(None, "Of sampled text, which it fixes, and of the policy.", shown="drawn anew")
     lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
-    trees: str = opt(
-        "",
-        "Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
-        panel=_ENGINE,
-        shown="chains only",
-    )
+    trees: str = opt("", "Also draft trees, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown="chains only")
     state: bool | None = opt(
         None,
-        "Start from the policy state that earlier runs with this model, drafters, policy and device saved, and "
-        "save this run's.",
+        "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it.",
         "--state/--no-state",
         panel=_ENGINE,
         shown="state, without --seed",
     )
     stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
-    repetition_penalty: float | None = opt(
-        None, "Above 1 makes tokens that occurred before less likely.", panel=_TEXT, shown=OWN
-    )
-    top_p: float | None = opt(
-        None, "Sample from the likeliest tokens that together have this probability.", panel=_SAMPLING, shown=OWN
-    )
-    top_k: int | None = opt(
-        None, "Sample from this many of the likeliest tokens; 0 is all of them.", panel=_SAMPLING, shown=OWN
-    )
-    min_p: float | None = opt(
-        None, "Sample from tokens at least this probable, relative to the likeliest.", panel=_SAMPLING, shown=OWN
-    )
+    repetition_penalty: float | None = opt(None, "Above 1 makes repeated tokens less likely.", panel=_TEXT, shown=OWN)
+    top_p: float | None = opt(None, "Sample from the likeliest of this probability.", panel=_SAMPLING, shown=OWN)
+    top_k: int | None = opt(None, "Sample from so many of the likeliest tokens; 0: all.", panel=_SAMPLING, shown=OWN)
+    min_p: float | None = opt(None, "Least probability, relative to the likeliest.", panel=_SAMPLING, shown=OWN)
 
     # option -> the least and the most it may be, and how that is said
     RANGES: ClassVar[dict[str, tuple[float, float, str]]] = {

@@ -18,6 +18,11 @@ def option(help: str, *names: str, panel: str | None = None, shown: str | None =
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
+def argument(help: str, metavar: str | None = None, shown: str | bool = False) -> Any:
+    """A positional argument for ``Annotated``: its help, its name there, and the default as the help shows it."""
+    return typer.Argument(help=help, metavar=metavar, show_default=shown)
+
+
 def opt(default: Any, help: str, *names: str, **more: Any) -> Any:
     """A dataclass's field with this default that is such an option."""
     return field(default=default, metadata={"option": option(help, *names, **more)})

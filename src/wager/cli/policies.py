@@ -6,16 +6,15 @@ import json
 from inspect import Parameter
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 
-from wager.cli.parameters import option
+from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.policies import POLICIES
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Show this one with its parameters.", show_default=False)] = None,
+    name: Annotated[str | None, argument("Show this one with its parameters.")] = None,
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """List every policy with the paper it comes from, or one with its parameters."""

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
 from rich.console import Console
 
 from wager.bench.workloads import ALL, PARTS, Prompt, prompts, read_file
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Drafters, Options, Target
-from wager.cli.parameters import opt, option, options
+from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
 from wager.cli.suite import fitted, model_name
 from wager.drafters import registry
@@ -34,17 +33,11 @@ class Prompts:
 
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PROMPTS_FILE",
-            help='JSON lines (.jsonl, .json) with "prompt" and perhaps "task", or text with one prompt a line.',
-            show_default="the benchmark tasks",
-        ),
+        argument('JSON lines with "prompt", "task", or text, a prompt a line.', "PROMPTS_FILE", "the benchmark tasks"),
     ] = None
     data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA")
     task: list[str] | None = opt(None, f"One of {', '.join(ALL)}; repeat it.", shown="all ten")
-    count: int | None = opt(
-        None, "Prompts a task, or of the file.", "--prompts", min=1, shown=f"{COUNT}, or the whole file"
-    )
+    count: int | None = opt(None, "Prompts a task or of the file.", "--prompts", min=1, shown=f"{COUNT}, or the file")
     part: str | None = opt(None, f"Of the tasks' prompts: {', '.join(PARTS)}.", shown="all")
     seed: int = opt(0, "For the choice and order of prompts.", min=0)
 

@@ -9,11 +9,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import typer
-
 from wager.cli.experiment import Experiment, adapted, changes_table
 from wager.cli.files import Output
-from wager.cli.parameters import opt, option, options, parse_ints
+from wager.cli.parameters import argument, opt, option, options, parse_ints
 from wager.cli.replayed import Report
 from wager.cli.screen import wide
 from wager.cli.shown import check_explains, explained
@@ -35,9 +33,7 @@ class Replayed:
 
     PANEL: ClassVar = "What is replayed"
 
-    files: Annotated[
-        list[Path], typer.Argument(metavar="RECORDINGS", help="Made by wager lab record.", show_default=False)
-    ]
+    files: Annotated[list[Path], argument("Made by wager lab record.", "RECORDINGS")]
     cost: str = opt(
         "measured",
         f"Seconds of a verification by width: measured (with the first recording), {', '.join(VERIFY)}, or a "
@@ -46,9 +42,7 @@ class Replayed:
     drafters: str | None = opt(None, "Only these, separated by commas.", shown="all that were recorded")
     lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", shown="1 to 8")
     noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.")
-    phases: str | None = opt(
-        None, "Labels in the order their texts come, separated by commas.", shown="all texts, shuffled"
-    )
+    phases: str | None = opt(None, "Labels in the order of their texts, by commas.", shown="all texts, shuffled")
     each: int | None = opt(None, "Texts a phase.", min=1, shown="4")
 
     def __post_init__(self) -> None:
@@ -84,10 +78,7 @@ def command(
     replayed: Replayed,
     experiment: Experiment,
     *,
-    explain: Annotated[
-        int | None,
-        option("Instead of tables: why the first policy chose as it did in so many rounds of the first run.", min=1),
-    ] = None,
+    explain: Annotated[int | None, option("Instead: why the first policy chose so, for so many rounds.", min=1)] = None,
     output: Output,
 ) -> None:
     """Replay recorded texts under policies, every fixed arm and the clairvoyant; no model needed."""
@@ -107,17 +98,12 @@ def command(
     count = f"{len(scenario.texts):,} texts, {scenario.goal:,} tokens"
     console.print(report.policies(f"{count}, {experiment.runs} runs, cost {replayed.cost}"))
     console.print(report.tasks())
-    changes = adapted(comparison, _starts(scenario.texts, replayed.each or 4)) if in_phases else []
+    each, ends = replayed.each or 4, list(accumulate(text.tokens - 1 for text in scenario.texts))
+    changes = adapted(comparison, [0, *ends[each - 1 :: each]]) if in_phases else []  # tokens where phases begin
     if changes:
         console.print(changes_table(changes))
     how = {"runs": experiment.runs, "seed": experiment.seed}
     output.write({**replayed.json(heads, scenario), **how, **report.json(), "changes": changes})
-
-
-def _starts(texts: Sequence[Text], each: int) -> list[int]:
-    """Tokens at which each phase begins, and those of all at the end."""
-    ends = list(accumulate(text.tokens - 1 for text in texts))
-    return [0, *ends[each - 1 :: each]]
 
 
 def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, Any]], tuple[Text, ...]]:

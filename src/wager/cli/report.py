@@ -5,27 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from wager.cli.files import check_writable
-from wager.cli.parameters import option
+from wager.cli.parameters import argument, option
 from wager.core.files import write_text
 
 
 def command(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RUN…",
-            help="Runs, traces, texts and results, in any mix; a folder stands for the run.json in it.",
-            show_default=False,
-        ),
-    ] = None,
+    files: Annotated[list[Path] | None, argument("Runs or their folders, traces, texts, results.", "RUN…")] = None,
     out: Annotated[Path, option("The page to write.", "--out", "-o")] = Path("report.html"),
-    live: Annotated[
-        Path | None, option("Follow this trace while it is written; the page reloads itself.", show_default=False)
-    ] = None,
+    live: Annotated[Path | None, option("Follow this trace while it is written; the page reloads itself.")] = None,
     every: Annotated[float, option("With --live: seconds between two pages.")] = 3.0,
     idle: Annotated[float, option("With --live: the trace is finished when nothing came for so long.")] = 60.0,
 ) -> None:

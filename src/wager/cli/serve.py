@@ -11,15 +11,17 @@ import tempfile
 from argparse import Namespace
 from copy import copy
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
-from wager.cli.parameters import opt, option, options
+from wager.cli.parameters import argument, opt, option, options
 from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _KEEP = "Keeping and watching"
+_DRAFTERS = """Drafters; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by
+vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, eagle:NAME, draft:NAME (trained for it)."""
 
 # Arguments of vLLM's that wager looks at or adds to.
 KNOWN = (
@@ -36,28 +38,15 @@ class Speculation:
     PANEL: ClassVar = "Speculation"
 
     policy: str = opt(POLICY, "NAME or NAME:parameter=value,… See wager policies.")
-    drafter: list[str] | None = opt(
-        None,
-        "Drafters; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by "
-        "vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or draft:NAME for a "
-        "trained one that comes with the model.",
-        *("--drafter", "--drafters"),
-        shown=",".join(DRAFTERS),
-    )
+    drafter: list[str] | None = opt(None, _DRAFTERS, "--drafter", "--drafters", shown=",".join(DRAFTERS))
     max_length: int = opt(MAX_LENGTH, "Most tokens drafted for a request in a step.")
     budget: int = opt(0, "Most tokens drafted in a step over all requests; 0: no limit.")
     uniform: str = opt(
-        "auto",
-        "The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto (by "
-        "measured latencies), always, never.",
+        "auto", "One length for all requests of a step, so that a GPU keeps its whole CUDA graphs: auto, always, never."
     )
     policy_seed: int = opt(0, "The policy's; --seed is vLLM's own.")
-    state: str = opt(
-        "", "File that keeps what the policy learned from one start to the next.", panel=_KEEP, shown="none"
-    )
-    control: str = opt(
-        "", "File that names the policy; write another into it while the server runs.", panel=_KEEP, shown="none"
-    )
+    state: str = opt("", "File that keeps the policy's state from one start to the next.", panel=_KEEP, shown="none")
+    control: str = opt("", "File with the policy's name; write another to change it.", panel=_KEEP, shown="none")
     log_seconds: float = opt(10.0, "Seconds between wager's log lines; 0: none.", panel=_KEEP)
 
     def settings(self) -> Settings:
@@ -74,15 +63,10 @@ class Speculation:
 @options
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.")],
+    model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.")],
     speculation: Speculation,
     dry_run: Annotated[
-        bool,
-        option(
-            "Check everything, show what vLLM would be started with and what speculation costs while idle; stop.",
-            "--dry-run",
-            panel=_KEEP,
-        ),
+        bool, option("Check everything, show what vLLM would be started with, and stop.", "--dry-run", panel=_KEEP)
     ] = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
@@ -128,18 +112,12 @@ def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namesp
     for key, value in made.items():
         setattr(parsed, "model_tag" if key == "model" else key, value)
         if key != "model" and value != known.get(key):
-            ours += ["--" + key.replace("_", "-"), *_written(value)]
+            words = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+            ours += ["--" + key.replace("_", "-"), *map(str, words)]
     if made["model"] != model and not parsed.served_model_name:
         parsed.served_model_name = [model]
         ours += ["--served-model-name", model]
     return parsed, [made["model"], *given, *ours]
-
-
-def _written(value: Any) -> list[str]:
-    """A value as words of a command line."""
-    if isinstance(value, list):
-        return [str(item) for item in value]
-    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def _check(parsed: Namespace) -> list[str]:

@@ -28,6 +28,8 @@ QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
 SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
 OUT = Path("wager-bench")
+METHODS = """Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as suffix:4,
+policies such as auto, which choose among those arms."""
 LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--longest-prompt", min=16)]
 
 
@@ -35,9 +37,7 @@ LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--lo
 class Suite:
     """Which prompts, and how long their answers are."""
 
-    suite: str = opt(
-        QUICK, f"{QUICK}, spec-bench, humaneval, all, or any task; all but quick read --data where there is one."
-    )
+    suite: str = opt(QUICK, f"{QUICK}, spec-bench, humaneval, all, or any task; all but {QUICK} read --data.")
     limit: int | None = opt(None, "Prompts a task.", min=1, shown=f"{QUICK_PROMPTS} in quick, else all")
     max_tokens: int | None = opt(None, "Tokens an answer.", min=2, shown=f"{QUICK_TOKENS} in quick, else {TOKENS}")
     longest_prompt: LongestPrompt = 1024
@@ -66,14 +66,7 @@ def suite(
     *,
     given: Suite,
     target: Target,
-    methods: Annotated[
-        str,
-        option(
-            "Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as "
-            "suffix:4, policies such as auto, which choose among those arms.",
-            shown="a choice of each kind",
-        ),
-    ] = "",
+    methods: Annotated[str, option(METHODS, shown="a choice of each kind")] = "",
     out: Annotated[Path, option("Folder for the results; a run that was stopped is resumed there.")] = OUT,
     afresh: Annotated[bool, option("Overwrite a run that is there.", "--afresh")] = False,
 ) -> None:

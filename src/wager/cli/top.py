@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wager.cli.parameters import option
+from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.vllm.watch import ArmView, Rounds, View, metrics_url, scrape, scrape_after, view
 
@@ -97,7 +96,7 @@ def watch(url: str, interval: float, console: Console, sleep: Callable[[float], 
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="A server's address, such as host:8000.", show_default=False)],
+    url: Annotated[str, argument("A server's address, such as host:8000.")],
     interval: Annotated[float, option("Seconds between two looks.", min=0.1)] = 2.0,
     once: Annotated[bool, option("Print one interval's figures and stop.", "--once")] = False,
     as_json: Annotated[bool, option("With --once: print JSON instead of tables.", "--json")] = False,

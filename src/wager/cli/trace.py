@@ -7,17 +7,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
-from wager.cli.parameters import option
+from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.core import trace as traces
 from wager.core.round import Round
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A trace: rounds as JSON lines.", show_default=False)],
+    path: Annotated[Path, argument("A trace: rounds as JSON lines.")],
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """Say what a recorded trace holds: requests, rounds, tokens per round, time, and the share of each arm."""

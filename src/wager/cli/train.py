@@ -122,9 +122,7 @@ def evaluate(
     target: Target,
     workload: Workload,
     output: Output,
-    cards: Annotated[
-        Path | None, option("Also write each drafter's card, README.md, by this plan.", metavar="PLAN")
-    ] = None,
+    cards: Annotated[Path | None, option("Plan by which to write each drafter's README.md.", metavar="PLAN")] = None,
 ) -> None:
     """Judge trained drafters on prompts they have not seen: tokens a round on every task, acceptance per position."""
     plan = plans.read(cards) if cards is not None else None

@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 
 from wager.bench import methods as made
@@ -17,7 +16,7 @@ from wager.bench import verdict, workloads
 from wager.bench.runs import Run, TokenizedPrompt, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
-from wager.cli.parameters import option
+from wager.cli.parameters import argument, option
 from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm
 from wager.core.provenance import provenance
@@ -42,16 +41,8 @@ ANSWERS = {
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.", metavar="MODEL")
-    ] = MODEL,
-    prompts: Annotated[
-        Path | None,
-        option(
-            'Your own prompts: one a line, or JSON lines with "prompt" or "messages".',
-            shown="prompts that come with wager",
-        ),
-    ] = None,
+    model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.", shown=True)] = MODEL,
+    prompts: Annotated[Path | None, option("Your own prompts: one a line, or JSON lines.", shown="wager's own")] = None,
     minutes: Annotated[float, option("Time for all of it, loading the model included.")] = 2.0,
     drafters: given.Drafters = given.DRAFTERS,
     device: given.Device = "auto",

@@ -6,26 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wager.report import views
 from wager.report.from_run import text_of
 from wager.report.scales import TIMES
-from wager.report.views import (
-    MAT,
-    Big,
-    Choice,
-    Cost,
-    Curve,
-    Load,
-    LoadRow,
-    Material,
-    Measure,
-    Method,
-    Regret,
-    Shares,
-    Source,
-    Speedups,
-    Text,
-    TextRound,
-)
+from wager.report.views import MAT, Big, Material, Measure, Source
 
 Json = Mapping[str, Any]
 OWN = {"off": "wager without drafts", "transformers": "transformers' plain decoding"}
@@ -39,11 +23,11 @@ def generated(held: Json, source: Source) -> Material:
     if held.get("pieces"):
         made.texts.append(text_of(policy, held["pieces"], source))
     else:
-        made.texts.append(Text(source, policy, _unworded(held["sources"]), worded=False, whole=str(held["text"])))
+        made.texts.append(views.Text(source, policy, _unworded(held["sources"]), worded=False, whole=str(held["text"])))
     if held.get("explained"):
-        made.choices.append(Choice(source, policy, [str(each["arm"]) for each in held["explained"]]))
+        made.choices.append(views.Choice(source, policy, [str(each["arm"]) for each in held["explained"]]))
     elif summary.get("arms"):
-        made.shares.append(Shares(source, {policy: dict(summary["arms"])}, "policy"))
+        made.shares.append(views.Shares(source, {policy: dict(summary["arms"])}, "policy"))
     made.figures = [
         Big(f"{summary['tokens_per_second']:.1f}", "tokens a second", "decoding alone"),
         Big(f"{summary['mat']:.2f}", "tokens a round", MAT),
@@ -61,11 +45,11 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
     plain = ways["transformers"]["tokens_per_second"]
     kinds = {"transformers": "plain", "wager, off": "off", "wager": "policy"}
     methods = [
-        Method(name, kinds[name], Measure(way["tokens_per_second"] / plain), {})
+        views.Method(name, kinds[name], Measure(way["tokens_per_second"] / plain), {})
         for name, way in sorted(ways.items(), key=lambda item: list(kinds).index(item[0]))
     ]
     how = f"Median tokens a second over {repeats} run{'s' * (repeats != 1)} of each; {compare['timing']}."
-    made.speedups.append(Speedups(made.source, "transformers", (), methods, "", "", how))
+    made.speedups.append(views.Speedups(made.source, "transformers", (), methods, "", "", how))
     made.figures = [Big(f"{speedup:.2f}{TIMES}", "over transformers", "median of runs"), *made.figures]
     same = {True: "the text is identical", False: "the text differs", None: "the text was drawn anew"}
     told = same[compare.get("identical")]
@@ -74,17 +58,17 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
     made.verdict = [f"{policy} writes this text {speedup:.2f} times as fast as transformers; {told}."]
 
 
-def _unworded(sources: Sequence[str]) -> list[TextRound]:
+def _unworded(sources: Sequence[str]) -> list[views.TextRound]:
     """Tokens known by their source only; a bonus or plain token ends a round."""
-    rounds: list[TextRound] = []
+    rounds: list[views.TextRound] = []
     held: list[tuple[str, str]] = []
     for source in sources:
         held.append(("", str(source)))
         if source in ("bonus", "plain"):
             arm = next((who for _, who in held if who not in ("bonus", "plain")), "off")
-            rounds.append(TextRound(arm, held, ()))
+            rounds.append(views.TextRound(arm, held, ()))
             held = []
-    return [*rounds, TextRound(held[0][1], held, ())] if held else rounds
+    return [*rounds, views.TextRound(held[0][1], held, ())] if held else rounds
 
 
 def compared(held: Json, source: Source) -> Material:
@@ -93,25 +77,27 @@ def compared(held: Json, source: Source) -> Material:
     for row in rows:
         spread = () if row is rows[0] else map(float, row["quartiles"])
         per = {task: Measure(float(value["speedup"])) for task, value in row["tasks"].items()}
-        methods.append(Method(row["method"], row["kind"], Measure(float(row["speedup"]), *spread), per))
+        methods.append(views.Method(row["method"], row["kind"], Measure(float(row["speedup"]), *spread), per))
     how = (
         "Tokens over seconds of whole calls, all answers together. The whiskers are quartiles of single prompts' "
         "ratios, so a bar may lie outside them; a run of wager bench gives 95 % intervals."
     )
     base, tasks = methods[0].name, list(rows[0]["tasks"])
-    made.speedups.append(Speedups(source, base, tasks, methods, "quartiles over prompts", "", how))
+    made.speedups.append(views.Speedups(source, base, tasks, methods, "quartiles over prompts", "", how))
     played = {row["method"]: dict(row["arms"]) for row in rows if row["kind"] == "policy" and row.get("arms")}
     if played:
-        made.shares.append(Shares(source, played, "policy"))
+        made.shares.append(views.Shares(source, played, "policy"))
     auto = next((row for row in rows if row["method"] == "auto"), None)
     if auto is not None and any(value.get("arms") for value in auto["tasks"].values()):
         by_task = {task: dict(value["arms"]) for task, value in auto["tasks"].items()}
-        made.shares.append(Shares(source, by_task, "task (auto)"))
+        made.shares.append(views.Shares(source, by_task, "task (auto)"))
     made.verdict, made.figures = _judged(methods, rows, held, base)
     return made
 
 
-def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json, base: str) -> tuple[list[str], list[Big]]:
+def _judged(
+    methods: Sequence[views.Method], rows: Sequence[Json], held: Json, base: str
+) -> tuple[list[str], list[Big]]:
     """The verdict and the big figures: of auto, else the best policy, else the fastest method."""
     policies = [m for m in methods if m.kind == "policy"] or methods
     lead = max(policies, key=lambda m: (m.name == "auto", m.overall.value))
@@ -142,7 +128,7 @@ def engine(held: Json, source: Source) -> Material:
     for row in held["widths"]:
         for name, s in row["seconds"].items():
             lines.setdefault(name, {})[int(row["width"])] = Measure(s["median"], s["low"], s["high"])
-    made.costs.append(Cost(source, lines, f"One forward with {held['context']:,} tokens in the cache; medians."))
+    made.costs.append(views.Cost(source, lines, f"One forward with {held['context']:,} tokens in the cache; medians."))
     own, off, step = held["own_seconds_per_round"]["median"], held["off_to_plain"]["median"], lines["wager"]
     broad, one = max(step), step[min(step)].value
     made.verdict = [
@@ -164,15 +150,15 @@ def simulated(held: Json, source: Source) -> Material:
     marks, best = [float(mark) for mark in held["marks"]], str(held["best_fixed_arm"])
     for p in held["policies"]:
         mean, half = ([float(e[key] or 0.0) for e in p["regret_curve"]] for key in ("mean", "half_width_95"))
-        curves.append(Curve(str(p["policy"]), marks, mean, half))
+        curves.append(views.Curve(str(p["policy"]), marks, mean, half))
     for name, y in (held.get("bounds") or {}).items():
-        curves.append(Curve(name, marks, [float(v) for v in y], reference=True))
+        curves.append(views.Curve(name, marks, [float(v) for v in y], reference=True))
     rows = sorted(held["policies"], key=lambda p: (p["policy"] != "auto", -p["speed"]["mean"]))
     first, how = rows[0], f"Environment {held['environment']!r}; means over runs, bands are 95 % intervals."
     lost = first["regret_seconds"]["mean"]
     if lost != first["regret_rounds"]["mean"]:
         how += f" Not all rounds take as long here: in seconds the regret of {first['policy']} is {lost:,.1f}."
-    made.regrets.append(Regret(source, best, "rounds", curves, how))
+    made.regrets.append(views.Regret(source, best, "rounds", curves, how))
     made.shares += _pulls(rows, source)
     speed = f"{first['speed']['mean']:.1%}"
     made.verdict = [
@@ -187,7 +173,7 @@ def simulated(held: Json, source: Source) -> Material:
     return made
 
 
-def _pulls(rows: Sequence[Json], source: Source) -> list[Shares]:
+def _pulls(rows: Sequence[Json], source: Source) -> list[views.Shares]:
     """The share of each arm in the rounds of each policy, where they are known."""
     totals = {str(row["policy"]): sum((row.get("pulls") or {}).values()) for row in rows}
     shares = {
@@ -195,7 +181,7 @@ def _pulls(rows: Sequence[Json], source: Source) -> list[Shares]:
         for row, (name, total) in zip(rows, totals.items(), strict=True)
         if total > 0
     }
-    return [Shares(source, shares, "policy")] if shares else []
+    return [views.Shares(source, shares, "policy")] if shares else []
 
 
 # -- recorded texts replayed
@@ -204,7 +190,7 @@ def _pulls(rows: Sequence[Json], source: Source) -> list[Shares]:
 def replayed(held: Json, source: Source) -> Material:
     """`wager lab replay`: speed-ups over plain decoding by task, and who played what."""
     made, rows, tasks = Material(source), held["rows"], held["tasks"]
-    methods = [Method(r["policy"], _kind(r["policy"]), _measure(r["to_off"]), _by_task(r, tasks)) for r in rows]
+    methods = [views.Method(r["policy"], _kind(r["policy"]), _measure(r["to_off"]), _by_task(r, tasks)) for r in rows]
     kinds = ("off", "arm", "policy", "bound")
     methods.sort(key=lambda m: (kinds.index(m.kind), m.name != "auto", -m.overall.value))
     interval = f"95 % intervals over {held['runs']} runs" if held["runs"] > 1 else ""
@@ -213,7 +199,7 @@ def replayed(held: Json, source: Source) -> Material:
         "The best fixed arm of a single task is that task's own."
     )
     labels = [str(task["label"]) for task in tasks]
-    made.speedups.append(Speedups(source, "off", labels, methods, interval, interval, how))
+    made.speedups.append(views.Speedups(source, "off", labels, methods, interval, interval, how))
     policies = [row for row in rows if _kind(row["policy"]) == "policy"]
     policies.sort(key=lambda row: (row["policy"] != "auto", -row["to_off"]["mean"]))
     made.shares += _pulls(policies, source)
@@ -261,13 +247,13 @@ def served(held: Json, source: Source) -> Material:
     for turn in held["turns"]:
         if turn.get("latency_seconds"):
             taken.setdefault((turn["method"], turn["point"]), []).append(turn["latency_seconds"]["mean"])
-    cells: dict[tuple[str, str], LoadRow] = {}
+    cells: dict[tuple[str, str], views.LoadRow] = {}
     for r in rows:
         key, ratio, times = (str(r["method"]), str(r["point"])), r.get("throughput_ratio"), r["throughput_ratios"]
         latency = Measure(statistics.median(own), min(own), max(own)) if (own := taken.get(key)) else None
-        cells[key] = LoadRow(*key, latency, Measure(ratio, min(times), max(times)) if ratio else None)
+        cells[key] = views.LoadRow(*key, latency, Measure(ratio, min(times), max(times)) if ratio else None)
     differ, texts = sum(r["texts_that_differ"] for r in rows), sum(r["texts"] for r in rows)
-    load = Load(source, points, methods, cells, held.get("vllm_table") or (), differ, texts)
+    load = views.Load(source, points, methods, cells, held.get("vllm_table") or (), differ, texts)
     made.loads.append(load)
     lead = next((m for m in ("auto", "together") if m in methods), "")
     ratios = [(p, ratio) for p in points if (ratio := load.ratio(lead, p))]

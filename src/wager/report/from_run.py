@@ -11,24 +11,10 @@ from typing import Any
 
 from wager.core import trace as traces
 from wager.core.round import Round
+from wager.report import views
 from wager.report.colours import drafter_of, length_of
 from wager.report.scales import TIMES
-from wager.report.views import (
-    MAT,
-    Big,
-    Choice,
-    Cost,
-    Curve,
-    Drafted,
-    Material,
-    Measure,
-    Method,
-    Regret,
-    Source,
-    Speedups,
-    Text,
-    TextRound,
-)
+from wager.report.views import MAT, Big, Material, Measure, Source
 
 FORMAT, VERSION = "wager-run", 1
 INTERVAL = "95 % intervals by bootstrap over prompts"
@@ -84,19 +70,19 @@ def ran(run: Json, source: Source) -> Material:
     return made
 
 
-def _speedups(summary: Json, source: Source) -> Speedups:
+def _speedups(summary: Json, source: Source) -> views.Speedups:
     """The run's own figures, as it printed them."""
     every, *tasks = summary["tasks"]
     per: dict[str, dict[str, Measure]] = {row["method"]: {} for row in every["methods"]}
     for task in tasks:
         for row in task["methods"]:
             per[row["method"]][task["task"]] = _measure(row)
-    methods = [Method(row["method"], row["kind"], _measure(row), per[row["method"]]) for row in every["methods"]]
+    methods = [views.Method(row["method"], row["kind"], _measure(row), per[row["method"]]) for row in every["methods"]]
     how = (
         f"Tokens over seconds of whole calls, the prompt's own forward included, over {every['prompts']} prompts; "
         "a task of one prompt has no interval."
     )
-    return Speedups(source, summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
+    return views.Speedups(source, summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
 
 
 def _measure(row: Json) -> Measure:
@@ -105,7 +91,7 @@ def _measure(row: Json) -> Measure:
 
 def _regrets(
     by: Mapping[str, Mapping[str, Json]], policies: Sequence[str], done: Sequence[str], best: str, source: Source
-) -> list[Regret]:
+) -> list[views.Regret]:
     curves = []
     for name in policies:
         x, y = [0.0], [0.0]
@@ -113,9 +99,9 @@ def _regrets(
             ours, theirs = by[name][prompt], by[best][prompt]
             x.append(x[-1] + ours["tokens"])
             y.append(y[-1] + ours["seconds"] - ours["tokens"] * theirs["seconds"] / theirs["tokens"])
-        curves.append(Curve(name, x, y))
+        curves.append(views.Curve(name, x, y))
     how = f"After each prompt: a policy's seconds less those of {best} for as many tokens on the same prompt."
-    return [Regret(source, best, "seconds", curves, how)]
+    return [views.Regret(source, best, "seconds", curves, how)]
 
 
 def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
@@ -142,7 +128,7 @@ def _lead(rows: Sequence[Json]) -> Json:
 
 def _choice(
     name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Mapping[str, str], source: Source
-) -> Choice:
+) -> views.Choice:
     played: list[str] = []
     marks: list[tuple[int, str]] = []
     for answer in answers:
@@ -150,7 +136,7 @@ def _choice(
         if not marks or marks[-1][1] != task:
             marks.append((len(played), task))
         played += [arms[r[0]] for r in answer.get("rounds") or ()]
-    return Choice(source, name, played, marks if len(marks) <= MARKS else ())
+    return views.Choice(source, name, played, marks if len(marks) <= MARKS else ())
 
 
 def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], where: str = "") -> None:
@@ -165,7 +151,7 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
             depth = max(accepted, min(length_of(arm), drafted)) if tree else drafted
             pairs.setdefault(drafter_of(arm) + (" (tree)" if tree else ""), []).append((depth, accepted))
     if pairs:
-        made.drafted.append(Drafted(made.source, pairs))
+        made.drafted.append(views.Drafted(made.source, pairs))
     cost = {}
     for width, own in seconds.items():
         if len(own) >= 5:
@@ -173,16 +159,16 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
             cost[width] = Measure(statistics.median(own), low, high)
     if len(cost) > 1:
         how = f"Median seconds of the target's verification{where}, by its width; a width in 5 rounds or more."
-        made.costs.append(Cost(made.source, {"wager": cost}, how))
+        made.costs.append(views.Cost(made.source, {"wager": cost}, how))
 
 
-def text_of(title: str, pieces: Sequence[Any], source: Source) -> Text:
+def text_of(title: str, pieces: Sequence[Any], source: Source) -> views.Text:
     """A text from its pieces."""
     rounds = [
-        TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
+        views.TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
         for arm, tokens, rejected in pieces
     ]
-    return Text(source, title, rounds)
+    return views.Text(source, title, rounds)
 
 
 def traced(path: Path) -> Material:
@@ -208,7 +194,7 @@ def traced(path: Path) -> Material:
         [r.batch for r in rounds],
     )
     shown = marks if len(marks) <= MARKS else ()
-    made.choices.append(Choice(made.source, who, arms, shown, batches if max(batches) > 1 else ()))
+    made.choices.append(views.Choice(made.source, who, arms, shown, batches if max(batches) > 1 else ()))
     _add_rounds(made, [(str(r.arm), r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1])
     tokens, seconds, drafted, accepted = (
         sum(getattr(r, name) for r in rounds) for name in ("emitted", "seconds", "drafted", "accepted")

@@ -50,12 +50,14 @@ def regret(view: Regret) -> Figure:
     """Regret over the tokens generated: what a policy lost against the best fixed arm, adding up."""
     policies = [c for c in view.curves if not c.reference]
     order = sorted(policies, key=lambda c: (c.name != "auto", c.y[-1]))  # auto, then those that end lowest
-    lines = [
-        Line(c.name, _points(c), line_colour(i), _band(c), DASHES[i % len(DASHES)]) for i, c in enumerate(order[:MOST])
-    ]
-    for i, curve in enumerate(c for c in view.curves if c.reference):
-        lines.append(Line(curve.name, _points(curve), "var(--ink)", dash=DASHES[1 + i % 2]))
-    lines += [Line(c.name, _points(c), GREY, faint=True) for c in order[MOST:]]
+    points = {c.name: list(zip(c.x, c.y, strict=True)) for c in view.curves}
+    lines = []
+    for i, c in enumerate(order[:MOST]):
+        band = [(x, y - h, y + h) for x, y, h in zip(c.x, c.y, c.half, strict=True)] if c.half else []
+        lines.append(Line(c.name, points[c.name], line_colour(i), band, DASHES[i % len(DASHES)]))
+    for i, c in enumerate(c for c in view.curves if c.reference):
+        lines.append(Line(c.name, points[c.name], "var(--ink)", dash=DASHES[1 + i % 2]))
+    lines += [Line(c.name, points[c.name], GREY, faint=True) for c in order[MOST:]]
     lowest, highest = min(y for c in view.curves for y in c.y), max(abs(y) for c in view.curves for y in c.y)
     first, last = min(c.x[0] for c in view.curves), max(c.x[-1] for c in view.curves)
     axes = Axes(
@@ -73,14 +75,6 @@ def regret(view: Regret) -> Figure:
     return line_figure(
         "regret", (title, says), view.source, table, lines, axes, heights=(340, 340), note=view.how, wide=True
     )
-
-
-def _points(curve: Curve) -> list[tuple[float, float]]:
-    return list(zip(curve.x, curve.y, strict=True))
-
-
-def _band(curve: Curve) -> list[tuple[float, float, float]]:
-    return [(x, y - h, y + h) for x, y, h in zip(curve.x, curve.y, curve.half, strict=True)] if curve.half else []
 
 
 def _regret_table(curves: Sequence[Curve]) -> Table:
