@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import wager
+from wager.cli.parameters import option
 
 
 class Entry(NamedTuple):
@@ -93,15 +94,11 @@ def loaded(name: str, entry: Entry) -> Any:
     return typer.main.get_group(alone).commands[name]
 
 
-def _empty() -> None:
-    pass
-
-
 def _group(name: str, help: str) -> typer.Typer:
     how: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
     made = typer.Typer(name=name, cls=Commands, help=help, **how)
     for command, entry in GROUPS[name].items():
-        made.command(command, help=entry.summary, rich_help_panel=entry.panel)(_empty)
+        made.command(command, help=entry.summary, rich_help_panel=entry.panel)(lambda: None)
     return made
 
 
@@ -118,7 +115,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+        bool, option("Print the version and stop.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

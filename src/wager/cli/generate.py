@@ -42,9 +42,7 @@ class Prompt:
     def read(self) -> str:
         """The prompt from wherever it is to come."""
         if self.prompt is None and self.file is None:
-            raise ValueError(
-                'give a prompt, as in wager generate "Why is the sky blue?", or --file, or - for standard input'
-            )
+            raise ValueError('give a prompt, as in wager generate "Why is the sky blue?", or --file, or - for stdin')
         try:
             given = sys.stdin.read() if self.prompt == "-" else self.prompt
             parts = [given, self.file.read_text(encoding="utf-8") if self.file is not None else None]
@@ -67,9 +65,7 @@ class Prompt:
             before = [{"role": "system", "content": self.system}] if self.system is not None else []
             ids = session.chat_ids([*before, {"role": "user", "content": words}])
         if len(ids) >= session.limit:
-            raise ValueError(
-                f"the prompt has {len(ids):,} tokens, and {model} holds {session.limit:,} with at least one new one"
-            )
+            raise ValueError(f"the prompt has {len(ids):,} tokens, and {model} holds {session.limit:,} with the answer")
         return ids
 
 

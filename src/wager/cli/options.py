@@ -99,9 +99,7 @@ class Options(Target):
                 said = f"{value:g}" if isinstance(value, float) else value
                 raise ValueError(f"{called} is {wanted}, not {said}")
             if value is not None and name in ("top_p", "min_p", "top_k") and not self.sample:
-                raise ValueError(
-                    f"{called} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
-                )
+                raise ValueError(f"{called} narrows what is sampled, and 0 is greedy; give --temperature too")
         if self.stop is not None and not all(self.stop):
             raise ValueError("--stop needs at least one character")
         if min(self.lengths_tried) < 1:
@@ -140,9 +138,7 @@ class Options(Target):
         """Build it once, as the Decoder will."""
         name, given = parse(self.policy)
         if name == "fixed" and not {"drafter", "length"} <= given.keys():
-            raise ValueError(
-                f"policy 'fixed' needs drafter and length, as in fixed:drafter={arms[-1].drafter},length=4"
-            )
+            raise ValueError(f"policy 'fixed' needs an arm, as in fixed:drafter={arms[-1].drafter},length=4")
         build(self.policy, arms, tokens=self.max_tokens)
 
     @property

@@ -52,9 +52,7 @@ class Loads:
         """The loads: requests in flight, and in all."""
         levels, counts = parse_ints(self.concurrency, "--concurrency"), parse_ints(self.requests, "--requests")
         if len(levels) != len(counts):
-            raise ValueError(
-                f"--requests names one number for each --concurrency, not {self.requests!r} for {self.concurrency!r}"
-            )
+            raise ValueError(f"--requests names one number for each --concurrency, not {self.requests!r}")
         return list(zip(levels, counts, strict=True))
 
     def prompts(self, count: int) -> list[list[dict[str, str]]]:
@@ -176,9 +174,7 @@ def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Se
 
     settings = Settings((drafter,), max_length)
     if settings.hook != SCHEDULER:
-        raise ValueError(
-            f"vLLM has no table of lengths for {drafter}; name a drafter that it runs, or see wager lab drafters"
-        )
+        raise ValueError(f"vLLM has no table of lengths for {drafter}; see wager lab drafters")
     name = parse_drafter(drafter)[0]
     fixed = {f"fixed {n}": f"fixed:drafter={name},length={n}" for n in range(1, max_length + 1)}
     played = {"off": "off", **fixed, **{spec: spec for spec in policies}}

@@ -111,9 +111,7 @@ def check_explains(spec: str) -> None:
     name, _ = parse(spec)
     able = [key for key, entry in POLICIES.items() if entry.make.explains]
     if name not in able:
-        raise ValueError(
-            f"policy {name!r} does not say what it expects of its arms, so --explain cannot; {', '.join(able)} can"
-        )
+        raise ValueError(f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
 
 
 @dataclass(frozen=True, slots=True)

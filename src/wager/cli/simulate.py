@@ -190,9 +190,7 @@ def parse_drafters(text: str) -> tuple[sim.Drafter, ...]:
                 acceptance.append(float(probability))
                 step = float(milliseconds) / 1000 if milliseconds else step
             except ValueError:
-                raise ValueError(
-                    f"--arms takes [NAME=]ACCEPTANCE[@DRAFT_MS] separated by commas, not {item!r}"
-                ) from None
+                raise ValueError(f"--arms takes [NAME=]ACCEPTANCE[@MS] separated by commas, not {item!r}") from None
             name = given or name
         drafters.append(sim.Drafter(name, tuple(acceptance), step))
     if len({d.name for d in drafters}) != len(drafters):

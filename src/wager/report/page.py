@@ -32,8 +32,7 @@ MAKES = {  # kind of figure -> what it is called where it is missing, and the co
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
     """Every figure the materials allow, in the order of the page."""
-    palette = Palette(_drafters(materials))
-    found: list[Figure | None] = []
+    palette, found = Palette(_drafters(materials)), list[Figure | None]()
     for m in materials:
         found += [speed(view) for view in m.speedups]
         found += [regret(view) for view in m.regrets]

@@ -49,8 +49,7 @@ def read(path: Path) -> Material:
     if held.get("format") == from_run.FORMAT:
         if held.get("version") != from_run.VERSION:
             raise ValueError(
-                f"{path} is a run of version {held.get('version')!r}; this wager reads version {from_run.VERSION}, "
-                "so run the command in it again"
+                f"{path} is a run of version {held.get('version')!r}, not {from_run.VERSION}; run its command again"
             )
         held = from_run.with_answers(held, path)
         return _guarded(path, "a run", lambda: from_run.ran(held, from_run.described(path, "a run", held)))
@@ -82,8 +81,6 @@ def _guarded(path: Path, kind: str, make: Callable[[], Material]) -> Material:
     except traces.TraceError as error:
         raise ValueError(f"{error}; record it again") from None
     except KeyError as error:
-        raise ValueError(f"{path} looks like {kind} but lacks {error}; run the command that wrote it again") from None
+        raise ValueError(f"{path} looks like {kind} but lacks {error}; make it again") from None
     except (TypeError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
-        raise ValueError(
-            f"{path} looks like {kind} but does not hold together ({error}); run the command that wrote it again"
-        ) from None
+        raise ValueError(f"{path} looks like {kind} but does not hold together ({error}); make it again") from None
