@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("auto", "ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
 CHARACTERS = 4  # of a prompt to a token, about
+Rounds = list[tuple[str, list["Point"], int]]  # what they are called, their loads, and how often those are repeated
 SHORT = 600  # characters of a prompt of the endurance test at most
 
 
@@ -124,29 +125,23 @@ def versus(
         path = data_file(recorded.trace, "traces")
         plan = traced(path, speed=recorded.speed, start=recorded.start, seconds=recorded.duration)
         rounds.append(("trace", [Point("trace", plan, asked, loads.max_tokens)], recorded.trace_repeats))
-    with loads.folder() as folder:
-        _versus(folder, loads.model, settings, played, rounds, context.args, output)
+    _versus(loads, settings, played, rounds, context.args, output)
 
 
 def _versus(
-    folder: Path,
-    model: str,
-    settings: Settings,
-    played: dict[str, str],
-    rounds: list[tuple[str, list[Point], int]],
-    arguments: list[str],
-    output: Output,
+    loads: Loads, settings: Settings, played: dict[str, str], rounds: Rounds, arguments: list[str], output: Output
 ) -> None:
     from wager.bench.servers import Server
     from wager.bench.versus import PLAIN, TABLE, Comparison, table_from
     from wager.models import resolve
     from wager.vllm.launch import located, speculative_config
 
-    where = str(resolve(model))
+    where = str(resolve(loads.model))
     shared = [where, "--dtype", "float32", "--no-enable-prefix-caching", *arguments]
-    control = folder / "policy"
-    control.write_text("off")
     with ExitStack() as stack:
+        folder = stack.enter_context(loads.folder())
+        control = folder / "policy"
+        control.write_text("off")
         plain = _started(stack, Server.vllm(*shared, log=folder / "plain.log"))
         ours = ["--drafter", settings.drafters[0], "--max-length", str(settings.max_length)]
         ours += ["--control", str(control), "--policy", "off"]
@@ -156,7 +151,7 @@ def _versus(
         warm, measured = _measure(comparison, list(played), rounds[0][1], 0, "warming up"), list[Any]()
         lengths = {f"fixed {n}": n for n in range(1, settings.max_length + 1)}
         vllm_table = table_from(warm, {"off": 0, **lengths}, 4096)
-        config = speculative_config(located(settings, model, where))
+        config = speculative_config(located(settings, loads.model, where))
         config["num_speculative_tokens_per_batch_size"] = vllm_table
         tabled = Server.vllm(*shared, "--speculative-config", json.dumps(config), log=folder / "table.log")
         comparison.servers[TABLE] = _started(stack, tabled)

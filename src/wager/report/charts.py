@@ -47,10 +47,8 @@ class Axes(NamedTuple):
     y_kind: str = "linear"
     y_low: float | None = 0.0
     y_high: float | None = None
-    knee: float = 10.0
     x_ticks: Sequence[tuple[float, str]] = ()  # names for places, instead of numbers
-    x_name: Callable[[float], str] = number  # a place in a tooltip
-    y_name: Callable[[float], str] = number
+    y_name: Callable[[float], str] = number  # in a tooltip
     y_tick: Callable[[float], str] = tick
 
 
@@ -105,7 +103,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: int, height: int, title
     if axes.y_kind == "linear" and axes.y_high is None:
         high = rounded_up(high, 9)
     top, bottom = 30.0, height - 44.0
-    y = Scale(low, high if high > low else low + 1, bottom, top, axes.y_kind, axes.knee)
+    y = Scale(low, high if high > low else low + 1, bottom, top, axes.y_kind, knee=10.0)
     y_ticks = y.ticks(6)
     left = max(width_of(axes.y_tick(v)) for v in y_ticks) + 12
     x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, left + 8, width - 14.0, axes.x_kind)
@@ -143,7 +141,7 @@ def _columns(lines: Sequence[Line], axes: Axes, x: Scale, width: float) -> list[
         here = x(place)
         before = (x(places[i - 1]) + here) / 2 if i else here - 10
         after = min((x(places[i + 1]) + here) / 2 if i + 1 < len(places) else here + 10, width)
-        head = f"{axes.x}: {named.get(place) or axes.x_name(place)}"
+        head = f"{axes.x}: {named.get(place) or number(place)}"
         said = [f"{name}: {axes.y_name(at[place])}" for name, at in values if place in at]
         out.append((before, max(after - before, 1), "\n".join([head, *said])))
     return out
