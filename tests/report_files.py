@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from html.parser import HTMLParser
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -134,43 +135,19 @@ def put(path: Path, held: Any) -> Path:
     return path
 
 
-class Tables(HTMLParser):
+class Tables:
     """The tables behind a page's figures: figure -> row -> its numbers, None where a cell has none."""
 
     def __init__(self, page: str) -> None:
-        super().__init__()
         self.of: dict[str, dict[str, list[float | None]]] = {}
         self.columns: dict[str, list[str]] = {}
-        self._title, self._row, self._take = "", "", ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        held = dict(attributes)
-        if tag == "h3":
-            self._take, self._title = "title", ""
-        elif tag == "table":
-            self._inside = held.get("class") == "numbers"
-        elif tag == "th" and self._title and self._inside:
-            self._take, self._row = ("row" if held.get("scope") == "row" else "column"), ""
-        elif tag == "td" and self._inside:
-            number = held.get("data-v")
-            self.of[self._title][self._row].append(None if number is None else float(number))
-
-    def handle_data(self, data: str) -> None:
-        if self._take == "title":
-            self._title += data
-        elif self._take in ("row", "column"):
-            self._row += data
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "h3":
-            while self._title in self.of:
-                self._title += "'"
-            self.of[self._title] = {}
-            self.columns[self._title] = []
-        elif tag == "th" and self._take == "row":
-            self.of[self._title][self._row] = []
-        elif tag == "th" and self._take == "column":
-            self.columns[self._title].append(self._row)
-        if tag in ("h3", "th"):
-            self._take = ""
+        for card in re.findall(r"<figure.*?</figure>", page, re.S):
+            title = unescape(re.findall(r"<h3[^>]*>(.*?)</h3>", card)[0])
+            while title in self.of:
+                title += "'"
+            table = card.partition('<table class="numbers">')[2]
+            self.columns[title] = [unescape(name) for name in re.findall(r'<th scope="col">(.*?)</th>', table)]
+            self.of[title] = {}
+            for name, cells in re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table, re.S):
+                values = re.findall(r'<td(?: data-v="(.*?)")?>', cells)
+                self.of[title][unescape(name)] = [float(value) if value else None for value in values]

@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_files import RESULTS, a_run, a_text, put, rounds_of, write_trace
+from report_files import RESULTS, a_run, a_text, rounds_of, write_trace
 
 from wager.cli import main
 from wager.core import trace as traces
 from wager.report.live import follow
 from wager.report.page import render
 from wager.report.read import read
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return put(tmp_path / "run.json", a_run())
 
 
 def cli(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:

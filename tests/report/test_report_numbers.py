@@ -21,11 +21,6 @@ from wager.report.page import render
 from wager.report.read import read
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return put(tmp_path / "run.json", a_run())
-
-
 def kept(name: str) -> dict[str, Any]:
     return dict(json.loads((RESULTS / name).read_text()))
 

@@ -14,11 +14,6 @@ from wager.report.read import read
 from wager.report.scales import TIMES, width_of
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return put(tmp_path / "run.json", a_run())
-
-
 def tokens_of(page: str) -> list[tuple[str, str]]:
     found = re.findall(r'<span class="t( [^"]*)?" style="--t:[^"]*"[^>]*>(.*?)</span>', page, re.S)
     plain = [(kind, re.sub(r'<i class="sign">.</i>', "", text)) for kind, text in found]
