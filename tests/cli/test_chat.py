@@ -50,12 +50,10 @@ def test_chat_drops_the_oldest_turns_when_the_context_is_full(
 
 
 def test_control_c_stops_the_answer_and_not_the_chat(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wager.cli import shown
-
-    def writer(console: Any) -> Any:
+    def writer(*_: Any, **__: Any) -> Any:
         return lambda piece: signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(shown, "plain_writer", writer)
+    monkeypatch.setattr("wager.cli.chat.writer", writer)
     before = signal.getsignal(signal.SIGINT)
     done = wager("chat", "--max-tokens", "40", stdin="Hello\nHello again\n")
     assert done.code == 0

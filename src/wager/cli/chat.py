@@ -55,19 +55,16 @@ class Chat:
         self.session, self.out, self.told, self.show = session, out, told, show
         self.system = [{"role": "system", "content": system}] if system is not None else []
         self.turns: list[dict[str, str]] = []  # user and assistant in turn
-        self.answers = 0
-        self.seed = session.options.sampling_seed()
+        self.answers, self.seed = 0, session.options.sampling_seed()
 
     def run(self) -> None:
         """Read, answer, repeat."""
         if sys.stdin.isatty():
             self._tell(f"{self.session.options.model}; /help tells the commands, Ctrl-D ends")
-        for line in self._lines():
-            if not line:
-                continue
+        for line in filter(None, self._lines()):
+            if line == "/quit":
+                return
             if re.fullmatch(r"/\w*", line):
-                if line == "/quit":
-                    return
                 self._obey(line)
             else:
                 self._answer(line)

@@ -79,7 +79,8 @@ class Plan:
             raise ValueError(f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
         if self.temperature and not self.arms:
             raise ValueError("--temperature needs --arms: without them all is greedy")
-        _ = self.free
+        if self.lengths:
+            parse_ints(self.lengths, "--lengths")
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -26,16 +26,6 @@ OWN = {"bonus": "dim underline", "plain": "dim"}  # tokens of the target itself
 ENDS = {"length": "cut at --max-tokens", "context": "the model's context is full", "interrupted": "interrupted"}
 
 
-def plain_writer(console: Console) -> Callable[[Piece], None]:
-    """Writes each piece as it is."""
-
-    def write(piece: Piece) -> None:
-        console.file.write(piece.text)
-        console.file.flush()
-
-    return write
-
-
 def colours(drafters: Sequence[str]) -> dict[str, str]:
     """Source of a token -> its style."""
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(drafters)} | OWN
@@ -70,7 +60,12 @@ class SourceWriter:
 
 def writer(console: Console, tokenizer: Any, drafters: Sequence[str], *, show: bool) -> Callable[[Piece], None]:
     """Writes the text as it comes, with the sources of its tokens where they are to be shown."""
-    return SourceWriter(console, tokenizer, drafters) if show else plain_writer(console)
+
+    def plain(piece: Piece) -> None:
+        console.file.write(piece.text)
+        console.file.flush()
+
+    return SourceWriter(console, tokenizer, drafters) if show else plain
 
 
 def legend(generation: Generation, drafters: Sequence[str]) -> Text:
