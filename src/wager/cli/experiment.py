@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from wager.simulation import Comparison, Scenario, compare
 from wager.simulation.experiment import Result, adaptation
 
 _RUN = "Experiment"
+Columns = Mapping[str, Callable[[Result], str]]  # heading -> what stands below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,16 @@ class Experiment:
 
 
 def policy_table(
-    title: str,
-    note: str,
-    columns: Mapping[str, Callable[[Result], str]],
-    rows: Iterable[Result],
-    references: Container[int],
-    last: Result,
+    title: str, note: str, columns: Columns, references: Sequence[Result], rows: Sequence[Result]
 ) -> Table:
-    """A line for every policy; those by whose id they are references are dim, and a rule stands below the last."""
+    """A line for every policy, below a rule and those of what it is compared with."""
     shown = titled(title, f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}")
     shown.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
     for name in columns:
         shown.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        cells, dim = [show(row) for show in columns.values()], id(row) in references
-        shown.add_row(row.policy, *cells, style="dim" if dim else None, end_section=row is last)
+    for left, row in enumerate((*references, *rows), 1 - len(references)):  # of the references, less than 1
+        cells = [show(row) for show in columns.values()]
+        shown.add_row(row.policy, *cells, style="dim" if left < 1 else None, end_section=left == 0)
     return shown
 
 

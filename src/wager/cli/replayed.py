@@ -78,8 +78,7 @@ class Report:
             "regret,\nseconds": figure("regret_seconds"),
         }
         note = "gap closed: of that between the best fixed arm and the clairvoyant, who knows every text to its end"
-        rows = (*self.references, *self.comparison.results)
-        return policy_table(title, note, columns, rows, set(map(id, self.references)), self.off)
+        return policy_table(title, note, columns, self.references, self.comparison.results)
 
     def tasks(self) -> Table:
         """A line for every label."""

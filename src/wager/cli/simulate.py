@@ -216,5 +216,5 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
     if not served:
         del columns["latency,\nseconds"]
     note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    references = {id(comparison.clairvoyant), id(comparison.best_fixed)}
-    return policy_table(title, note, columns, comparison.rows, references, comparison.best_fixed)
+    references = (comparison.clairvoyant, comparison.best_fixed)
+    return policy_table(title, note, columns, references, comparison.results)
