@@ -49,7 +49,7 @@ TINY = "tiny"  # a folder with a small random model
 RUN = {
     "lab simulate": ["--tokens", "400", "--runs", "1", "--jobs", "1"],
     "policies": [],
-    "lab replay": ["--runs", "1", "--jobs", "1"],
+    "lab replay": ["--runs", "1", "--jobs", "1", "--lengths", "2,4"],
     "lab trace": [],
     "datastore build": ["--model", TINY],
     "generate": ["--model", TINY, "--max-tokens", "6", "--no-state"],

@@ -22,7 +22,7 @@ from wager.cli.screen import bar, table
 from wager.core.provenance import provenance
 
 if TYPE_CHECKING:
-    from wager.bench.methods import Method, TextGenerator
+    from wager.bench.methods import TextGenerator
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
@@ -77,13 +77,10 @@ def suite(
     if context.invoked_subcommand is not None:
         _refuse_misplaced(context)
         return
-    chosen, default = given.prompts(), made.QUICK if given.suite == QUICK else made.FULL
-    named = made.parse_methods(methods) if methods else made.default_methods(default, target.model)
-
     from wager.cli.session import quietly
 
     with quietly():
-        summary, said, path = _measure(target, given, named, chosen, out, optional=not methods, afresh=afresh)
+        summary, said, path = _measure(target, given, methods, out, afresh=afresh)
     show(summary)
     print("\n".join(said))
     print(f"\nEverything is in {path}; for a page with pictures:\n  wager report {path} -o report.html")
@@ -101,16 +98,11 @@ def _refuse_misplaced(context: typer.Context) -> None:
 
 
 def _measure(
-    target: Target,
-    given: Suite,
-    methods: Sequence[Method],
-    chosen: Sequence[workloads.Prompt],
-    out: Path,
-    *,
-    optional: bool,
-    afresh: bool,
+    target: Target, given: Suite, named: str, out: Path, *, afresh: bool
 ) -> tuple[dict[str, Any], list[str], Path]:
     """Run what is not in the folder yet; the summary, the verdict and the run's file."""
+    chosen, default = given.prompts(), made.QUICK if given.suite == QUICK else made.FULL
+    methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
     from wager.bench.engine import described
     from wager.models.fingerprint import fingerprint
 
@@ -118,7 +110,7 @@ def _measure(
     tokens = settings["max_tokens"]
     with told.status(f"loading {target.model} …", spinner="dots"):
         model, tokenizer = target.load(progress=told.print)
-    if optional:
+    if not named:
         methods = made.without_impossible(methods, model)
     prompts = fitted(chosen, target.model, model, tokenizer, tokens, given.longest_prompt)
     about, ran = provenance(), described(model)
