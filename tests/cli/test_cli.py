@@ -41,14 +41,6 @@ def test_simulate_writes_json_a_picture_and_a_trace(cli: Wager, tmp_path: Path) 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "out.jsonl", "out.png"]
 
 
-def test_the_same_seed_gives_the_same_result_in_one_process_or_two(cli: Wager, tmp_path: Path) -> None:
-    for jobs in ("1", "2"):
-        words = ("--tokens", "300", "--runs", "2", "--jobs", jobs, "--seed", "9", "--json", f"{jobs}.json")
-        assert cli("lab", "simulate", "-p", "exp3spec", *words).code == 0
-    one, two = (json.loads((tmp_path / f"{jobs}.json").read_text()) for jobs in "12")
-    assert one["policies"] == two["policies"]
-
-
 def test_policies_lists_all_and_explains_one(cli: Wager) -> None:
     listed = cli("policies")
     assert listed.code == 0
