@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -139,9 +139,8 @@ class Page:
 
     def size(self, width: int, height: int) -> None:
         """Set the window's size; a narrow one is a phone's."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        how = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **how)
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -152,18 +151,14 @@ class Page:
     def complaints(self) -> list[str]:
         """Errors in the console, uncaught exceptions, and everything that was fetched besides the page itself."""
         self.run("1")  # events that are on their way arrive first
-        told = []
-        for event in self.browser.events:
-            kind, body = event.get("method"), event.get("params", {})
-            bad = {
-                "Runtime.exceptionThrown": lambda body: True,
-                "Log.entryAdded": lambda body: body["entry"]["level"] == "error",
-                "Runtime.consoleAPICalled": lambda body: body["type"] in ("error", "warning"),
-                "Network.requestWillBeSent": lambda body: body["type"] != "Document",
-            }.get(str(kind))
-            if bad is not None and bad(body):
-                told.append(json.dumps(body))
-        return told
+        bad: dict[str, Callable[[Any], bool]] = {
+            "Runtime.exceptionThrown": lambda body: True,
+            "Log.entryAdded": lambda body: body["entry"]["level"] == "error",
+            "Runtime.consoleAPICalled": lambda body: body["type"] in ("error", "warning"),
+            "Network.requestWillBeSent": lambda body: body["type"] != "Document",
+        }
+        events = [(bad.get(event.get("method", "")), event.get("params", {})) for event in self.browser.events]
+        return [json.dumps(body) for wrong, body in events if wrong is not None and wrong(body)]
 
     def point(self, x: float, y: float) -> None:
         """Move the mouse there."""
@@ -178,11 +173,9 @@ class Page:
     def press(self, key: str) -> None:
         """Press a key by its name."""
         codes = {"Tab": 9, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
+        code = dict.fromkeys(("windowsVirtualKeyCode", "nativeVirtualKeyCode"), codes[key])
         for kind in ("keyDown", "keyUp"):
-            self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key],
-                nativeVirtualKeyCode=codes[key],
-            )  # fmt: skip
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, **code)
 
     def shot(self, path: Path, *, top: float = 0, height: float | None = None) -> None:
         """A picture of the page, or of a part of it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from html.parser import HTMLParser
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,10 @@ def a_run(tasks: tuple[str, ...] = ("qa", "rag", "summarization"), each: int = 3
     draw = random.Random(seed)
     prompts = [{"id": f"{task}-{i}", "task": task, "tokens": 40 + i} for task in tasks for i in range(each)]
     answers = [_answer(draw, prompt, method) for prompt in prompts for method in METHODS]
-    known = {
-        (a["prompt"], a["method"]): Answer(
-            [0] * a["tokens"], a["seconds"], a["forwards"], (), 0.0, a["prefill_seconds"]
-        )
-        for a in answers
-    }
+    known = {}
+    for a in answers:
+        spent = (a["seconds"], a["forwards"], (), 0.0, a["prefill_seconds"])
+        known[a["prompt"], a["method"]] = Answer([0] * a["tokens"], *spent)
     return {
         "format": "wager-run", "version": 1, "command": "wager bench --suite quick --out made-up", "date": "2026-11-15",
         "machine": "x86_64, 2 cores", "versions": {"wager": "0.1.0"}, "suite": "quick", "model": "smollm2-135m",
@@ -72,13 +71,8 @@ def _answer(draw: random.Random, prompt: dict[str, Any], method: dict[str, str])
         rounds.append([ARMS.index(arm), drafted, accepted, emitted, round(1e-4 * drafted, 6), round(verify, 6)])
         own = "bonus" if drafted else "plain"
         sources = [Arm.parse(arm).drafter] * accepted + [own] * (emitted - accepted)
-        pieces.append(
-            [
-                arm,
-                [[draw.choice(WORDS), who] for who in sources],
-                [draw.choice(WORDS) for _ in range(drafted - accepted)],
-            ]
-        )
+        rejected = [draw.choice(WORDS) for _ in range(drafted - accepted)]
+        pieces.append([arm, [[draw.choice(WORDS), who] for who in sources], rejected])
     slow = 1.4 if kind in ("plain", "peer") else 1.0
     seconds = 0.05 + slow * sum(r[4] + r[5] for r in rounds)
     answer = {
@@ -98,16 +92,8 @@ def rounds_of(count: int, seed: int = 0, batches: tuple[int, ...] = (1,)) -> lis
         arm, batch = Arm.parse(draw.choice([*ARMS, "suffix:4@2x8"])), draw.choice(batches)
         drafted = draw.randint(0, arm.budget) * batch if arm.length else 0
         accepted = min(draw.randint(0, drafted), arm.length * batch)
-        found.append(
-            Round(
-                arm,
-                drafted,
-                accepted,
-                accepted + 1,
-                batch=batch,
-                verify_seconds=0.01 * (1 + drafted / 8) * draw.random(),
-            )
-        )
+        seconds = 0.01 * (1 + drafted / 8) * draw.random()
+        found.append(Round(arm, drafted, accepted, accepted + 1, batch=batch, verify_seconds=seconds))
     return found
 
 
@@ -149,43 +135,19 @@ def put(path: Path, held: Any) -> Path:
     return path
 
 
-class Tables(HTMLParser):
+class Tables:
     """The tables behind a page's figures: figure -> row -> its numbers, None where a cell has none."""
 
     def __init__(self, page: str) -> None:
-        super().__init__()
         self.of: dict[str, dict[str, list[float | None]]] = {}
         self.columns: dict[str, list[str]] = {}
-        self._title, self._row, self._take = "", "", ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        held = dict(attributes)
-        if tag == "h3":
-            self._take, self._title = "title", ""
-        elif tag == "table":
-            self._inside = held.get("class") == "numbers"
-        elif tag == "th" and self._title and self._inside:
-            self._take, self._row = ("row" if held.get("scope") == "row" else "column"), ""
-        elif tag == "td" and self._inside:
-            number = held.get("data-v")
-            self.of[self._title][self._row].append(None if number is None else float(number))
-
-    def handle_data(self, data: str) -> None:
-        if self._take == "title":
-            self._title += data
-        elif self._take in ("row", "column"):
-            self._row += data
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "h3":
-            while self._title in self.of:
-                self._title += "'"
-            self.of[self._title] = {}
-            self.columns[self._title] = []
-        elif tag == "th" and self._take == "row":
-            self.of[self._title][self._row] = []
-        elif tag == "th" and self._take == "column":
-            self.columns[self._title].append(self._row)
-        if tag in ("h3", "th"):
-            self._take = ""
+        for card in re.findall(r"<figure.*?</figure>", page, re.S):
+            title = unescape(re.findall(r"<h3[^>]*>(.*?)</h3>", card)[0])
+            while title in self.of:
+                title += "'"
+            table = card.partition('<table class="numbers">')[2]
+            self.columns[title] = [unescape(name) for name in re.findall(r'<th scope="col">(.*?)</th>', table)]
+            self.of[title] = {}
+            for name, cells in re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table, re.S):
+                values = re.findall(r'<td(?: data-v="(.*?)")?>', cells)
+                self.of[title][unescape(name)] = [float(value) if value else None for value in values]

@@ -1,4 +1,4 @@
-"""The command line in this process, with the embedded model loaded once for all tests."""
+"""The command line in this process, with a tiny model in place of the embedded one."""
 
 from __future__ import annotations
 
@@ -8,43 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Done, Wager
+import torch
+from commands import COPY, Done, Wager
+from recorders import tiny
 
 from wager.cli import main
 
 
-@pytest.fixture(scope="session")
-def target(smollm2: Any) -> Any:
-    from wager.models.select import runner
-
-    return runner(smollm2[0])
-
-
 @pytest.fixture
-def states(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where policy states are kept: a folder of the test's own. The model stays where it is."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr("wager.decoding.state.cache", lambda: folder)
-    return folder / "state"
-
-
-@pytest.fixture
-def wager(
-    smollm2: Any,
-    target: Any,
-    states: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Wager:
-    """The command line in this process, with the model loaded once for all tests."""
-    import wager.models
-    from wager.decoding import decoder
-
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Wager:
+    """The command line in this process, in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wager.models, "load", lambda name, **how: smollm2)
-    monkeypatch.setattr(decoder, "runner", lambda model: target)
-    for name in ("FORCE_COLOR", "NO_COLOR", "WAGER_DEBUG"):
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("FORCE_COLOR", "NO_COLOR", "WAGER_DEBUG", "WAGER_DATA"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*words: str, stdin: str = "") -> Done:
@@ -58,3 +34,40 @@ def wager(
         return Done(int(code or 0), *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def loaded() -> Any:
+    """A random Llama with SmolLM2's tokenizer that writes the words of COPY: fast, and its texts soon repeat."""
+    from wager.models import load_tokenizer
+
+    tokenizer = load_tokenizer("smollm2-135m")
+    model = tiny(vocab_size=49152, max_position_embeddings=8192, eos_token_id=2, pad_token_id=2)
+    others = sorted({*range(49152)} - {*tokenizer(COPY).input_ids})
+    with torch.no_grad():
+        model.lm_head.weight[others] = 0.0
+    return model, tokenizer
+
+
+@pytest.fixture(scope="session")
+def target(loaded: Any) -> Any:
+    from wager.models.select import runner
+
+    return runner(loaded[0])
+
+
+@pytest.fixture
+def states(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where policy states are kept: a folder of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("wager.decoding.state.cache", lambda: folder)
+    return folder / "state"
+
+
+@pytest.fixture
+def wager(cli: Wager, loaded: Any, target: Any, states: Path, monkeypatch: pytest.MonkeyPatch) -> Wager:
+    """The command line with that model, for which no drafter was trained, whatever name it is called by."""
+    monkeypatch.setattr("wager.models.load", lambda name, **how: loaded)
+    monkeypatch.setattr("wager.decoding.decoder.runner", lambda model: target)
+    monkeypatch.setattr("wager.drafters.shipped.available", lambda *_: {})
+    return cli

@@ -1,4 +1,4 @@
-"""`wager chat` as a user meets it, on the embedded model."""
+"""`wager chat` as a user meets it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,10 @@ def test_chat_drops_the_oldest_turns_when_the_context_is_full(
 
 
 def test_control_c_stops_the_answer_and_not_the_chat(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wager.cli import chat
-
-    def writer(console: Any) -> Any:
+    def writer(*_: Any, **__: Any) -> Any:
         return lambda piece: signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(chat, "plain_writer", writer)
+    monkeypatch.setattr("wager.cli.chat.writer", writer)
     before = signal.getsignal(signal.SIGINT)
     done = wager("chat", "--max-tokens", "40", stdin="Hello\nHello again\n")
     assert done.code == 0
@@ -65,10 +63,10 @@ def test_control_c_stops_the_answer_and_not_the_chat(wager: Wager, monkeypatch: 
 
 
 def test_chat_refuses_what_generate_refuses_and_a_model_without_a_template(
-    wager: Wager, smollm2: Any, monkeypatch: pytest.MonkeyPatch
+    wager: Wager, loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_sentence(wager("chat", "--max-tokens", "0"), "at least 1")
     one_sentence(wager("chat", "--policy", "best"), "unknown policy")
-    monkeypatch.setattr(smollm2[1], "chat_template", None)
+    monkeypatch.setattr(loaded[1], "chat_template", None)
     one_sentence(wager("chat", stdin="Hi\n"), "has no chat template")
     one_sentence(wager("generate", "Hi", "--system", "x"), "no place for --system")

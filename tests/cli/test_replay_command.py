@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from commands import Wager, one_sentence
 from replays import LONGEST, replay, text
 
-from wager.cli import main
 from wager.core import Arm, Context
 from wager.core.recording import RecordingWriter, Text
 from wager.policies import POLICIES
@@ -40,26 +39,24 @@ def recording(path: Path, texts: Sequence[Text], meta: Any = META) -> Path:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def made(tmp_path: Path) -> Path:
     """A folder with a recording, in which the command runs."""
-    monkeypatch.chdir(tmp_path)
     recording(tmp_path / "r.jsonl", replay().texts)
     return tmp_path
 
 
-def run(*words: str) -> int:
-    sys.argv = ["wager", "lab", "replay", *words]
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
+@pytest.fixture
+def run(cli: Wager) -> Wager:
+    return lambda *words: cli("lab", "replay", *words)
 
 
 QUICK = ("--runs", "2", "--jobs", "1")
 
 
-def test_replay_says_what_compare_found(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_says_what_compare_found(made: Path, run: Wager) -> None:
     words = ("-p", "ucbspec", "-p", "kl-ucb:reward=goodput", "--lengths", "2,4", "--json", "out.json")
-    assert run("r.jsonl", *QUICK, *words) == 0
+    done = run("r.jsonl", *QUICK, *words)
+    assert done.code == 0, done.err
     costs = parse_cost("measured", META)
     scenario = Replay(replay().texts, costs, (2, 4))
     expected = compare(scenario, ["ucbspec", "kl-ucb:reward=goodput"], runs=2)
@@ -87,17 +84,14 @@ def test_replay_says_what_compare_found(made: Path, capsys: pytest.CaptureFixtur
         ratios = [b.facts[f"seconds {label}"] / a for a, b in zip(taken, off.runs, strict=True)]
         assert task["policies"]["ucbspec"]["mean"] == pytest.approx(sum(ratios) / 2)
         assert task["clairvoyant"]["mean"] >= 0.95 * task["best_fixed"]["mean"]  # but for the noise
-    printed = capsys.readouterr().out
-    assert f"{rows['ucbspec']['goodput']['mean']:,.1f}" in printed
-    assert f"{rows['ucbspec']['to_off']['mean']:.3f} ± " in printed
-    assert all(name in printed for name in (*rows, "gap", "MAT", "by task"))
+    assert f"{rows['ucbspec']['goodput']['mean']:,.1f}" in done.out
+    assert f"{rows['ucbspec']['to_off']['mean']:.3f} ± " in done.out
+    assert all(name in done.out for name in (*rows, "gap", "MAT", "by task"))
 
 
-def test_replay_with_its_defaults_and_in_two_processes_gives_the_same(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("r.jsonl", "--runs", "2", "--jobs", "2", "--json", "a.json") == 0
-    assert run("r.jsonl", *QUICK, "--json", "b.json") == 0
+def test_replay_with_its_defaults_and_in_two_processes_gives_the_same(made: Path, run: Wager) -> None:
+    assert run("r.jsonl", "--runs", "2", "--jobs", "2", "--json", "a.json").code == 0
+    assert run("r.jsonl", *QUICK, "--json", "b.json").code == 0
     a, b = (json.loads((made / name).read_text()) for name in ("a.json", "b.json"))
     assert a["rows"] == b["rows"]
     assert a["tasks"] == b["tasks"]
@@ -106,17 +100,17 @@ def test_replay_with_its_defaults_and_in_two_processes_gives_the_same(
     assert policies == ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar"]
 
 
-def test_recordings_are_replayed_together_with_the_drafters_wanted(made: Path) -> None:
+def test_recordings_are_replayed_together_with_the_drafters_wanted(made: Path, run: Wager) -> None:
     recording(made / "s.jsonl.gz", [text(Random(9), "d", model=False)], {**META, "longest": 4})
     words = ("-p", "off", "--noise", "0", *QUICK, "--json", "out.json")
-    assert run("r.jsonl", "s.jsonl.gz", "--drafters", "lookup", *words) == 0
+    assert run("r.jsonl", "s.jsonl.gz", "--drafters", "lookup", *words).code == 0
     result = json.loads((made / "out.json").read_text())
     assert result["drafters"] == ["lookup"]
     assert result["lengths"] == [1, 2, 3, 4]
     assert (result["texts"], result["tokens"]) == (7, 7 * 29)
     assert set(result["fixed_to_off"]) == {"off", *(f"lookup:{n}" for n in (1, 2, 3, 4))}
     assert [row["goodput"]["mean"] for row in result["rows"] if row["policy"] == "off"] == [pytest.approx(20)] * 2
-    assert run("r.jsonl", "--phases", "b,a", "--each", "1", *words) == 0
+    assert run("r.jsonl", "--phases", "b,a", "--each", "1", *words).code == 0
     result = json.loads((made / "out.json").read_text())
     assert (result["texts"], [task["label"] for task in result["tasks"]]) == (2, ["a", "b"])
 
@@ -149,14 +143,10 @@ class Toy(Policy):
         return [Option(arm, arm.length + 1.0, 0.5) for arm in self.weighed]
 
 
-def test_explain_tells_what_was_expected_and_what_came(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_tells_what_was_expected_and_what_came(made: Path, run: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "toy", Entry(Toy, "test"))
-    assert (
-        run("r.jsonl", "-p", "toy", "--explain", "5", "--noise", "0", "--lengths", "2,4", "--drafters", "suffix") == 0
-    )
-    lines = capsys.readouterr().out.splitlines()
+    words = ("r.jsonl", "-p", "toy", "--explain")
+    lines = run(*words, "5", "--noise", "0", "--lengths", "2,4", "--drafters", "suffix").out.splitlines()
     scenario = Replay(
         tuple(replace(t, tracks={"suffix": t.tracks["suffix"]}, agreement={}) for t in replay().texts),
         parse_cost("measured", META),
@@ -171,40 +161,37 @@ def test_explain_tells_what_was_expected_and_what_came(
         assert line.split()[:3] == [label, str(at), "suffix:4"]
         assert "suffix:4: 5.00 tokens, 500.00 ms, 10.0/s | suffix:2: 3.00 tokens, 500.00 ms, 6.0/s |" in line
         assert line.endswith(f"{outcome.accepted}/{outcome.drafted} accepted, {outcome.seconds * 1e3:.2f} ms")
-    assert run("r.jsonl", "-p", "toy", "--explain", "9999") == 0
-    assert len(capsys.readouterr().out.splitlines()) < 9999
+    assert 5 < len(run(*words, "9999").out.splitlines()) < 9999
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("missing.jsonl",), "missing.jsonl"),
-        (("text.txt",), "not a wager recording"),
-        (("binary.gz",), "not a wager recording"),
-        (("r.jsonl", "-p", "best"), "unknown policy 'best'"),
-        (("r.jsonl", "--lengths", "2,7"), "at most 6 tokens were recorded; --lengths names 7"),
-        (("r.jsonl", "--lengths", "0,2"), "at least 1"),
-        (("r.jsonl", "--lengths", "two"), "whole numbers"),
-        (("r.jsonl", "--drafters", "suffix,oracle"), "'oracle' was not recorded in r.jsonl; there are suffix, lookup"),
-        (("r.jsonl", "--noise", "2"), "between 0 and 1"),
-        (("r.jsonl", "--noise", "nan"), "between 0 and 1"),
-        (("r.jsonl", "--phases", "a,z"), "no recorded text is labelled 'z'; there are a, b, c"),
-        (("r.jsonl", "--each", "2"), "say with --phases"),
-        (("r.jsonl", "--cost", "tpu"), "measured, flat, cpu, gpu or a file"),
-        (("r.jsonl", "--cost", "text.txt"), "text.txt holds no costs"),
-        (("r.jsonl", "--cost", "list.json"), "list.json holds no costs"),
-        (("r.jsonl", "--cost", "wrong.json"), "the costs in wrong.json are not seconds"),
-        (("r.jsonl", "--cost", "negative.json"), "at least 0 seconds, not -1"),
-        (("bare.jsonl",), "does not say in its header"),
-        (("free.jsonl",), "holds no measured costs"),
-        (("r.jsonl", "other.jsonl"), "different drafters"),
-        (("r.jsonl", "--json", "nowhere/out.json"), "cannot write"),
-        (("r.jsonl", "-p", "ucbspec", "--explain", "3"), "policy 'ucbspec' does not say what it expects of its arms"),
+        ("missing.jsonl", "missing.jsonl"),
+        ("text.txt", "not a wager recording"),
+        ("binary.gz", "not a wager recording"),
+        ("r.jsonl -p best", "unknown policy 'best'"),
+        ("r.jsonl --lengths 2,7", "at most 6 tokens were recorded; --lengths names 7"),
+        ("r.jsonl --lengths 0,2", "at least 1"),
+        ("r.jsonl --lengths two", "whole numbers"),
+        ("r.jsonl --drafters suffix,oracle", "'oracle' was not recorded in r.jsonl; there are suffix, lookup"),
+        ("r.jsonl --noise 2", "between 0 and 1"),
+        ("r.jsonl --noise nan", "between 0 and 1"),
+        ("r.jsonl --phases a,z", "no recorded text is labelled 'z'; there are a, b, c"),
+        ("r.jsonl --each 2", "say with --phases"),
+        ("r.jsonl --cost tpu", "measured, flat, cpu, gpu or a file"),
+        ("r.jsonl --cost text.txt", "text.txt holds no costs"),
+        ("r.jsonl --cost list.json", "list.json holds no costs"),
+        ("r.jsonl --cost wrong.json", "the costs in wrong.json are not seconds"),
+        ("r.jsonl --cost negative.json", "at least 0 seconds, not -1"),
+        ("bare.jsonl", "does not say in its header"),
+        ("free.jsonl", "holds no measured costs"),
+        ("r.jsonl other.jsonl", "different drafters"),
+        ("r.jsonl --json nowhere/out.json", "cannot write"),
+        ("r.jsonl -p ucbspec --explain 3", "policy 'ucbspec' does not say what it expects of its arms"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_no_file(
-    made: Path, words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_sentence_and_leaves_no_file(made: Path, run: Wager, words: str, says: str) -> None:
     (made / "text.txt").write_text("one\n")
     (made / "binary.gz").write_bytes(bytes(range(256)))
     (made / "list.json").write_text("[1]")
@@ -214,22 +201,17 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(
     recording(made / "free.jsonl", replay().texts, {"longest": 4})
     recording(made / "other.jsonl", [text(Random(0), model=False)])
     before = sorted(made.iterdir())
-    assert run(*words, *QUICK) == 2
-    told = capsys.readouterr()
-    assert says in told.err
-    assert told.err.startswith("wager: ")
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    one_sentence(run(*words.split(), *QUICK), says)
     assert sorted(made.iterdir()) == before
 
 
 @pytest.mark.parametrize(("cost", "ahead"), [("flat", 1.05), ("cpu", 1.03)])
-def test_auto_keeps_its_lead_on_the_recording_that_is_kept(tmp_path: Path, cost: str, ahead: float) -> None:
+def test_auto_keeps_its_lead_on_the_recording_that_is_kept(tmp_path: Path, run: Wager, cost: str, ahead: float) -> None:
     """A worse `auto` shows here: it was 1.08 and 1.06 times the best fixed arm when this was written."""
     recording = Path(__file__).parents[2] / "results" / "recordings" / "test.jsonl.gz"
-    made = tmp_path / "replayed.json"
-    assert run(str(recording), "-p", "auto", "--runs", "1", "--jobs", "1", "--cost", cost, "--json", str(made)) == 0
-    result = json.loads(made.read_text())
+    words = ("-p", "auto", "--lengths", "2,4,8", "--runs", "1", "--jobs", "1", "--cost", cost, "--json", "out.json")
+    assert run(str(recording), *words).code == 0
+    result = json.loads((tmp_path / "out.json").read_text())
     auto = next(row for row in result["rows"] if row["policy"] == "auto")
     assert auto["to_best_fixed"]["mean"] > ahead
     for task in result["tasks"]:

@@ -16,14 +16,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from commands import Wager, one_sentence
 from rich.console import Console, RenderableType
 from waiting import default_sigint
 
 from wager.cli import top
 from wager.vllm import watch
-
-ENV = {**os.environ, "COLUMNS": "160", "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
-COMMAND = [sys.executable, "-m", "wager", "top"]
 
 
 def text(scale: int) -> str:
@@ -116,10 +114,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-def wager_top(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=ENV, timeout=180)
-
-
 def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() -> None:
     shown = watch.view(watch.parse(text(3), 10.0), watch.parse(text(5), 14.0))
     assert (shown.policy, shown.hook, shown.drafters) == ("kl-ucb:reward=goodput", "scheduler", "suffix")
@@ -131,7 +125,7 @@ def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() ->
     assert shown.mixed_share == pytest.approx(0.1)
     assert shown.buckets == ["2-3", "16-31"]
     off, short, long = shown.arms
-    assert [off.arm, short.arm, long.arm] == ["off", "suffix:4", "suffix:10"]
+    assert [arm.arm for arm in shown.arms] == ["off", "suffix:4", "suffix:10"]
     assert off.last == watch.Rounds(rounds=20, share=0.25, acceptance=None, mat=1.0)
     assert short.last == watch.Rounds(rounds=60, share=0.75, acceptance=0.5, mat=3.0)
     assert short.whole == watch.Rounds(rounds=150, share=0.75, acceptance=0.5, mat=3.0)
@@ -163,13 +157,10 @@ def test_counters_that_are_written_now_and_then_are_read_when_they_have_been(ser
     assert watch.scrape_after(url, idle, lambda _: pytest.fail("nothing has happened, nothing is to come")).updated == 9
 
 
-def test_one_scrape_gives_what_holds_since_the_start() -> None:
+def test_one_scrape_gives_what_holds_since_the_start_and_a_restarted_server_counts_from_zero() -> None:
     shown = watch.view(None, watch.parse(text(1), 10.0))
     assert (shown.seconds, shown.tokens_per_second, shown.acceptance, shown.arms[1].last) == (None,) * 4
     assert shown.acceptance_whole == 0.5
-
-
-def test_a_server_that_started_anew_counts_from_zero_and_not_backwards() -> None:
     shown = watch.view(watch.parse(text(50), 10.0), watch.parse(text(2), 12.0))
     assert shown.tokens_per_second == 100.0
     assert shown.arms[1].rate == 30.0
@@ -205,31 +196,18 @@ def test_what_is_no_address_is_refused(given: str) -> None:
         watch.metrics_url(given)
 
 
-def test_once_prints_tables_of_one_interval(server: Server) -> None:
-    done = wager_top(server.address, "--once", "--interval", "0.1")
-    assert done.returncode == 0, done.stderr
+def test_once_prints_one_interval_as_tables_or_as_json(cli: Wager, server: Server) -> None:
+    done = cli("top", server.address, "--once", "--interval", "0.1")
+    assert done.code == 0, done.err
     assert server.paths[1:] == ["/metrics"] * 2
     for words in (
-        "kl-ucb:reward=goodput, drafters suffix",
-        "scheduler hook",
-        "4 running, 2 waiting",
-        "KV cache 50%",
-        "length 3.0 at batch 4.0, acceptance 50% (50% since start)",
-        "4 (+2), switching on costs 3.1 ms",
-        "20 µs a step",
-        "suffix:4",
-        "75% (75%)",
-        "16-31",
-        "300.5",
-        "1 arm not played yet",
+        *("kl-ucb:reward=goodput, drafters suffix", "scheduler hook", "4 running, 2 waiting", "KV cache 50%"),
+        *("length 3.0 at batch 4.0, acceptance 50% (50% since start)", "4 (+2), switching on costs 3.1 ms"),
+        *("20 µs a step", "suffix:4", "75% (75%)", "16-31", "300.5", "1 arm not played yet"),
     ):
-        assert words in done.stdout
+        assert words in done.out
 
-
-def test_once_as_json_holds_every_figure(server: Server) -> None:
-    done = wager_top(server.address, "--once", "--interval", "0.1", "--json")
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
+    shown = json.loads(cli("top", server.address, "--once", "--interval", "0.1", "--json").out)
     assert shown["running"] == 4
     assert shown["arms"][1]["last"] == {"rounds": 30, "share": 0.75, "acceptance": 0.5, "mat": 3.0}
     assert shown["arms"][1]["goodput"] == {"2-3": 120.0, "16-31": 300.5}
@@ -259,11 +237,8 @@ def test_a_server_of_another_kind_is_one_sentence(server: Server, instead: str, 
         (("no where", "--once"), "is not a server's address"),
     ],
 )
-def test_bad_input_ends_in_one_sentence_and_exit_code_2(words: tuple[str, ...], names: str) -> None:
-    done = wager_top(*words)
-    assert done.returncode == 2
-    assert names in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_bad_input_ends_in_one_sentence_and_exit_code_2(cli: Wager, words: tuple[str, ...], names: str) -> None:
+    one_sentence(cli("top", *words), names)
 
 
 def test_a_server_that_goes_away_is_said_and_waited_for(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
@@ -300,8 +275,8 @@ def test_the_live_view_outlives_its_server_and_ends_cleanly_with_control_c() -> 
                 seen += os.read(ours, 1 << 16).decode(errors="replace")
 
     with serving(Server()) as server:
-        command = [*COMMAND, server.address, "--interval", "0.1"]
-        env = {**ENV, "TERM": "xterm"}
+        command = [sys.executable, "-m", "wager", "top", server.address, "--interval", "0.1"]
+        env = {**os.environ, "COLUMNS": "160", "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "TERM": "xterm"}
         live = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=env, preexec_fn=default_sigint)
         os.close(theirs)
         wait_for("75% (75%)")

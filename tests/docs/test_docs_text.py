@@ -78,9 +78,7 @@ def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
 def test_results_that_a_page_names_are_there(path: Path) -> None:
-    now = path.read_text().partition("\n## Longer results still to come\n")[
-        0
-    ]  # the reproduction's page says which are not
+    now, _, _ = path.read_text().partition("\n## Longer results still to come\n")  # of the reproduction's page
     for name in re.findall(r"`(results/[\w.-]+)`", now):
         assert (ROOT / name).is_file(), f"{path.name} names {name}"
 

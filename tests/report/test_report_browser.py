@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,10 @@ def open_page(running: Browser, url: str) -> Iterator[Any]:
 def test_everything_is_there_and_nothing_overlaps(
     width: int, dark: bool, open_page: Any, materials: list[Material]
 ) -> None:
-    page = open_page(width, dark=dark)
+    page, drawn = open_page(width, dark=dark), "[...f.querySelectorAll('svg[role=img], .tokens, .heat')]"
+    shown = f"[...document.querySelectorAll('figure')].filter(f => {drawn}.some(e => e.getClientRects().length))"
     assert page.run("document.querySelectorAll('figure').length") == len(figures(materials))
-    shown = (
-        "[...document.querySelectorAll('figure')].filter(f => [...f.querySelectorAll('svg[role=img], .tokens, .heat')]"
-    )
-    assert page.run(f"{shown}.some(e => e.getClientRects().length)).length") == len(figures(materials))
+    assert page.run(f"{shown}.length") == len(figures(materials))
     assert page.run(FAULTS) == []
     page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     page.run("document.querySelectorAll('.rejections').forEach(c => c.click())")
@@ -186,9 +185,7 @@ def test_pointing_at_a_token_tells_its_round_and_what_was_rejected(open_page: An
     place = middle(page, ".t[data-tip*='rejected:']")
     page.point(*place)
     told = page.run(TIP)
-    assert "round " in told
-    assert "accepted" in told
-    assert "rejected: “" in told
+    assert all(said in told for said in ("round ", "accepted", "rejected: “"))
     lit = page.run("[...document.querySelectorAll('.t.lit')].map(t => t.dataset.round)")
     assert lit
     assert len(set(lit)) == 1, "the whole round lights up"
@@ -197,19 +194,16 @@ def test_pointing_at_a_token_tells_its_round_and_what_was_rejected(open_page: An
 
 def test_tokens_are_reached_by_keyboard(open_page: Any) -> None:
     page = open_page(1280)
-    assert (
-        page.run("document.querySelectorAll('details[open] .tokens')[0].querySelectorAll('[tabindex=\"0\"]').length")
-        == 1
-    )
+    reached = "document.querySelectorAll('details[open] .tokens')[0].querySelectorAll('[tabindex=\"0\"]').length"
+    assert page.run(reached) == 1
     page.run("document.querySelector('.t').focus()")
     assert "from the prompt's own forward" in page.run(TIP)
     page.press("ArrowRight")
     assert "round 1, " in page.run(TIP)
     assert page.run("document.activeElement.getAttribute('aria-describedby')") == "tip"
     page.press("End")
-    assert page.run(
-        "document.activeElement === [...document.activeElement.parentElement.querySelectorAll('.t')].at(-1)"
-    )
+    last = "[...document.activeElement.parentElement.querySelectorAll('.t')].at(-1)"
+    assert page.run(f"document.activeElement === {last}")
     page.press("Escape")
     assert page.run(TIP) is None
 
@@ -233,38 +227,26 @@ def test_rejected_drafts_can_be_shown_in_the_text(open_page: Any) -> None:
     assert page.run(f"{count}.filter(e => e.getClientRects().length).length") > 0
 
 
-def luminance(colour: list[float]) -> float:
-    parts = [v / 255 for v in colour]
-    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+def colours(page: Page) -> dict[str, list[float]]:
+    """The colours of the style sheet as the browser has them, in linear RGB."""
+    names = ["card", "bg", "ink", "soft", "bonus", "tip", "tip-ink", *(f"c{i}" for i in range(9))]
+    script = (
+        f"{names}.map((name) => {{ const c = document.createElement('canvas').getContext('2d'); c.fillStyle ="
+        "getComputedStyle(document.documentElement).getPropertyValue('--' + name); c.fillRect(0, 0, 1, 1);"
+        "return [...c.getImageData(0, 0, 1, 1).data].slice(0, 3); })"
+    )
+    found = [[v / 255 for v in rgb] for rgb in page.run(script)]
+    linear = [[v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in rgb] for rgb in found]
+    return dict(zip(names, linear, strict=True))
+
+
+def luminance(linear: list[float]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: list[float], other: list[float]) -> float:
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
-
-
-def colour(page: Page, name: str) -> list[float]:
-    """A colour of the style sheet as the browser has it."""
-    script = (
-        f"(() => {{ const c = document.createElement('canvas').getContext('2d'); c.fillStyle = getComputedStyle("
-        f"document.documentElement).getPropertyValue('--{name}'); c.fillRect(0, 0, 1, 1);"
-        "return [...c.getImageData(0, 0, 1, 1).data].slice(0, 3); })()"
-    )
-    return [float(v) for v in page.run(script)]
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_both_schemes_can_be_read(dark: bool, open_page: Any) -> None:
-    page = open_page(1280, dark=dark)
-    card, bg = colour(page, "card"), colour(page, "bg")
-    assert (luminance(bg) < 0.05) == dark
-    for ground in (card, bg):
-        for text in ("ink", "soft", "bonus"):
-            assert contrast(colour(page, text), ground) >= 4.5, text
-    for i in range(9):
-        assert contrast(colour(page, f"c{i}"), card) >= 3, f"mark c{i}"
-    assert contrast(colour(page, "tip"), colour(page, "tip-ink")) >= 7
 
 
 # What an eye without one of the cones makes of linear RGB (Machado and others, 2009, severity 1).
@@ -274,9 +256,8 @@ BLIND = {
 }
 
 
-def lab(rgb: list[float], seen: list[list[float]] | None = None) -> list[float]:
+def lab(linear: list[float], seen: list[list[float]] | None = None) -> list[float]:
     """CIE L*a*b* of a colour, as seen."""
-    linear = [v / 255 / 12.92 if v / 255 <= 0.04045 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in rgb]
     if seen is not None:
         linear = [min(1.0, max(0.0, sum(a * b for a, b in zip(row, linear, strict=True)))) for row in seen]
     rows = ((0.4124, 0.3576, 0.1805, 0.9505), (0.2126, 0.7152, 0.0722, 1.0), (0.0193, 0.1192, 0.9505, 1.089))
@@ -286,9 +267,15 @@ def lab(rgb: list[float], seen: list[list[float]] | None = None) -> list[float]:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_first_colours_stay_apart_for_the_colour_blind(dark: bool, open_page: Any) -> None:
-    page = open_page(1280, dark=dark)
-    first = [colour(page, f"c{i}") for i in range(5)]
+def test_both_schemes_can_be_read_and_colours_stay_apart_for_the_colour_blind(dark: bool, open_page: Any) -> None:
+    of = colours(open_page(1280, dark=dark))
+    assert (luminance(of["bg"]) < 0.05) == dark
+    for ground, text in product(("card", "bg"), ("ink", "soft", "bonus")):
+        assert contrast(of[text], of[ground]) >= 4.5, text
+    for i in range(9):
+        assert contrast(of[f"c{i}"], of["card"]) >= 3, f"mark c{i}"
+    assert contrast(of["tip"], of["tip-ink"]) >= 7
+    first = [of[f"c{i}"] for i in range(5)]
     for name, seen in (("all cones", None), *BLIND.items()):
         for i, one in enumerate(first):
             for k, other in enumerate(first[:i]):

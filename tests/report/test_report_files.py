@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_files import RESULTS, a_run, a_text, put, rounds_of, write_trace
+from report_files import RESULTS, a_run, a_text, rounds_of, write_trace
 
 from wager.cli import main
 from wager.core import trace as traces
 from wager.report.live import follow
 from wager.report.page import render
 from wager.report.read import read
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return put(tmp_path / "run.json", a_run())
 
 
 def cli(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
@@ -72,8 +67,7 @@ def test_a_file_that_cannot_be_read_is_named_in_one_sentence_and_no_page_is_writ
     assert cli(monkeypatch, run, bad, "-o", out) == 2
     told = capsys.readouterr().err.strip()
     assert "bad.json" in told
-    assert said in told
-    assert "\n" not in told
+    assert said in told.splitlines()[0] == told
     assert out.read_text() == "before"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.json", "report.html", "run.json"]
 
@@ -129,11 +123,7 @@ def test_a_live_page_grows_with_its_trace_and_ends_without_a_refresh(tmp_path: P
             file.write("".join(traces.encode(r) + "\n" for r in some) + rest)
 
     half = traces.encode(rounds[20])
-    clock = Clock(
-        lambda: add(rounds[10:20], half[:15]),
-        lambda: add([], half[15:] + "\n"),
-        lambda: add(rounds[21:]),
-    )
+    clock = Clock(lambda: add(rounds[10:20], half[:15]), lambda: add([], half[15:] + "\n"), lambda: add(rounds[21:]))
     follow(path, page, every=2.0, idle=6.0, sleep=clock.sleep, clock=clock)
     assert all('<meta http-equiv="refresh" content="2">' in each for each in seen)
     counted = [re.search(r"in (\d+) rounds", each) for each in seen]

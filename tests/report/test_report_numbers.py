@@ -16,14 +16,9 @@ from report_files import ARMS, ONE, RESULTS, Tables, a_run, put, rounds_of, writ
 
 from wager.bench import verdict
 from wager.report.figures.choice import columns
-from wager.report.figures.survival import curve
+from wager.report.figures.lines import curve
 from wager.report.page import render
 from wager.report.read import read
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return put(tmp_path / "run.json", a_run())
 
 
 def kept(name: str) -> dict[str, Any]:
@@ -77,10 +72,10 @@ def test_regret_ends_where_the_runs_summary_says(run: Path) -> None:
     for row in every["methods"]:
         if row["kind"] == "policy":
             assert shown[row["method"]][1] == pytest.approx(row["regret_seconds"], abs=1e-3)
-    seconds = {
-        name: sum(a["seconds"] for a in held["answers"] if a["method"] == name) for name in ("auto", every["best_arm"])
-    }
-    assert shown["auto"][1] == pytest.approx(seconds["auto"] - seconds[every["best_arm"]])
+    ours, theirs = (
+        sum(a["seconds"] for a in held["answers"] if a["method"] == name) for name in ("auto", every["best_arm"])
+    )
+    assert shown["auto"][1] == pytest.approx(ours - theirs)
 
 
 def test_arm_choice_counts_the_rounds(run: Path) -> None:
@@ -182,24 +177,15 @@ def test_servers_are_as_in_their_file() -> None:
     shown, page = tables(path), render([read(path)])
     for row in held["compared"]:
         column = shown.columns["Choice of length by load"].index(row["point"]) - 1
-        assert (
-            shown.of["Choice of length by load"][row["method"]][column] == row["throughput_ratio"]
-            if (row["method"] != "no speculation")
-            else row["throughput_ratio"] == 1
-        )
-        taken = [
-            t["latency_seconds"]["mean"]
-            for t in held["turns"]
-            if (t["method"], t["point"]) == (row["method"], row["point"])
-        ]
+        plain = row["method"] == "no speculation"
+        found = 1 if plain else shown.of["Choice of length by load"][row["method"]][column]
+        assert found == row["throughput_ratio"]
+        own = [t for t in held["turns"] if (t["method"], t["point"]) == (row["method"], row["point"])]
+        taken = [t["latency_seconds"]["mean"] for t in own]
         assert shown.of["Latency against load"][row["method"]][column] == statistics.median(taken)
     for point in ("1", "4", "12", "trace"):
-        own = {
-            r["method"]: r["throughput_ratio"]
-            for r in held["compared"]
-            if r["point"] == point and (r["method"] == "off" or r["method"].startswith("fixed"))
-        }
-        best = max(own, key=lambda method: own[method])
+        rows = [r for r in held["compared"] if r["point"] == point and r["method"].startswith(("off", "fixed"))]
+        best = max(rows, key=lambda row: row["throughput_ratio"])["method"]
         assert re.search(rf'class="cell best"[^>]*data-tip="{best}, {point}\n', page), (point, best)
     assert "0 of 1,122 texts differ" in page
 
@@ -209,9 +195,8 @@ def test_a_trace_is_counted_whole(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "made-up.trace", rounds, ("qa", "rag"))
     made = read(path)
     shown = Tables(render([made]))
-    assert {arm: v[0] for arm, v in shown.of["Arm choice over time: auto"].items()} == Counter(
-        str(r.arm) for r in rounds
-    )
+    counts = {arm: v[0] for arm, v in shown.of["Arm choice over time: auto"].items()}
+    assert counts == Counter(str(r.arm) for r in rounds)
     assert made.choices[0].marks == [(0, "qa"), (150, "rag")]
     tokens = sum(r.emitted for r in rounds)
     assert made.figures[0].value == f"{tokens:,}"

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import wager
+from wager.cli.parameters import option
 
 
 class Entry(NamedTuple):
@@ -41,21 +42,18 @@ LAB = {
     "replay": Entry("replay:command", "Replay recorded texts under policies.", _POLICIES),
     "trace": Entry("trace:command", "Say what a recorded trace holds.", _POLICIES),
     "decisions": Entry("bench:decisions", "Time choose plus observe of every policy.", _POLICIES),
-    "engine": Entry("engines:engine", "Time one forward of every width.", _ENGINE),
-    "identity": Entry("soaks:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
-    "memory": Entry("soaks:memory", "Watch the process's memory over many requests.", _ENGINE),
+    "engine": Entry("engine:engine", "Time one forward of every width.", _ENGINE),
+    "identity": Entry("engine:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
+    "memory": Entry("engine:memory", "Watch the process's memory over many requests.", _ENGINE),
     "versus": Entry(
-        "versus:versus", "Compare no speculation, every fixed length, vLLM's own table and policies.", _SERVERS, _EXTRA
+        "servers:versus", "Compare no speculation, every fixed length, vLLM's own table and policies.", _SERVERS, _EXTRA
     ),
     "drafters": Entry(
-        "versus:drafters", "Compare each drafter alone with all of them in one engine.", _SERVERS, _EXTRA
+        "servers:drafters", "Compare each drafter alone with all of them in one engine.", _SERVERS, _EXTRA
     ),
     "steps": Entry("bench:steps", "Time what deciding and bookkeeping add to a server's step.", _SERVERS),
     "endurance": Entry(
-        "endurance:endurance",
-        "Put many requests of random lengths, some of them aborted, on a server.",
-        _SERVERS,
-        _EXTRA,
+        "servers:endurance", "Put many requests of random lengths, some of them aborted, on a server.", _SERVERS, _EXTRA
     ),
 }
 GROUPS = {"wager": COMMANDS, "lab": LAB}
@@ -96,20 +94,16 @@ def loaded(name: str, entry: Entry) -> Any:
     return typer.main.get_group(alone).commands[name]
 
 
-def _empty() -> None:
-    pass
-
-
 def _group(name: str, help: str) -> typer.Typer:
     how: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
     made = typer.Typer(name=name, cls=Commands, help=help, **how)
     for command, entry in GROUPS[name].items():
-        made.command(command, help=entry.summary, rich_help_panel=entry.panel)(_empty)
+        made.command(command, help=entry.summary, rich_help_panel=entry.panel)(lambda: None)
     return made
 
 
 app = _group("wager", "Adaptive speculative decoding: faster generation, the same text, nothing to tune.")
-app.add_typer(_group("lab", "The laboratory: simulate and replay policies, measure the engine and servers."))
+app.add_typer(_group("lab", "Research tools: simulate and replay policies, measure the engine and servers."))
 
 
 def _version(wanted: bool) -> None:
@@ -121,7 +115,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+        bool, option("Print the version and stop.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

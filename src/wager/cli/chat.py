@@ -16,16 +16,16 @@ from wager.cli import parameters
 from wager.cli.options import Options, System
 from wager.cli.parameters import option
 from wager.cli.session import Session, open_session, quietly
-from wager.cli.shown import SourceWriter, closing, legend, plain_writer
+from wager.cli.shown import closing, legend, writer
 
 if TYPE_CHECKING:
     from wager.decoding.generation import Piece
 
 COMMANDS = {
-    "/show": "colour tokens by where they came from, or stop it",
+    "/show": "colour tokens by where they came from, or stop doing so",
     "/reset": "forget the conversation",
     "/quit": "end, as Ctrl-D does",
-    "/help": "show these",
+    "/help": "list these commands",
 }
 
 
@@ -55,19 +55,16 @@ class Chat:
         self.session, self.out, self.told, self.show = session, out, told, show
         self.system = [{"role": "system", "content": system}] if system is not None else []
         self.turns: list[dict[str, str]] = []  # user and assistant in turn
-        self.answers = 0
-        self.seed = session.options.sampling_seed()
+        self.answers, self.seed = 0, session.options.sampling_seed()
 
     def run(self) -> None:
         """Read, answer, repeat."""
         if sys.stdin.isatty():
             self._tell(f"{self.session.options.model}; /help tells the commands, Ctrl-D ends")
-        for line in self._lines():
-            if not line:
-                continue
+        for line in filter(None, self._lines()):
+            if line == "/quit":
+                return
             if re.fullmatch(r"/\w*", line):
-                if line == "/quit":
-                    return
                 self._obey(line)
             else:
                 self._answer(line)
@@ -108,7 +105,7 @@ class Chat:
         if ids is None:
             return
         session, names = self.session, list(self.session.decoder.drafters)
-        write = SourceWriter(self.out, session.tokenizer, names) if self.show else plain_writer(self.out)
+        write = writer(self.out, session.tokenizer, names, show=self.show)
         seed = None if self.seed is None else self.seed + self.answers
         with _interruptible() as interrupts:
 
@@ -126,14 +123,11 @@ class Chat:
 
     def _fit(self) -> list[int] | None:
         """The conversation's tokens; the oldest turns are dropped where they leave no room for an answer."""
-        limit = self.session.limit
+        limit, dropped = self.session.limit, 0
         room = min(self.session.options.max_tokens, limit // 4)
-        dropped = 0
-        ids = self.session.chat_ids([*self.system, *self.turns])
-        while len(ids) + room > limit and len(self.turns) > 2:
+        while len(ids := self.session.chat_ids([*self.system, *self.turns])) + room > limit and len(self.turns) > 2:
             del self.turns[:2]
             dropped += 1
-            ids = self.session.chat_ids([*self.system, *self.turns])
         if dropped:
             exchanges = "exchange was" if dropped == 1 else f"{dropped} exchanges were"
             self._tell(f"the conversation no longer fits the model's {limit:,} tokens: the oldest {exchanges} dropped")

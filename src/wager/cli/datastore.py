@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from wager.cli.files import check_writable
 from wager.cli.options import MODEL
-from wager.cli.parameters import option
-from wager.cli.screen import bar
+from wager.cli.parameters import argument, option
+from wager.cli.screen import bar, table
 from wager.drafters import corpus
 from wager.drafters.datastore import Datastore, fingerprint
 
@@ -24,42 +23,33 @@ app = typer.Typer(help="Make and inspect datastores for the retrieval drafter.",
 @app.command("build")
 def build(
     files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILES",
-            help="Text (.txt, .md: one document each) and JSON lines (.jsonl: one document a record).",
-            show_default=False,
-        ),
+        list[Path], argument("Text (.txt, .md: a document each), JSON lines (.jsonl: one a record).", "FILES")
     ],
     out: Annotated[Path, option("The datastore to write.", "--out", show_default=False)],
     model: Annotated[str, option("Model whose tokenizer to use; drafts for it and its family.")] = MODEL,
-    field: Annotated[
-        str | None, option("Take only this field of each JSON-lines record.", shown="all strings in it")
-    ] = None,
+    field: Annotated[str | None, option("Field of JSON-lines records to take.", shown="all strings in it")] = None,
 ) -> None:
     """Write a datastore from text: what stands in it, the retrieval drafter can propose."""
     check_writable(out)
-    # a wrong file name is told before the tokenizer is loaded
-    corpus.check(files)
+    corpus.check(files)  # before the tokenizer is loaded
     from wager.models import load_tokenizer  # imports transformers
 
     tokenizer = load_tokenizer(model)
+    how = {
+        "add_special_tokens": False,
+        "verbose": False,
+    }  # nor a warning of long documents
     with bar("reading", 100) as update:
-        header = corpus.build(
-            corpus.documents(files, field, lambda share: update(completed=int(100 * share))),
-            lambda text: _tokens(tokenizer, text),
-            out,
-            vocabulary=len(tokenizer),
-            model=model,
-            fingerprint=fingerprint(tokenizer),
-            report=lambda share: update(description="sorting", completed=int(100 * share)),
-        )
+        documents = corpus.documents(files, field, lambda share: update(completed=int(100 * share)))
+        whose: dict[str, Any] = {"vocabulary": len(tokenizer), "model": model, "fingerprint": fingerprint(tokenizer)}
+        sorting = lambda share: update(description="sorting", completed=int(100 * share))  # noqa: E731
+        header = corpus.build(documents, lambda text: tokenizer(text, **how)["input_ids"], out, report=sorting, **whose)
     print(f"{out}: {header.tokens:,} tokens of {header.documents:,} documents, {header.file_bytes / 1e6:,.1f} MB")
 
 
 @app.command("show")
 def show(
-    path: Annotated[Path, typer.Argument(help="A datastore.", show_default=False)],
+    path: Annotated[Path, argument("A datastore.")],
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """Say what a datastore holds and which tokenizer it was made with."""
@@ -69,16 +59,11 @@ def show(
     if as_json:
         print(json.dumps({"path": str(path), **about}, indent=2))
         return
-    table = Table(title=str(path), title_justify="left", show_header=False)
-    table.add_row("tokens", f"{about['tokens']:,}")
-    table.add_row("documents", f"{about['documents']:,}")
-    table.add_row("model", about["model"] or "not said")
-    table.add_row("vocabulary", f"{about['vocabulary']:,} (fingerprint {about['fingerprint'] or 'not said'})")
-    table.add_row("size", f"{about['bytes'] / 1e6:,.1f} MB")
-    Console().print(table)
-
-
-def _tokens(tokenizer: Any, text: str) -> list[int]:
-    # verbose=False: no warning that a document is longer than the model's window
-    tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return tokens
+    rows = {
+        "tokens": f"{about['tokens']:,}",
+        "documents": f"{about['documents']:,}",
+        "model": about["model"] or "not said",
+        "vocabulary": f"{about['vocabulary']:,} (fingerprint {about['fingerprint'] or 'not said'})",
+        "size": f"{about['bytes'] / 1e6:,.1f} MB",
+    }
+    Console().print(table(str(path), ("", ""), rows.items(), left=2, show_header=False))

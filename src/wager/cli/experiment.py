@@ -1,16 +1,22 @@
-"""What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes."""
+"""What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes, and their tables."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from rich.table import Table
+
 from wager.cli.parameters import opt
-from wager.cli.screen import bar
+from wager.cli.screen import bar, titled
 from wager.simulation import Comparison, Scenario, compare
+from wager.simulation.experiment import Result, adaptation
 
 _RUN = "Experiment"
+Columns = Mapping[str, Callable[[Result], str]]  # heading -> what stands below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +24,7 @@ class Experiment:
     """Policies to compare, and how often."""
 
     policy: list[str] | None = opt(
-        None,
-        "NAME or NAME:parameter=value,…; repeat it. See wager policies.",
-        "--policy",
-        "-p",
-        shown="several of them",
+        None, "NAME or NAME:parameter=value,…; repeat it. See wager policies.", "--policy", "-p", shown="several"
     )
     runs: int = opt(5, "Runs per policy, each with a seed of its own.")
     seed: int = opt(0, "Seed of the first run.", min=0, panel=_RUN)
@@ -31,12 +33,53 @@ class Experiment:
     def compare(self, what: str, scenario: Scenario, policies: list[str], **given: Any) -> Comparison:
         """Compare policies in as many processes as told, or one a core, with a bar."""
         with bar(f"{what}: runs") as update:
-            return compare(
-                scenario,
-                policies,
-                jobs=self.jobs or os.cpu_count() or 1,
-                progress=lambda done, of: update(completed=done, total=of),
-                runs=self.runs,
-                seed=self.seed,
-                **given,
-            )
+            given["progress"] = lambda done, of: update(completed=done, total=of)
+            jobs = self.jobs or os.cpu_count() or 1
+            return compare(scenario, policies, jobs=jobs, runs=self.runs, seed=self.seed, **given)
+
+
+def policy_table(
+    title: str, note: str, columns: Columns, references: Sequence[Result], rows: Sequence[Result]
+) -> Table:
+    """A line for every policy, below a rule and those of what it is compared with."""
+    shown = titled(title, f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}")
+    shown.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
+    for name in columns:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for left, row in enumerate((*references, *rows), 1 - len(references)):  # of the references, less than 1
+        cells = [show(row) for show in columns.values()]
+        shown.add_row(row.policy, *cells, style="dim" if left < 1 else None, end_section=left == 0)
+    return shown
+
+
+def adapted(comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
+    """For every change of phase: the arm that is best from there on, and how soon each policy is as good."""
+    changes = []
+    for start, end in pairwise(starts[1:]):
+        best, rows = adaptation(comparison, start, end)
+        own = {row.policy: row for row in rows}
+        told = {}
+        for row in (own[result.policy] for result in comparison.results):
+            speed = row.speed.json()
+            told[row.policy] = {"rounds": row.rounds.json(), "reached": row.reached, "to_best_fixed": speed}
+        changes.append({"at": start, "best_fixed_arm": best, "policies": told})
+    return changes
+
+
+def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
+    """Rounds after every change until a policy is within 5 % of the arm that is best from there on."""
+    note = (
+        "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
+        "speed over the whole phase beside that arm; >: not reached in every run"
+    )
+    shown = titled("after every change", note)
+    shown.add_column("policy", style="bold", no_wrap=True)
+    for change in changes:
+        shown.add_column(f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}", justify="right", no_wrap=True)
+    for policy in changes[0]["policies"]:
+        cells = []
+        for told in (change["policies"][policy] for change in changes):
+            sign = "> " if told["reached"] < 1 else ""
+            cells.append(f"{sign}{told['rounds']['mean']:,.0f} ({told['to_best_fixed']['mean']:.2f})")
+        shown.add_row(policy, *cells)
+    return shown

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wager.cli.parameters import opt
 from wager.core import files
 from wager.core.provenance import provenance
 
-__all__ = ["check_writable", "data_file", "provenance", "write_json"]
+__all__ = ["Output", "check_new", "check_writable", "data_file", "provenance", "write_json"]
 
 
-def data_file(path: Path, kind: str) -> Path:
-    """The file itself, or the one of that name in the data folder that the variable WAGER_DATA names."""
-    folder = os.environ.get("WAGER_DATA")
-    return Path(folder) / kind / path if folder and not path.exists() else path
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The file that a command's results go to, if any; one that cannot be written is refused before the work."""
+
+    json_file: Path | None = opt(None, "Write the results to this file.", "--json")
+
+    def __post_init__(self) -> None:
+        if self.json_file is not None:
+            check_writable(self.json_file)
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Write the results, if they are wanted."""
+        if self.json_file is not None:
+            write_json(self.json_file, content)
+
+
+def data_file(path: Path, kind: str, folder: Path | None = None) -> Path:
+    """The file itself, or the one of that name in the data folder: this one, else that of the variable WAGER_DATA."""
+    data = folder or os.environ.get("WAGER_DATA")
+    return Path(data) / kind / path if data and not path.exists() else path
 
 
 def check_writable(path: Path) -> None:
@@ -37,5 +55,4 @@ def check_new(path: Path, what: str) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON beside the path, then move it there."""
-    text = json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n"
-    files.write_text(path, text)
+    files.write_text(path, json.dumps({**provenance(), **content}, indent=1, allow_nan=False) + "\n")

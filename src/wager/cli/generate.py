@@ -13,12 +13,11 @@ import typer
 from rich.console import Console
 
 from wager.cli import parameters
-from wager.cli.explained import Explained, Explaining, check_explains
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Options, System
-from wager.cli.parameters import opt
+from wager.cli.parameters import argument, opt
 from wager.cli.session import Session, open_session, quietly, recording
-from wager.cli.shown import SourceWriter, closing, legend, plain_writer, speeds
+from wager.cli.shown import Explained, Explaining, check_explains, closing, legend, speeds, writer
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
@@ -29,12 +28,9 @@ _TEXT, _OUT = "Text", "Results"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What to say to the model."""
+    """The prompt, and whether it is a message of a conversation."""
 
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="What to say to the model; - reads it from standard input.", show_default=False),
-    ] = None
+    prompt: Annotated[str | None, argument("The prompt; - reads it from standard input.")] = None
     file: Path | None = opt(None, "Read the prompt from this file; it follows PROMPT if both are given.")
     raw: bool = opt(False, "Continue the text instead of answering it as a chat message.", "--raw", panel=_TEXT)
     system: System = None
@@ -46,14 +42,11 @@ class Prompt:
     def read(self) -> str:
         """The prompt from wherever it is to come."""
         if self.prompt is None and self.file is None:
-            raise ValueError(
-                'give a prompt, as in wager generate "Why is the sky blue?", or --file, or - for standard input'
-            )
+            raise ValueError('give a prompt, as in wager generate "Why is the sky blue?", or --file, or - for stdin')
         try:
-            parts = [] if self.prompt is None else [sys.stdin.read() if self.prompt == "-" else self.prompt]
-            if self.file is not None:
-                parts.append(self.file.read_text(encoding="utf-8"))
-            text = "\n\n".join(part for part in parts if part)
+            given = sys.stdin.read() if self.prompt == "-" else self.prompt
+            parts = [given, self.file.read_text(encoding="utf-8") if self.file is not None else None]
+            text = "\n\n".join(filter(None, parts))
             text.encode()  # an argument that is not UTF-8 arrives in surrogates
         except UnicodeError:
             raise ValueError("the prompt is not text in UTF-8") from None
@@ -72,9 +65,7 @@ class Prompt:
             before = [{"role": "system", "content": self.system}] if self.system is not None else []
             ids = session.chat_ids([*before, {"role": "user", "content": words}])
         if len(ids) >= session.limit:
-            raise ValueError(
-                f"the prompt has {len(ids):,} tokens, and {model} holds {session.limit:,} with at least one new one"
-            )
+            raise ValueError(f"the prompt has {len(ids):,} tokens, and {model} holds {session.limit:,} with the answer")
         return ids
 
 
@@ -85,13 +76,8 @@ class Results:
     compare: bool = opt(False, "Time plain decoding too, and check that the texts are identical.", "--compare")
     show: bool = opt(False, "Colour every token by where it came from; without colours, mark each change.", "--show")
     as_json: bool = opt(False, "Print one JSON object: text, tokens, rounds, figures.", "--json")
-    explain: bool = opt(
-        False,
-        "Tell for every round what the policy expected of its two best arms, and what came.",
-        "--explain",
-        panel=_OUT,
-    )
-    repeat: int = opt(2, "Runs of each way to decode in --compare; medians are told.", panel=_OUT)
+    explain: bool = opt(False, "What the policy expected of each round, and what came.", "--explain", panel=_OUT)
+    repeat: int = opt(2, "Runs of each way to decode in --compare; medians are reported.", panel=_OUT)
     trace: Path | None = opt(None, "Record every round in this new file; see wager lab trace.", panel=_OUT)
 
     def __post_init__(self) -> None:
@@ -140,31 +126,26 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
     """Generate and show the text, then compare."""
     from wager.bench.compare import Request
 
-    seed = session.options.sampling_seed()
-    request = Request(session.decoder, ids, session.options.settings(), seed)
+    seed, decoder = session.options.sampling_seed(), session.decoder
+    request = Request(decoder, ids, session.options.settings(), seed)
     if results.compare:
         request.warm_up()
     pieces: list[Piece] = []
-    out = Console(highlight=False)
     watch: Callable[[Piece], None] = pieces.append
     if not results.as_json:
-        names = list(session.decoder.drafters)
-        watch = SourceWriter(out, session.tokenizer, names) if results.show else plain_writer(out)
-    rounds: list[Explained] | None = None
-    if results.explain:
-        watch = explaining = Explaining(session.decoder.policy, watch)
-        rounds = explaining.rounds
+        watch = writer(Console(highlight=False), session.tokenizer, list(decoder.drafters), show=results.show)
+    explaining = Explaining(decoder.policy, watch) if results.explain else None
     with recording(session, results.trace):
-        made = request.wager(watch=watch)
+        made = request.wager(watch=explaining or watch)
     if not results.as_json and not made.text.endswith("\n"):
         print(flush=True)
-    comparison: Comparison | None = None
+    comparison = None
     if results.compare:
         if not results.as_json:
             told.print("comparing with plain decoding …", style="dim")
         # measuring everything for a trace takes time, so such a run does not count
         comparison = request.compare(made if results.trace is None else None, repeats=results.repeat)
-    return Made(made, seed, pieces, rounds, comparison)
+    return Made(made, seed, pieces, None if explaining is None else explaining.rounds, comparison)
 
 
 def _print_json(session: Session, made: Made) -> None:
@@ -173,12 +154,9 @@ def _print_json(session: Session, made: Made) -> None:
     content = {
         **provenance(),
         **session.options.described(),
-        "remembered": session.remembered,
+        **{"remembered": session.remembered, "seed": made.seed},
         "drafter_bytes": {name: d.memory for name, d in session.decoder.drafters.items()},
-        "seed": made.seed,
-        "text": made.text.text,
-        "tokens": made.text.tokens,
-        "sources": made.text.sources,
+        **{"text": made.text.text, "tokens": made.text.tokens, "sources": made.text.sources},
         "pieces": token_view(made.pieces, session.tokenizer),
         "summary": made.text.summary(),
         "explained": None if made.rounds is None else [each.json() for each in made.rounds],

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from wager.cli.parameters import opt, option, parse_ints
 from wager.core import OFF, Arm
@@ -23,21 +23,13 @@ OWN = "the model's own"
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
 Model = Annotated[str, option("smollm2-135m (embedded), a folder, or a Hugging Face id.", "--model", "-m")]
-Drafters = Annotated[str, option(f"Who drafts, separated by commas: {', '.join(registry.written())}.")]
+Drafters = Annotated[str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.")]
 Dtype = Annotated[
-    str,
-    option(
-        "auto, float32, bfloat16 or float16; auto is float32 on a CPU, else what the model was published in.",
-        panel=_ENGINE,
-    ),
+    str, option("auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own.", panel=_ENGINE)
 ]
 Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
-System = Annotated[
-    str | None,
-    option("System message before the conversation.", panel=_TEXT, shown="what the model's template has"),
-]
-JsonFile = Annotated[Path | None, option("Write the results to this file.", "--json")]
-PromptFolder = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
+System = Annotated[str | None, option("System message before the conversation.", panel=_TEXT, shown="the template's")]
+Data = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +40,22 @@ class Target:
     dtype: Dtype = "auto"
     device: Device = "auto"
 
+    def load(self, **how: Any) -> tuple[Any, Any]:
+        """The model and its tokenizer."""
+        from wager.models import load
+
+        return load(self.model, dtype=self.dtype, device=self.device, **how)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Prompts of the benchmark tasks, and how long their answers are."""
+
+    data: Data = None
+    count: int = opt(3, "Prompts a task.", "--prompts", min=1)
+    tokens: int = opt(96, "Tokens an answer.", "--max-tokens", min=2)
+    longest: int = opt(1024, "Longer prompts are cut.", "--longest-prompt", min=16)
+
 
 @dataclass(frozen=True, slots=True)
 class Options(Target):
@@ -57,44 +65,41 @@ class Options(Target):
     drafters: Drafters = DRAFTERS
     max_tokens: int = opt(MAX_TOKENS, "Most tokens to generate.")
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
-    seed: int | None = opt(
-        None, "Of sampled text: a seed has one text, whatever is drafted; also the policy's seed.", shown="drawn anew"
-    )
+    seed: int | None = opt(None, "Of sampled text, which it fixes, and of the policy.", shown="drawn anew")
     lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
-    trees: str = opt(
-        "",
-        "Also draft trees of these shapes, BREADTHxNODES, such as 4x16,8x32; as deep as the lengths that fit in.",
-        panel=_ENGINE,
-        shown="chains only",
-    )
+    trees: str = opt("", "Also draft trees, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown="chains only")
     state: bool | None = opt(
         None,
-        "Start from the policy state that earlier runs with this model, drafters, policy and device saved, and "
-        "save this run's.",
+        "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it.",
         "--state/--no-state",
         panel=_ENGINE,
         shown="state, without --seed",
     )
     stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
-    repetition_penalty: float | None = opt(
-        None, "Above 1 makes tokens that occurred before less likely.", panel=_TEXT, shown=OWN
-    )
-    top_p: float | None = opt(
-        None, "Sample from the likeliest tokens that together have this probability.", panel=_SAMPLING, shown=OWN
-    )
-    top_k: int | None = opt(
-        None, "Sample from this many of the likeliest tokens; 0 is all of them.", panel=_SAMPLING, shown=OWN
-    )
-    min_p: float | None = opt(
-        None, "Sample from tokens at least this probable, relative to the likeliest.", panel=_SAMPLING, shown=OWN
-    )
+    repetition_penalty: float | None = opt(None, "Above 1 makes repeated tokens less likely.", panel=_TEXT, shown=OWN)
+    top_p: float | None = opt(None, "Sample from the likeliest of this probability.", panel=_SAMPLING, shown=OWN)
+    top_k: int | None = opt(None, "Sample from so many of the likeliest tokens; 0: all.", panel=_SAMPLING, shown=OWN)
+    min_p: float | None = opt(None, "Least probability, relative to the likeliest.", panel=_SAMPLING, shown=OWN)
+
+    # option -> the least and the most it may be, and how that is said
+    RANGES: ClassVar[dict[str, tuple[float, float, str]]] = {
+        "max_tokens": (1, math.inf, "at least 1"),
+        "seed": (0, (1 << 63) - 1, "a whole number from 0 to 2^63 - 1"),
+        "temperature": (0, math.nextafter(math.inf, 0), "0 (greedy) or above"),
+        "top_p": (math.ulp(0.0), 1, "above 0 and at most 1"),
+        "min_p": (0, 1, "from 0 to 1"),
+        "top_k": (0, math.inf, "0 or more"),
+        "repetition_penalty": (math.ulp(0.0), math.nextafter(math.inf, 0), "above 0"),
+    }
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"--max-tokens is at least 1, not {self.max_tokens}")
-        if self.seed is not None and not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"--seed is a whole number from 0 to 2^63 - 1, not {self.seed}")
-        self._check_sampling()
+        for name, (least, most, wanted) in self.RANGES.items():
+            value, called = getattr(self, name), "--" + name.replace("_", "-")
+            if value is not None and not least <= value <= most:
+                said = f"{value:g}" if isinstance(value, float) else value
+                raise ValueError(f"{called} is {wanted}, not {said}")
+            if value is not None and name in ("top_p", "min_p", "top_k") and not self.sample:
+                raise ValueError(f"{called} narrows what is sampled, and 0 is greedy; give --temperature too")
         if self.stop is not None and not all(self.stop):
             raise ValueError("--stop needs at least one character")
         if min(self.lengths_tried) < 1:
@@ -102,23 +107,6 @@ class Options(Target):
         names = self._check_drafters()
         chains = [Arm(name, length) for name in names for length in sorted(set(self.lengths_tried))]
         self._check_policy((OFF, *chains, *self._trees(chains)))
-
-    def _check_sampling(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"--temperature is 0 (greedy) or above, not {self.temperature:g}")
-        for called, value, least, most, wanted in (
-            ("--top-p", self.top_p, math.ulp(0.0), 1, "above 0 and at most 1"),
-            ("--min-p", self.min_p, 0, 1, "from 0 to 1"),
-            ("--top-k", self.top_k, 0, math.inf, "0 or more"),
-        ):
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{called} is {wanted}, not {value:g}")
-            if value is not None and not self.sample:
-                raise ValueError(
-                    f"{called} narrows what is sampled, and temperature 0 is greedy; give --temperature too"
-                )
-        if self.repetition_penalty is not None and not 0 < self.repetition_penalty < math.inf:
-            raise ValueError(f"--repetition-penalty is above 0, not {self.repetition_penalty:g}")
 
     def _check_drafters(self) -> list[str]:
         """The drafters' names; what can be found out without a model is found out."""
@@ -140,12 +128,8 @@ class Options(Target):
                 shapes.append(Arm.parse(f"x:1@{shape}").tree)
             except ValueError:
                 raise ValueError(f"--trees are written BREADTHxNODES, such as 4x16, not {shape!r}") from None
-        found = [
-            Arm(arm.drafter, arm.length, shape)
-            for arm in chains
-            for shape in shapes
-            if shape is not None and arm.length <= shape.nodes
-        ]
+        pairs = [(arm, shape) for arm in chains for shape in shapes if shape is not None]
+        found = [Arm(arm.drafter, arm.length, shape) for arm, shape in pairs if arm.length <= shape.nodes]
         if shapes and not found:
             raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} name")
         return found
@@ -154,9 +138,7 @@ class Options(Target):
         """Build it once, as the Decoder will."""
         name, given = parse(self.policy)
         if name == "fixed" and not {"drafter", "length"} <= given.keys():
-            raise ValueError(
-                f"policy 'fixed' needs drafter and length, as in fixed:drafter={arms[-1].drafter},length=4"
-            )
+            raise ValueError(f"policy 'fixed' needs an arm, as in fixed:drafter={arms[-1].drafter},length=4")
         build(self.policy, arms, tokens=self.max_tokens)
 
     @property
@@ -183,14 +165,10 @@ class Options(Target):
     def settings(self) -> dict[str, Any]:
         """As keywords of ``model.generate``, and so of a Decoder."""
         chosen: dict[str, Any] = {"max_new_tokens": self.max_tokens, "do_sample": self.sample}
-        if self.sample:
-            chosen["temperature"] = self.temperature
-        for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
-            if getattr(self, name) is not None:
-                chosen[name] = getattr(self, name)
-        if self.stop:
-            chosen["stop_strings"] = list(self.stop)
-        return chosen
+        chosen |= {"temperature": self.temperature} if self.sample else {}
+        own = {name: getattr(self, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
+        chosen |= {name: value for name, value in own.items() if value is not None}
+        return chosen | ({"stop_strings": list(self.stop)} if self.stop else {})
 
     def sampling_seed(self) -> int | None:
         """The seed given, else one drawn anew; None where nothing is sampled."""
@@ -200,12 +178,6 @@ class Options(Target):
 
     def described(self) -> dict[str, Any]:
         """As JSON, for traces and results."""
-        return {
-            "model": self.model,
-            "policy": self.policy,
-            "drafters": self.specs,
-            "lengths": list(self.lengths_tried),
-            "trees": self.trees,
-            "state": self.keeps_state,
-            "settings": self.settings(),
-        }
+        lengths, settings = list(self.lengths_tried), self.settings()
+        chosen = {"model": self.model, "policy": self.policy, "drafters": self.specs, "lengths": lengths}
+        return {**chosen, "trees": self.trees, "state": self.keeps_state, "settings": settings}

@@ -18,6 +18,11 @@ def option(help: str, *names: str, panel: str | None = None, shown: str | None =
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
+def argument(help: str, metavar: str | None = None, shown: str | bool = False) -> Any:
+    """A positional argument for ``Annotated``: its help, its name there, and the default as the help shows it."""
+    return typer.Argument(help=help, metavar=metavar, show_default=shown)
+
+
 def opt(default: Any, help: str, *names: str, **more: Any) -> Any:
     """A dataclass's field with this default that is such an option."""
     return field(default=default, metadata={"option": option(help, *names, **more)})
@@ -27,7 +32,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for every field of its dataclass parameters, each of which it is given filled.
 
     A dataclass validates itself in ``__post_init__``. Its defaults are the options' defaults; an instance as the
-    parameter's default gives the command defaults of its own.
+    parameter's default gives the command defaults of its own. Its ``PANEL``, if it has one, is that of its options.
     """
     hints = get_type_hints(command, include_extras=True)
     taken: list[Parameter] = []
@@ -44,7 +49,9 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
             default = Parameter.empty if default is MISSING else default
             hint = inner[each.name]
             if "option" in each.metadata:
-                hint = Annotated[hint, each.metadata["option"]]
+                info = each.metadata["option"]
+                info.rich_help_panel = info.rich_help_panel or getattr(kind, "PANEL", None)
+                hint = Annotated[hint, info]
             taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
     @functools.wraps(command)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from inspect import Parameter
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
-from rich.table import Table
 
+from wager.cli.parameters import argument, option
+from wager.cli.screen import table
 from wager.policies import POLICIES
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Show this one with its parameters.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    name: Annotated[str | None, argument("Show this one with its parameters.")] = None,
+    as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """List every policy with the paper it comes from, or one with its parameters."""
     if name is not None and name not in POLICIES:
@@ -27,7 +26,8 @@ def command(
     elif name is not None:
         _explain(name, entries[name])
     else:
-        Console().print(_table(entries))
+        rows = [(f"[bold]{key}", entry.source, entry.summary) for key, entry in entries.items()]
+        Console().print(table("", ("policy", "from", "what it does"), rows, left=3, box=None, pad_edge=False))
 
 
 def _described(key: str, entry: Any) -> dict[str, Any]:
@@ -42,12 +42,3 @@ def _explain(name: str, entry: Any) -> None:
         said = "must be given" if default is Parameter.empty else f"default {default}" if default != "" else ""
         among = f"one of {', '.join(entry.rewards)}" if key == "reward" else ""
         print(f"  {key}: " + ("; ".join(filter(None, (said, among))) or "optional"))
-
-
-def _table(entries: Mapping[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("policy", "from", "what it does"):
-        table.add_column(column, no_wrap=column == "policy", style="bold" if column == "policy" else None)
-    for key, entry in entries.items():
-        table.add_row(key, entry.source, entry.summary)
-    return table

@@ -6,16 +6,16 @@ import random
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
 from rich.console import Console
 
 from wager.bench.workloads import ALL, PARTS, Prompt, prompts, read_file
 from wager.cli.files import check_new, provenance
 from wager.cli.options import Drafters, Options, Target
-from wager.cli.parameters import opt, option, options
+from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
+from wager.cli.suite import fitted, model_name
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -24,28 +24,22 @@ if TYPE_CHECKING:
 COUNT = 4  # prompts a task
 WRITES = 4  # tokens the drafter drafts that only helps to write
 
-_PROMPTS = "Prompts"
-
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """The prompts to answer: of the benchmark tasks, or of a file."""
 
+    PANEL: ClassVar = "Prompts"
+
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PROMPTS_FILE",
-            help='JSON lines (.jsonl, .json) with "prompt" and perhaps "task", or text with one prompt a line.',
-            show_default="the benchmark tasks",
-        ),
+        argument('JSON lines with "prompt", "task", or text, a prompt a line.', "PROMPTS_FILE", "the benchmark tasks"),
     ] = None
-    data: Path | None = opt(None, "Folder with prompts/.", panel=_PROMPTS, shown="WAGER_DATA")
-    task: list[str] | None = opt(None, f"One of {', '.join(ALL)}; repeat it.", panel=_PROMPTS, shown="all ten")
-    count: int | None = opt(
-        None, "Prompts a task, or of the file.", "--prompts", min=1, panel=_PROMPTS, shown=f"{COUNT}, or the whole file"
-    )
-    part: str | None = opt(None, f"Of the tasks' prompts: {', '.join(PARTS)}.", panel=_PROMPTS, shown="all")
-    seed: int = opt(0, "For the choice and order of prompts.", min=0, panel=_PROMPTS)
+    data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA")
+    task: list[str] | None = opt(None, f"One of {', '.join(ALL)}; repeat it.", shown="all ten")
+    count: int | None = opt(None, "Prompts a task or of the file.", "--prompts", min=1, shown=f"{COUNT}, or the file")
+    part: str | None = opt(None, f"Of the tasks' prompts: {', '.join(PARTS)}.", shown="all")
+    seed: int = opt(0, "For the choice and order of prompts.", min=0)
 
     def __post_init__(self) -> None:
         if self.file is not None and (self.data is not None or self.task or self.part is not None):
@@ -79,28 +73,22 @@ def command(
     if not choices.specs:
         raise ValueError("a recording needs at least one drafter besides off")
     chosen = given.read()
+    from wager.bench.engine import described
     from wager.bench.recording import record
     from wager.cli.session import quietly
 
     with quietly():
         recorder = _recorder(choices, longest)
-        held = recorder.decoder.target.limit
-        if held < 16 + max_tokens:
-            raise ValueError(
-                f"{target.model} holds {held:,} tokens: too few for answers of {max_tokens:,} and a prompt"
-            )
-        about = {
-            **provenance(),
-            **_described(recorder, choices),
-            "longest": longest,
-            "max_tokens": max_tokens,
-            "prompts": "tasks" if given.file is None else given.file.name,
-            "part": None if given.file is not None else given.part or "all",
-        }
-        cut = min(longest_prompt, held - max_tokens)
-        asked = [(p, p.ids(recorder.decoder.tokenizer, cut, "cpu")[0].tolist()) for p in chosen]
+        model, tokenizer = recorder.decoder.model, recorder.decoder.tokenizer
+        own = "tasks" if given.file is None else given.file.name
+        about: dict[str, Any] = {"model": model_name(target.model), "drafters": list(recorder.drafters)}
+        about |= {"longest": longest, "max_tokens": max_tokens, "prompts": own}
+        about["part"] = None if given.file is not None else given.part or "all"
+        cut = fitted(chosen, target.model, model, tokenizer, max_tokens, longest_prompt)
+        asked = [(one.prompt, one.ids[0].tolist()) for one in cut]
         with bar("timing forwards", len(asked)) as update:
-            texts = list(record(recorder, asked, max_tokens, about, out, update))
+            whole = {**provenance(), **described(model), **about}
+            texts = list(record(recorder, asked, max_tokens, whole, out, update))
     if not texts:
         raise ValueError(f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")
@@ -115,28 +103,13 @@ def _recorder(options: Options, longest: int) -> Recorder:
     from wager.decoding.arms import build_drafters
     from wager.decoding.decoder import Decoder
     from wager.decoding.recorder import Recorder
-    from wager.models import load
 
     console = Console(stderr=True)
     with console.status(f"loading {options.model} …", spinner="dots"):
-        model, tokenizer = load(options.model, dtype=options.dtype, device=options.device, progress=console.print)
+        model, tokenizer = options.load(progress=console.print)
         drafters = build_drafters(options.specs, model, tokenizer)
         writes = next((s for s, d in zip(options.specs, drafters.values(), strict=True) if d.cheap), None)
         length = min(WRITES, longest)
-        decoder = Decoder(
-            model,
-            tokenizer,
-            drafters=writes or "off",
-            policy=f"fixed:drafter={registry.parse(writes)[0]},length={length}" if writes else "off",
-            lengths=(length, longest),
-        )
+        policy = f"fixed:drafter={registry.parse(writes)[0]},length={length}" if writes else "off"
+        decoder = Decoder(model, tokenizer, drafters=writes or "off", policy=policy, lengths=(length, longest))
     return Recorder(decoder, drafters, longest)
-
-
-def _described(recorder: Recorder, options: Options) -> dict[str, Any]:
-    """What ran, by name: no path of this machine, which would say nothing elsewhere."""
-    from wager.bench.engine import described
-
-    local = Path(options.model)
-    name = local.resolve().name if local.is_dir() else options.model
-    return {"model": name, **described(recorder.decoder.model), "drafters": list(recorder.drafters)}

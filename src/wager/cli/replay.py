@@ -7,17 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import typer
-
-from wager.cli.experiment import Experiment
-from wager.cli.explained import check_explains, explained
-from wager.cli.files import check_writable, write_json
-from wager.cli.options import JsonFile
-from wager.cli.parameters import opt, option, options, parse_ints
-from wager.cli.replayed import Report, adapted, changes_table
+from wager.cli.experiment import Experiment, adapted, changes_table
+from wager.cli.files import Output
+from wager.cli.parameters import argument, opt, option, options, parse_ints
+from wager.cli.replayed import Report
 from wager.cli.screen import wide
+from wager.cli.shown import check_explains, explained
 from wager.core import recording as recordings
 from wager.core.recording import Text
 from wager.policies import build
@@ -29,28 +26,24 @@ from wager.simulation.replay import NOISE
 DEFAULT_POLICIES = ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar"]
 LONGEST = 8  # tokens of the longest arm, unless told otherwise
 
-_SHAPE = "What is replayed"
-
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """Recorded texts, and what a round of them costs."""
 
-    files: Annotated[
-        list[Path], typer.Argument(metavar="RECORDINGS", help="Made by wager lab record.", show_default=False)
-    ]
+    PANEL: ClassVar = "What is replayed"
+
+    files: Annotated[list[Path], argument("Made by wager lab record.", "RECORDINGS")]
     cost: str = opt(
         "measured",
         f"Seconds of a verification by width: measured (with the first recording), {', '.join(VERIFY)}, or a "
         "JSON file with costs or from wager lab engine.",
     )
-    drafters: str | None = opt(None, "Only these, separated by commas.", panel=_SHAPE, shown="all that were recorded")
-    lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", panel=_SHAPE, shown="1 to 8")
-    noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.", panel=_SHAPE)
-    phases: str | None = opt(
-        None, "Labels in the order their texts come, separated by commas.", panel=_SHAPE, shown="all texts, shuffled"
-    )
-    each: int | None = opt(None, "Texts a phase.", min=1, panel=_SHAPE, shown="4")
+    drafters: str | None = opt(None, "Only these, separated by commas.", shown="all that were recorded")
+    lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", shown="1 to 8")
+    noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.")
+    phases: str | None = opt(None, "Labels in the order of their texts, by commas.", shown="all texts, shuffled")
+    each: int | None = opt(None, "Texts a phase.", min=1, shown="4")
 
     def __post_init__(self) -> None:
         if self.each is not None and self.phases is None:
@@ -74,12 +67,8 @@ class Replayed:
         return {
             "recordings": [str(path) for path in self.files],
             "models": list(dict.fromkeys(head.get("model") for head in heads)),
-            "texts": len(scenario.texts),
-            "tokens": scenario.goal,
-            "drafters": list(scenario.drafters),
-            "lengths": list(scenario.lengths),
-            "cost": self.cost,
-            "costs": dataclasses.asdict(scenario.costs),
+            **{"texts": len(scenario.texts), "tokens": scenario.goal, "drafters": list(scenario.drafters)},
+            **{"lengths": list(scenario.lengths), "cost": self.cost, "costs": dataclasses.asdict(scenario.costs)},
             **{"noise": self.noise, "phases": self.phases, "each": self.each},
         }
 
@@ -88,15 +77,11 @@ class Replayed:
 def command(
     replayed: Replayed,
     experiment: Experiment,
-    explain: Annotated[
-        int | None,
-        option("Instead of tables: why the first policy chose as it did in so many rounds of the first run.", min=1),
-    ] = None,
-    json_file: JsonFile = None,
+    *,
+    explain: Annotated[int | None, option("Instead: why the first policy chose so, for so many rounds.", min=1)] = None,
+    output: Output,
 ) -> None:
     """Replay recorded texts under policies, every fixed arm and the clairvoyant; no model needed."""
-    if json_file is not None:
-        check_writable(json_file)
     heads, scenario = replayed.scenario()
     chosen = experiment.policy or DEFAULT_POLICIES
     for spec in chosen:
@@ -113,18 +98,12 @@ def command(
     count = f"{len(scenario.texts):,} texts, {scenario.goal:,} tokens"
     console.print(report.policies(f"{count}, {experiment.runs} runs, cost {replayed.cost}"))
     console.print(report.tasks())
-    changes = adapted(comparison, _starts(scenario.texts, replayed.each or 4)) if in_phases else []
+    each, ends = replayed.each or 4, list(accumulate(text.tokens - 1 for text in scenario.texts))
+    changes = adapted(comparison, [0, *ends[each - 1 :: each]]) if in_phases else []  # tokens where phases begin
     if changes:
         console.print(changes_table(changes))
-    if json_file is not None:
-        how = {"runs": experiment.runs, "seed": experiment.seed}
-        write_json(json_file, {**replayed.json(heads, scenario), **how, **report.json(), "changes": changes})
-
-
-def _starts(texts: Sequence[Text], each: int) -> list[int]:
-    """Tokens at which each phase begins, and those of all at the end."""
-    ends = list(accumulate(text.tokens - 1 for text in texts))
-    return [0, *ends[each - 1 :: each]]
+    how = {"runs": experiment.runs, "seed": experiment.seed}
+    output.write({**replayed.json(heads, scenario), **how, **report.json(), "changes": changes})
 
 
 def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, Any]], tuple[Text, ...]]:
@@ -139,9 +118,7 @@ def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, A
             if not all(name in text.tracks for text in own):
                 there = ", ".join(own[0].tracks)
                 raise ValueError(f"drafter {name!r} was not recorded in {path}; there are {there or 'none'}")
-        if wanted is not None:
-            own = [_narrowed(text, wanted) for text in own]
-        texts += own
+        texts += own if wanted is None else [_narrowed(text, wanted) for text in own]
     return heads, tuple(texts)
 
 
@@ -156,9 +133,6 @@ def _longest(head: Mapping[str, Any], path: Path) -> int:
     if not isinstance(longest, int) or longest < 1:
         raise ValueError(f"{path} does not say in its header how many tokens drafters were asked for (longest)")
     return longest
-
-
-# -- why
 
 
 def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[str]:

@@ -5,31 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from wager.cli.files import check_writable
+from wager.cli.parameters import argument, option
 from wager.core.files import write_text
 
 
 def command(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RUN…",
-            help="Runs, traces, texts and results, in any mix; a folder stands for the run.json in it.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
-    live: Annotated[
-        Path | None,
-        typer.Option(help="Follow this trace while it is written; the page loads itself anew.", show_default=False),
-    ] = None,
-    every: Annotated[float, typer.Option(help="With --live: seconds between two pages.")] = 3.0,
-    idle: Annotated[
-        float, typer.Option(help="With --live: the trace is finished when nothing came for so long.")
-    ] = 60.0,
+    files: Annotated[list[Path] | None, argument("Runs or their folders, traces, texts, results.", "RUN…")] = None,
+    out: Annotated[Path, option("The page to write.", "--out", "-o")] = Path("report.html"),
+    live: Annotated[Path | None, option("Follow this trace while it is written; the page reloads itself.")] = None,
+    every: Annotated[float, option("With --live: seconds between two pages.")] = 3.0,
+    idle: Annotated[float, option("With --live: the trace is finished when nothing came for so long.")] = 60.0,
 ) -> None:
     """Make one self-contained page of charts from runs, traces and results."""
     from wager.report.live import follow
@@ -42,8 +30,7 @@ def command(
     if not 0.2 <= every <= 3600 or not idle >= every:
         raise ValueError(f"--every is 0.2 to 3,600 seconds and --idle no less than it, not {every} and {idle}")
     check_writable(out)
-    clash = next((path for path in [*given, *([live] if live else [])] if path.resolve() == out.resolve()), None)
-    if clash is not None:
+    if any(path.resolve() == out.resolve() for path in [*given, *([live] if live else [])]):
         raise ValueError(f"{out} is one of the files to read; name another page with -o")
     told = Console(stderr=True, highlight=False)
     if live is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +18,17 @@ from rich.text import Text
 def bar(what: str, total: int | None = None, *, done: int = 0) -> Iterator[Callable[..., None]]:
     """A bar on standard error with the time left; call what it gives as ``Progress.update``, or with a ``note``."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    note = TextColumn("left {task.fields[note]}")
-    with Progress(*columns, note, console=Console(stderr=True), transient=True) as progress:
+    note, console = TextColumn("left {task.fields[note]}"), Console(stderr=True)
+    with Progress(*columns, note, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield functools.partial(progress.update, progress.add_task(what, total=total, completed=done, note=""))
+
+
+def tracked(what: str, items: Iterable[Any], total: int) -> Iterator[Any]:
+    """The items, with a bar that says how many of them there were."""
+    with bar(what, total) as update:
+        for item in items:
+            yield item
+            update(advance=1)
 
 
 def wide(width: int) -> Console:
@@ -28,6 +37,18 @@ def wide(width: int) -> Console:
     if not console.is_terminal:
         console.width = width
     return console
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]] = (), *, left: int = 1, **how: Any
+) -> Table:
+    """A table with its title above it; the first ``left`` columns are words, the others numbers."""
+    made = Table(title=Text(title) if title else None, title_justify="left", **how)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="left" if i < left else "right", no_wrap=not i)
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def titled(title: str, note: str) -> Table:

@@ -10,90 +10,64 @@ import sys
 import tempfile
 from argparse import Namespace
 from copy import copy
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import typer
 
+from wager.cli.parameters import argument, opt, option, options
 from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
-_WAGER, _KEEP = "Speculation", "Keeping and watching"
+_KEEP = "Keeping and watching"
+_DRAFTERS = """Drafters; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by
+vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, eagle:NAME, draft:NAME (trained for it)."""
 
 # Arguments of vLLM's that wager looks at or adds to.
 KNOWN = (
-    "additional_config",
-    "compilation_config",
-    "cudagraph_capture_sizes",
-    "data_parallel_size",
-    "dtype",
-    "enforce_eager",
-    "kv_cache_memory_bytes",
-    "max_cudagraph_capture_size",
-    "max_num_seqs",
-    "pipeline_parallel_size",
-    "scheduler_cls",
-    "speculative_config",
+    *("additional_config", "compilation_config", "cudagraph_capture_sizes", "data_parallel_size", "dtype"),
+    *("enforce_eager", "kv_cache_memory_bytes", "max_cudagraph_capture_size", "max_num_seqs"),
+    *("pipeline_parallel_size", "scheduler_cls", "speculative_config"),
 )
 
 
-def _wager(help: str, *names: str, panel: str = _WAGER, default: Any = True) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=default)
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What wager adds to vLLM."""
+
+    PANEL: ClassVar = "Speculation"
+
+    policy: str = opt(POLICY, "NAME or NAME:parameter=value,… See wager policies.")
+    drafter: list[str] | None = opt(None, _DRAFTERS, "--drafter", "--drafters", shown=",".join(DRAFTERS))
+    max_length: int = opt(MAX_LENGTH, "Most tokens drafted for a request in a step.")
+    budget: int = opt(0, "Most tokens drafted in a step over all requests; 0: no limit.")
+    uniform: str = opt(
+        "auto", "One length for all requests of a step, so that a GPU keeps its whole CUDA graphs: auto, always, never."
+    )
+    policy_seed: int = opt(0, "The policy's; --seed is vLLM's own.")
+    state: str = opt("", "File that keeps the policy's state from one start to the next.", panel=_KEEP, shown="none")
+    control: str = opt("", "File with the policy's name; write another to change it.", panel=_KEEP, shown="none")
+    log_seconds: float = opt(10.0, "Seconds between wager's log lines; 0: none.", panel=_KEEP)
+
+    def settings(self) -> Settings:
+        """As vLLM's hooks read them."""
+        from wager.vllm.launch import on_cpu
+        from wager.vllm.placement import in_speculator
+
+        names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
+        matching = in_speculator(names, on_cpu=on_cpu(), budget=self.budget)
+        own = (self.max_length, self.policy, self.budget, self.uniform, self.policy_seed, self.state, self.control)
+        return Settings(names, *own, self.log_seconds, matching)
 
 
-ModelName = Annotated[str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.")]
-PolicySpec = Annotated[str, _wager("NAME or NAME:parameter=value,… See wager policies.")]
-Drafters = Annotated[
-    list[str] | None,
-    _wager(
-        "Who drafts; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by "
-        "vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, and eagle:NAME or draft:NAME for a "
-        "trained one that comes with the model.",
-        "--drafter",
-        "--drafters",
-        default=",".join(DRAFTERS),
-    ),
-]
-MaxLength = Annotated[int, _wager("Most tokens drafted for a request in a step.")]
-Budget = Annotated[int, _wager("Most tokens drafted in a step over all requests; 0: no limit.")]
-Uniform = Annotated[
-    str,
-    _wager(
-        "The maximum length or none for all requests of a step, which keeps a GPU in whole CUDA graphs: auto (by "
-        "measured latencies), always, never."
-    ),
-]
-PolicySeed = Annotated[int, _wager("The policy's; --seed is vLLM's own.")]
-StatePath = Annotated[
-    str, _wager("File that keeps what the policy learned from one start to the next.", panel=_KEEP, default="none")
-]
-ControlPath = Annotated[
-    str,
-    _wager("File that names the policy; write another into it while the server runs.", panel=_KEEP, default="none"),
-]
-LogSeconds = Annotated[float, _wager("Seconds between wager's log lines; 0: none.", panel=_KEEP)]
-DryRun = Annotated[
-    bool,
-    _wager(
-        "Check everything, show what vLLM would be started with and what speculation costs while idle; stop.",
-        "--dry-run",
-        panel=_KEEP,
-    ),
-]
-
-
+@options
 def command(
     context: typer.Context,
-    model: ModelName,
-    policy: PolicySpec = POLICY,
-    drafter: Drafters = None,
-    max_length: MaxLength = MAX_LENGTH,
-    budget: Budget = 0,
-    uniform: Uniform = "auto",
-    policy_seed: PolicySeed = 0,
-    state: StatePath = "",
-    control: ControlPath = "",
-    log_seconds: LogSeconds = 10.0,
-    dry_run: DryRun = False,
+    model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.")],
+    speculation: Speculation,
+    dry_run: Annotated[
+        bool, option("Check everything, show what vLLM would be started with, and stop.", "--dry-run", panel=_KEEP)
+    ] = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
@@ -106,13 +80,8 @@ def command(
     """
     if model.startswith("-"):
         raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
-    names = tuple(name.strip() for given in drafter or [",".join(DRAFTERS)] for name in given.split(","))
     compat.check_version()
-    from wager.vllm.launch import on_cpu
-    from wager.vllm.placement import in_speculator
-
-    matching = in_speculator(names, on_cpu=on_cpu(), budget=budget)
-    settings = Settings(names, max_length, policy, budget, uniform, policy_seed, state, control, log_seconds, matching)
+    settings = speculation.settings()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
@@ -136,8 +105,7 @@ def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namesp
     from wager.vllm.launch import arguments
     from wager.vllm.server import parse
 
-    parsed = parse([model, *given])
-    plain = parse([model])
+    parsed, plain = parse([model, *given]), parse([model])
     # What of it wager must know or adds to; the rest stays as vLLM read it.
     known = {key: getattr(parsed, key) for key in KNOWN if getattr(parsed, key, None) != getattr(plain, key, None)}
     made = arguments(model, settings, known)
@@ -145,18 +113,12 @@ def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namesp
     for key, value in made.items():
         setattr(parsed, "model_tag" if key == "model" else key, value)
         if key != "model" and value != known.get(key):
-            ours += ["--" + key.replace("_", "-"), *_written(value)]
+            words = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+            ours += ["--" + key.replace("_", "-"), *map(str, words)]
     if made["model"] != model and not parsed.served_model_name:
         parsed.served_model_name = [model]
         ours += ["--served-model-name", model]
     return parsed, [made["model"], *given, *ours]
-
-
-def _written(value: Any) -> list[str]:
-    """A value as words of a command line."""
-    if isinstance(value, list):
-        return [str(item) for item in value]
-    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def _check(parsed: Namespace) -> list[str]:
@@ -196,7 +158,7 @@ def _check_port(parsed: Namespace) -> None:
 def _sentence(error: Exception) -> str:
     """What was wrong, without the validator's frame around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for line in lines:
-        if "error, " in line:
-            return line.partition("error, ")[2].partition(" [type=")[0]
+    found = next((line for line in lines if "error, " in line), None)
+    if found is not None:
+        return found.partition("error, ")[2].partition(" [type=")[0]
     return lines[0] if lines else type(error).__name__

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
     from wager.decoding.generation import Generation
 
-Message = Mapping[str, str]  # role and content
-
 
 @dataclass(slots=True)
 class Session:
@@ -54,16 +52,15 @@ class Session:
         if self.decoder.state is not None:
             self.decoder.state.save()
 
-    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The conversation's tokens, up to where the answer begins."""
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of a conversation, messages with role and content, up to where the answer begins."""
         from jinja2 import TemplateError
 
         try:
             encoded = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
         except TemplateError as error:
             raise ValueError(f"the chat template of {self.options.model} refuses this conversation: {error}") from None
-        ids: list[int] = encoded["input_ids"]
-        return ids
+        return list(encoded["input_ids"])
 
     def generate(self, ids: Sequence[int], **more: Any) -> Generation:
         """Generate with the options' settings; ``more`` of them, a seed, and a ``watch`` go to the decoder."""
@@ -72,29 +69,20 @@ class Session:
 
 def open_session(options: Options, console: Console) -> Session:
     """Load the model, saying on the console what takes long, and make its decoder."""
-    from wager.models import load, resolve
+    from wager.models import resolve
 
     drafts = [value for name, value in map(registry.parse, options.specs) if name == "draft-model"]
     with console.status(f"loading {options.model} …", spinner="dots") as status:
         for draft in drafts:  # told before the target is loaded
             resolve(draft, progress=console.print)
-        model, tokenizer = load(
-            options.model, dtype=options.dtype, device=options.device, progress=lambda line: console.print(line)
-        )
+        model, tokenizer = options.load(progress=lambda line: console.print(line))
         status.update(f"preparing {options.model} …")
         from wager.decoding.decoder import Decoder
 
-        decoder = Decoder(
-            model,
-            tokenizer,
-            drafters=options.specs or ["off"],
-            lengths=options.lengths_tried,
-            trees=options.trees,
-            policy=options.policy,
-            seed=options.seed or 0,
-            tokens=options.max_tokens,
-            state=options.keeps_state,
-        )
+        arms: dict[str, Any] = {"lengths": options.lengths_tried, "trees": options.trees}
+        policy: dict[str, Any] = {"policy": options.policy, "seed": options.seed or 0, "state": options.keeps_state}
+        drafters = options.specs or ["off"]
+        decoder = Decoder(model, tokenizer, drafters=drafters, tokens=options.max_tokens, **arms, **policy)
     return Session(options, decoder, tokenizer)
 
 
@@ -109,14 +97,8 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", StateWarning)
-        warnings.showwarning = _tell
+        warnings.showwarning = lambda message, *_, **__: print(f"wager: {message}", file=sys.stderr)
         yield
-
-
-def _tell(
-    message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-) -> None:
-    print(f"wager: {message}", file=sys.stderr)
 
 
 @contextmanager

@@ -1,14 +1,21 @@
-"""Text on the terminal as it comes, and the line of figures after it."""
+"""Text on the terminal as it comes, what the policy expected of each round, and the line of figures after it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from wager.cli.screen import table
+from wager.core import Round
+from wager.policies import POLICIES
+from wager.policies.base import Option, Policy
+from wager.policies.registry import parse
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
@@ -16,16 +23,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("bold green", "bold cyan", "bold magenta", "bold yellow", "bold blue", "bold red")
 OWN = {"bonus": "dim underline", "plain": "dim"}  # tokens of the target itself
-
-
-def plain_writer(console: Console) -> Callable[[Piece], None]:
-    """Writes each piece as it is."""
-
-    def write(piece: Piece) -> None:
-        console.file.write(piece.text)
-        console.file.flush()
-
-    return write
+ENDS = {"length": "cut at --max-tokens", "context": "the model's context is full", "interrupted": "interrupted"}
 
 
 def colours(drafters: Sequence[str]) -> dict[str, str]:
@@ -40,7 +38,7 @@ class SourceWriter:
         from wager.decoding.text import TextStream
 
         self.console, self.text, self.styles = console, TextStream(tokenizer), colours(drafters)
-        self.coloured = coloured(console)
+        self.coloured = console.is_terminal and console.color_system is not None and not console.no_color
         self.last = ""
 
     def __call__(self, piece: Piece) -> None:
@@ -60,45 +58,102 @@ class SourceWriter:
         self.last = source
 
 
-def coloured(console: Console) -> bool:
-    """Whether colours reach the reader."""
-    return console.is_terminal and console.color_system is not None and not console.no_color
+def writer(console: Console, tokenizer: Any, drafters: Sequence[str], *, show: bool) -> Callable[[Piece], None]:
+    """Writes the text as it comes, with the sources of its tokens where they are to be shown."""
+
+    def plain(piece: Piece) -> None:
+        console.file.write(piece.text)
+        console.file.flush()
+
+    return SourceWriter(console, tokenizer, drafters) if show else plain
 
 
 def legend(generation: Generation, drafters: Sequence[str]) -> Text:
     """How many tokens came from where, in the colours they were shown in."""
-    counts, styles = Counter(generation.sources), colours(drafters)
-    parts = [Text(f"{name} {counts[name]}", style) for name, style in styles.items()]
+    counts = Counter(generation.sources)
+    parts = [Text(f"{name} {counts[name]}", style) for name, style in colours(drafters).items()]
     return Text("tokens by source: ").append_text(Text(", ").join(parts))
 
 
 def closing(generation: Generation, speed: float | None = None, against: str = "") -> str:
     """Tokens per second, MAT, speed-up where it was measured, and arm shares in one line."""
     many = len(generation.tokens)
-    parts = [
-        f"{many:,} token{'s' * (many != 1)}",
-        f"{generation.tokens_per_second if speed is None else speed:.1f} tokens/s",
-        f"MAT {generation.mat:.2f}",
-    ]
-    if against:
-        parts.append(against)
+    pace = generation.tokens_per_second if speed is None else speed
+    parts = [f"{many:,} token{'s' * (many != 1)}", f"{pace:.1f} tokens/s", f"MAT {generation.mat:.2f}", against]
     if generation.shares:
         parts.append("arms " + " ".join(f"{arm} {share:.0%}" for arm, share in generation.shares.items()))
-    why = {"length": "cut at --max-tokens", "context": "the model's context is full", "interrupted": "interrupted"}
-    if generation.finish in why:
-        parts.append(why[generation.finish])
-    return ", ".join(parts)
+    return ", ".join(filter(None, [*parts, ENDS.get(generation.finish, "")]))
 
 
 def speeds(comparison: Comparison) -> Table:
     """All speeds: transformers', that of wager's forward alone, and that with drafts."""
     from wager.bench.compare import OFF, PLAIN, WAGER, WHAT
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "tokens/s", "MAT", "speed-up", ""):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    shown = table("", ("", "tokens/s", "MAT", "speed-up", ""), box=None, pad_edge=False)
+    shown.columns[-1].justify = "left"
     for name in (PLAIN, OFF, WAGER):
         speedup, mat = comparison.speedup(name), comparison.runs[name][0].mat
         cells = f"{comparison.speed(name):.1f}", f"{mat:.2f}", f"{speedup:.2f}x" if speedup else "-"
-        table.add_row(name, *cells, f"[dim]{WHAT[name]}", style="bold" if name == WAGER else None)
-    return table
+        shown.add_row(name, *cells, f"[dim]{WHAT[name]}", style="bold" if name == WAGER else None)
+    return shown
+
+
+# -- what the policy expected of a round: --explain
+
+
+def check_explains(spec: str) -> None:
+    """Refuse a policy that does not say what it expects."""
+    name, _ = parse(spec)
+    able = [key for key, entry in POLICIES.items() if entry.make.explains]
+    if name not in able:
+        raise ValueError(f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One round, and what the policy expected of its two best arms before it."""
+
+    number: int  # from 1
+    round: Round
+    expected: Option | None  # of the arm that was played; None where the policy weighed it not at all
+    other: Option | None  # the best of the others it weighed
+
+    def line(self) -> str:
+        """In one line."""
+        return explained(self.number, self.round, [each for each in (self.expected, self.other) if each is not None])
+
+    def json(self) -> dict[str, Any]:
+        """The same as JSON."""
+        expected = {"expected": _figures(self.expected), "runner_up": _figures(self.other)}
+        came = {"accepted": self.round.accepted, "drafted": self.round.drafted, "seconds": round(self.round.seconds, 6)}
+        return {"round": self.number, "arm": str(self.round.arm), **expected, **came}
+
+
+class Explaining:
+    """Notes what the policy expected of every round that comes by, and passes the piece on."""
+
+    def __init__(self, policy: Policy, then: Callable[[Piece], None]) -> None:
+        self.policy, self.then = policy, then
+        self.rounds: list[Explained] = []
+
+    def __call__(self, piece: Piece) -> None:
+        if piece.round is not None:
+            options = self.policy.options()
+            ours = next((option for option in options if option.arm == piece.round.arm), None)
+            other = next((option for option in options if option is not ours), None)
+            self.rounds.append(Explained(len(self.rounds) + 1, piece.round, ours, other))
+        self.then(piece)
+
+
+def explained(number: int, played: Round, options: Sequence[Option]) -> str:
+    """A round in one line: its arm, what was expected of that and of another, and what came."""
+    came = f"{played.accepted}/{played.drafted} accepted, {played.seconds * 1e3:.2f} ms"
+    words = [f"{o.arm}: {o.tokens:.2f} tokens, {o.seconds * 1e3:.2f} ms, {o.goodput:.1f}/s" for o in options]
+    return " | ".join((f"{number:5} {played.arm!s:>18}", *words, came))
+
+
+def _figures(option: Option | None) -> dict[str, Any] | None:
+    if option is None:
+        return None
+    seconds, goodput = round(option.seconds, 6), round(option.goodput, 3)
+    return {"arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": seconds, "tokens_per_second": goodput}

@@ -10,27 +10,14 @@ from typing import Any, cast
 
 from rich.table import Table
 
-from wager.cli.experiment import Experiment
-from wager.cli.files import check_new, check_writable, data_file, write_json
-from wager.cli.options import JsonFile
+import wager.simulation as sim
+from wager.cli.experiment import Experiment, adapted, changes_table, policy_table
+from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
-from wager.cli.replayed import adapted, changes_table
-from wager.cli.screen import titled, wide
+from wager.cli.screen import wide
 from wager.core import Request, TraceWriter
 from wager.report.regret import draw, require_matplotlib
-from wager.simulation import (
-    Adversarial,
-    Comparison,
-    Costs,
-    Drafter,
-    Scenario,
-    Serving,
-    Stream,
-    VerifyCost,
-    load_trace,
-    play,
-    theory,
-)
+from wager.simulation import Comparison, Scenario, theory
 from wager.simulation.adversarial import PATTERNS
 from wager.simulation.costs import VERIFY, parse_verify
 from wager.simulation.experiment import Result, even_marks
@@ -66,15 +53,10 @@ class Environment:
 
     env: str = opt("tgd", "; ".join(f"{k}: {v}" for k, v in ENVIRONMENTS.items()) + ".")
     arms: str | None = opt(
-        None,
-        "Drafters as \\[NAME=]ACCEPTANCE\\[@DRAFT_MS], separated by commas; phases by slashes. "
-        "Serving: the acceptance, one per stretch.",
-        shown="depends on --env",
+        None, "\\[NAME=]ACCEPTANCE\\[@DRAFT_MS] by commas, phases by slashes; serving: acceptances.", shown="by --env"
     )
     length: int = opt(4, "Draft length (tgd, piecewise, adversarial).")
-    lengths: str | None = opt(
-        None, "Draft lengths that are arms (costs, serving).", panel=_SHAPE, shown="1,2,4,8 or 1 to 5"
-    )
+    lengths: str | None = opt(None, "Draft lengths (costs, serving).", panel=_SHAPE, shown="1,2,4,8 or 1 to 5")
     off: bool = opt(False, "Make plain decoding an arm in tgd and piecewise too.", "--off", panel=_SHAPE)
     verify: str = opt("cpu", f"Verify cost (costs): {', '.join(VERIFY)}, or WIDTH:MS,WIDTH:MS,…", panel=_SHAPE)
     lag_ms: float = opt(0.0, "Milliseconds an idle drafter pays per missed token.", panel=_SHAPE)
@@ -84,9 +66,7 @@ class Environment:
     load: str = opt("8", "Concurrent requests, one number per stretch.", panel=_SERVING)
     rate: float = opt(0.0, "Requests per second instead of a load.", panel=_SERVING)
     trace: Path | None = opt(
-        None,
-        "Arrivals from a CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.",
-        panel=_SERVING,
+        None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.", panel=_SERVING
     )
     speed: float = opt(1.0, "How much faster than recorded the trace is played.", panel=_SERVING)
     wake_ms: float = opt(10.0, "Milliseconds to wake an idle drafter.", panel=_SERVING)
@@ -115,26 +95,26 @@ class Environment:
         """What the options describe, for so many tokens."""
         drafters = parse_drafters(self.acceptances)
         if self.env == "serving":
-            return Serving(
+            return sim.Serving(
                 goal=tokens,
                 lengths=parse_ints("1,2,3,4,5" if self.lengths is None else self.lengths, "--lengths"),
                 acceptance=tuple(p for d in drafters for p in d.acceptance),
                 load=self.loads,
                 rate=self.rate,
-                trace=load_trace(data_file(self.trace, "traces"), speed=self.speed) if self.trace else (),
-                costs=Costs(wake=self.wake_ms / 1000),
+                trace=sim.load_trace(data_file(self.trace, "traces"), speed=self.speed) if self.trace else (),
+                costs=sim.Costs(wake=self.wake_ms / 1000),
             )
         if self.env == "adversarial":
             levels = tuple(d.acceptance[0] for d in drafters)
-            return Adversarial(levels, self.length, tokens, self.pattern, self.period)
+            return sim.Adversarial(levels, self.length, tokens, self.pattern, self.period)
         costly, phases = self.env == "costs", 1 + self.acceptances.count("/")
         several = parse_ints("1,2,4,8" if self.lengths is None else self.lengths, "--lengths") if costly else ()
-        return Stream(
+        return sim.Stream(
             drafters=drafters,
             lengths=several or (self.length,),
             goal=tokens,
             off=costly or self.off,
-            verify=parse_verify(self.verify) if costly else VerifyCost(),
+            verify=parse_verify(self.verify) if costly else sim.VerifyCost(),
             phase_tokens=(self.every or max(1, tokens // phases)) if self.env == "piecewise" else 0,
             lag_seconds=self.lag_ms / 1000,
         )
@@ -154,19 +134,18 @@ class Simulation(Experiment):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class Files(Output):
     """Where the results go."""
 
-    json_file: JsonFile = None
     plot: Path | None = opt(None, "Draw regret over tokens into this PNG.")
     record: Path | None = opt(None, "Also write the first policy's first run as a trace.")
 
     def __post_init__(self) -> None:
-        for path in filter(None, (self.json_file, self.plot)):
-            check_writable(path)
+        Output.__post_init__(self)
         if self.record is not None:
             check_new(self.record, "trace")
         if self.plot is not None:
+            check_writable(self.plot)
             require_matplotlib()
 
 
@@ -186,19 +165,17 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
     if changes:
         out.print(changes_table(changes))
     bounds = theory.bounds(scenario, comparison.marks)
-    if files.json_file is not None:
-        described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
-        content = {"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes}
-        write_json(files.json_file, content)
+    described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
+    files.write({"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes})
     if files.plot is not None:
         draw(comparison, files.plot, title=title, bounds=bounds)
     if files.record is not None:
         with TraceWriter(files.record, {"environment": env, "policy": chosen[0], "seed": simulation.seed}) as writer:
             writer.write(Request(env))
-            play(scenario, chosen[0], simulation.seed, watch=lambda context, outcome: writer.write(outcome))
+            sim.play(scenario, chosen[0], simulation.seed, watch=lambda context, outcome: writer.write(outcome))
 
 
-def parse_drafters(text: str) -> tuple[Drafter, ...]:
+def parse_drafters(text: str) -> tuple[sim.Drafter, ...]:
     """Drafters from ``[NAME=]ACCEPTANCE[@DRAFT_MS],…`` with phases separated by slashes."""
     phases = [phase.split(",") for phase in text.split("/")]
     if len({len(phase) for phase in phases}) != 1:
@@ -213,11 +190,9 @@ def parse_drafters(text: str) -> tuple[Drafter, ...]:
                 acceptance.append(float(probability))
                 step = float(milliseconds) / 1000 if milliseconds else step
             except ValueError:
-                raise ValueError(
-                    f"--arms takes [NAME=]ACCEPTANCE[@DRAFT_MS] separated by commas, not {item!r}"
-                ) from None
+                raise ValueError(f"--arms takes [NAME=]ACCEPTANCE[@MS] separated by commas, not {item!r}") from None
             name = given or name
-        drafters.append(Drafter(name, tuple(acceptance), step))
+        drafters.append(sim.Drafter(name, tuple(acceptance), step))
     if len({d.name for d in drafters}) != len(drafters):
         raise ValueError(f"--arms names a drafter twice: {text!r}")
     return tuple(drafters)
@@ -240,16 +215,6 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
         del columns["regret,\nseconds"], columns["tokens/\nsecond"], columns["of best\nfixed"]
     if not served:
         del columns["latency,\nseconds"]
-    note = (
-        "± 95 % interval over runs; regret is against the best fixed arm on the same seeds; "
-        "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    )
-    table = titled(title, note)
-    table.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in comparison.rows:
-        reference = row in (comparison.clairvoyant, comparison.best_fixed)
-        cells = [show(row) for show in columns.values()]
-        table.add_row(row.policy, *cells, style="dim" if reference else None, end_section=row is comparison.best_fixed)
-    return table
+    note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
+    references = (comparison.clairvoyant, comparison.best_fixed)
+    return policy_table(title, note, columns, references, comparison.results)

@@ -5,70 +5,70 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import Run, tokenize
-from wager.cli.options import MODEL, Device, Dtype, Model
+from wager.bench.runs import Run, TokenizedPrompt, tokenize
+from wager.cli.options import Target
+from wager.cli.parameters import opt, option, options
+from wager.cli.screen import bar, table
 from wager.core.provenance import provenance
 
 if TYPE_CHECKING:
-    from wager.bench.methods import Method, TextGenerator
+    from wager.bench.methods import TextGenerator
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
 SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
-Suite = Annotated[
-    str,
-    typer.Option(
-        "--suite",
-        help=f"{QUICK}, spec-bench, humaneval, all, or any task; all but quick read --data where there is one.",
-    ),
-]
-Methods = Annotated[
-    str,
-    typer.Option(
-        help="Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as "
-        "suffix:4, policies such as auto, which choose among those arms.",
-        show_default="a choice of each kind",
-    ),
-]
-Limit = Annotated[
-    int | None, typer.Option(min=1, help="Prompts a task.", show_default=f"{QUICK_PROMPTS} in quick, else all")
-]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=2, help="Tokens an answer.", show_default=f"{QUICK_TOKENS} in quick, else {TOKENS}")
-]
-LongestPrompt = Annotated[int, typer.Option("--longest-prompt", min=16, help="Longer prompts lose their middle.")]
-Out = Annotated[Path, typer.Option(help="Folder for the results; a run that was stopped is resumed there.")]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA, else prompts that come with wager"),
-]
+OUT = Path("wager-bench")
+METHODS = """Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as suffix:4,
+policies such as auto, which choose among those arms."""
+LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--longest-prompt", min=16)]
 
 
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Which prompts, and how long their answers are."""
+
+    suite: str = opt(QUICK, f"{QUICK}, spec-bench, humaneval, all, or any task; all but {QUICK} read --data.")
+    limit: int | None = opt(None, "Prompts a task.", min=1, shown=f"{QUICK_PROMPTS} in quick, else all")
+    max_tokens: int | None = opt(None, "Tokens an answer.", min=2, shown=f"{QUICK_TOKENS} in quick, else {TOKENS}")
+    longest_prompt: LongestPrompt = 1024
+    data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA, else prompts that come with wager")
+    seed: int = opt(0, "For the choice and order of prompts and methods.", min=0)
+
+    def prompts(self) -> list[workloads.Prompt]:
+        """The prompts in turn."""
+        if self.suite == QUICK and self.data is not None:
+            raise ValueError("the quick suite has prompts of its own; leave out --data, or choose another --suite")
+        if self.suite == QUICK:
+            return workloads.in_turn(workloads.own_prompts(count=self.limit or QUICK_PROMPTS), self.seed)
+        return workloads.in_turn(workloads.suite_prompts(self.suite, self.data, self.limit, self.seed), self.seed)
+
+    def settings(self) -> dict[str, Any]:
+        """As in the run's file."""
+        tokens = self.max_tokens or (QUICK_TOKENS if self.suite == QUICK else TOKENS)
+        own = self.suite == QUICK or not workloads.has_data(self.data)
+        given = {"suite": self.suite, "seed": self.seed, "max_tokens": tokens, "longest_prompt": self.longest_prompt}
+        return {**given, "data": "wager's own prompts" if own else "folder"}
+
+
+@options
 def suite(
     context: typer.Context,
-    name: Suite = QUICK,
-    model: Model = MODEL,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    methods: Methods = "",
-    limit: Limit = None,
-    max_tokens: MaxTokens = None,
-    longest: LongestPrompt = 1024,
-    out: Out = Path("wager-bench"),
-    data: Data = None,
-    seed: Annotated[int, typer.Option(min=0, help="For the choice and order of prompts and methods.")] = 0,
-    afresh: Annotated[bool, typer.Option("--afresh", help="Overwrite a run that is there.")] = False,
+    *,
+    given: Suite,
+    target: Target,
+    methods: Annotated[str, option(METHODS, shown="a choice of each kind")] = "",
+    out: Annotated[Path, option("Folder for the results; a run that was stopped is resumed there.")] = OUT,
+    afresh: Annotated[bool, option("Overwrite a run that is there.", "--afresh")] = False,
 ) -> None:
     """Run transformers' own ways, fixed arms and policies on the same prompts, in turn, and say what is fastest.
 
@@ -77,18 +77,10 @@ def suite(
     if context.invoked_subcommand is not None:
         _refuse_misplaced(context)
         return
-    chosen = _prompts(name, data, limit, seed)
-    named = made.parse_methods(methods) if methods else made.default_methods(_defaults(name), model)
-    tokens = max_tokens or (QUICK_TOKENS if name == QUICK else TOKENS)
-    settings = {"suite": name, "seed": seed, "max_tokens": tokens, "longest_prompt": longest}
-    settings["data"] = "folder" if name != QUICK and workloads.has_data(data) else "wager's own prompts"
-
     from wager.cli.session import quietly
 
     with quietly():
-        summary, said, path = _measure(
-            model, {"device": device, "dtype": dtype}, named, chosen, settings, out, optional=not methods, afresh=afresh
-        )
+        summary, said, path = _measure(target, given, methods, out, afresh=afresh)
     show(summary)
     print("\n".join(said))
     print(f"\nEverything is in {path}; for a page with pictures:\n  wager report {path} -o report.html")
@@ -96,59 +88,35 @@ def suite(
 
 def _refuse_misplaced(context: typer.Context) -> None:
     """Options before a subcommand would do nothing."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
+    for param in context.command.params:
+        source = context.get_parameter_source(str(param.name))
         if source is not None and source.name == "COMMANDLINE":
-            option = "--suite" if name == "name" else "--longest-prompt" if name == "longest" else f"--{name}"
             raise ValueError(
-                f"{option.replace('_', '-')} before {context.invoked_subcommand} does nothing; "
+                f"{param.opts[0]} before {context.invoked_subcommand} does nothing; "
                 f"give options after it, as in wager bench {context.invoked_subcommand} --help"
             )
 
 
-def _prompts(name: str, data: Path | None, limit: int | None, seed: int) -> list[workloads.Prompt]:
-    if name == QUICK and data is not None:
-        raise ValueError("the quick suite has prompts of its own; leave out --data, or choose another --suite")
-    if name == QUICK:
-        return workloads.in_turn(workloads.own_prompts(count=limit or QUICK_PROMPTS), seed)
-    return workloads.in_turn(workloads.suite_prompts(name, data, limit, seed), seed)
-
-
-def _defaults(name: str) -> Sequence[str]:
-    return made.QUICK if name == QUICK else made.FULL
-
-
 def _measure(
-    model: str,
-    how: Mapping[str, str],
-    methods: Sequence[Method],
-    chosen: Sequence[workloads.Prompt],
-    settings: dict[str, Any],
-    out: Path,
-    *,
-    optional: bool,
-    afresh: bool,
+    target: Target, given: Suite, named: str, out: Path, *, afresh: bool
 ) -> tuple[dict[str, Any], list[str], Path]:
     """Run what is not in the folder yet; the summary, the verdict and the run's file."""
+    chosen, default = given.prompts(), made.QUICK if given.suite == QUICK else made.FULL
+    methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
     from wager.bench.engine import described
-    from wager.models import load
     from wager.models.fingerprint import fingerprint
-    from wager.models.runner import context_limit
 
-    told = Console(stderr=True, highlight=False)
-    tokens, seed = settings["max_tokens"], settings["seed"]
-    with told.status(f"loading {model} …", spinner="dots"):
-        target, tokenizer = load(model, **how, progress=told.print)
-    if optional:
-        methods = made.without_impossible(methods, target)
-    held = context_limit(target)
-    if held < 16 + tokens:
-        raise ValueError(f"{model} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
-    prompts = tokenize(chosen, tokenizer, min(settings["longest_prompt"], held - tokens), target.device)
-    about, ran = provenance(), described(target)
+    told, settings = Console(stderr=True, highlight=False), given.settings()
+    tokens = settings["max_tokens"]
+    with told.status(f"loading {target.model} …", spinner="dots"):
+        model, tokenizer = target.load(progress=told.print)
+    if not named:
+        methods = made.without_impossible(methods, model)
+    prompts = fitted(chosen, target.model, model, tokenizer, tokens, given.longest_prompt)
+    about, ran = provenance(), described(model)
     about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
-    marks = {"model": model_name(model), "weights": fingerprint(target)}
-    arms = made.arms_of(methods, target)
+    marks = {"model": model_name(target.model), "weights": fingerprint(model)}
+    arms = made.arms_of(methods, model)
     with Run(methods, prompts, arms, out, afresh=afresh, **settings, **about, **ran, **marks) as run:
         total = len(prompts) * len(methods)
         if run.complete and len(run.answers) == total:
@@ -157,12 +125,24 @@ def _measure(
             told.print(f"resuming: {len(run.answers)} of {total} answers are there")
         if len(run.answers) < total:
             with told.status("preparing the methods …", spinner="dots"):
-                shared = made.Target(target, tokenizer, tokens=len(prompts) * tokens, seed=seed)
+                shared = made.Target(model, tokenizer, tokens=len(prompts) * tokens, seed=given.seed)
                 generators = [method.make(shared, arms) for method in methods]
             _play(run, generators, tokenizer, told)
-        summary = run.summary(target)
+        summary = run.summary(model)
         said = verdict.words(summary)
         return summary, said, run.save(summary, said, complete=True)
+
+
+def fitted(
+    chosen: Sequence[workloads.Prompt], name: str, model: Any, tokenizer: Any, tokens: int, longest: int
+) -> list[TokenizedPrompt]:
+    """The prompts with their tokens, cut so that the model's context holds them with an answer of ``tokens``."""
+    from wager.models.runner import context_limit
+
+    held = context_limit(model)
+    if held < 16 + tokens:
+        raise ValueError(f"{name} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
+    return tokenize(chosen, tokenizer, min(longest, held - tokens), model.device)
 
 
 def _play(run: Run, generators: list[TextGenerator], tokenizer: Any, told: Console) -> None:
@@ -189,13 +169,9 @@ def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callabl
     Yields what is to be called after each answer, and what with each method that is warmed up before the first.
     """
     if told.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, TextColumn("left"), console=told, transient=True) as bars:
-            bar = bars.add_task("warming up", total=total, completed=done)
-            yield (
-                lambda what: bars.update(bar, advance=1, description=what),
-                lambda name: bars.update(bar, description=f"warming up {name}"),
-            )
+        with bar("warming up", total, done=done) as update:
+            warm = lambda name: update(description=f"warming up {name}")  # noqa: E731
+            yield lambda what: update(advance=1, description=what), warm
         return
     began = last = monotonic()
     count, warmed = done, 0
@@ -211,14 +187,9 @@ def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callabl
         if monotonic() - last > SAVED:
             last = monotonic()
             left = (last - began) / (count - done) * (total - count)
-            told.print(f"{count} of {total} answers, about {minutes(left)} left")
+            told.print(f"{count} of {total} answers, about {max(left / 60, 1):.0f} min left")
 
     yield tell, warming
-
-
-def minutes(seconds: float) -> str:
-    """Seconds as a reader wants them."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def model_name(model: str) -> str:
@@ -228,17 +199,15 @@ def model_name(model: str) -> str:
 
 def show(summary: Mapping[str, Any]) -> None:
     """For all prompts and for each task, every method."""
-    table = Table(title=f"speed-up over {summary['base']} (95 % interval over prompts)", title_justify="left", box=None)
-    table.add_column("", no_wrap=True)
-    for column in ("speed-up", "tokens/s", "MAT", "regret, s"):
-        table.add_column(column, justify="right", no_wrap=True)
+    title = f"speed-up over {summary['base']} (95 % interval over prompts)"
+    shown = table(title, ("", "speed-up", "tokens/s", "MAT", "regret, s"), box=None)
     for task in summary["tasks"][: 1 if len(summary["tasks"]) == 2 else None]:  # a single task is all of them
-        table.add_row()
-        table.add_row(f"{task['task']}, {task['prompts']} prompt{'s' * (task['prompts'] != 1)}", style="bold")
+        shown.add_row()
+        shown.add_row(f"{task['task']}, {task['prompts']} prompt{'s' * (task['prompts'] != 1)}", style="bold")
         for row in task["methods"]:
-            table.add_row(*_cells(row, task["best_arm"]))
+            shown.add_row(*_cells(row, task["best_arm"]))
     console = Console(highlight=False)
-    console.print(table)
+    console.print(shown)
     if any(task["best_arm"] for task in summary["tasks"]):
         console.print("* the fastest fixed arm there; regret is seconds beyond it", style="dim")
     print()

@@ -8,45 +8,37 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from wager.cli.parameters import argument, option
+from wager.cli.screen import table
 from wager.vllm.watch import ArmView, Rounds, View, metrics_url, scrape, scrape_after, view
 
 
 def draw(shown: View, url: str, trouble: str = "") -> RenderableType:
     """The view as it stands on the terminal; trouble is said above it."""
-    server = url.removesuffix("/metrics")
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="bold")
-    lines.add_column()
-    lines.add_row("server", Text(f"{server}, wager {shown.version}, {shown.hook} hook"))
-    lines.add_row("policy", Text(f"{shown.policy}, drafters {shown.drafters}"))
-    lines.add_row(
-        "load",
-        f"{shown.running:.0f} running, {shown.waiting:.0f} waiting, "
-        f"{_number(shown.tokens_per_second)} tokens/s, KV cache {_percent(shown.kv_cache)}",
-    )
-    lines.add_row(
-        "drafts",
-        f"length {_number(shown.length)} at batch {_number(shown.batch)}, "
-        f"acceptance {_percent(shown.acceptance)} ({_percent(shown.acceptance_whole)} since start)",
-    )
     new = "" if shown.switches_last is None else f" (+{shown.switches_last:.0f})"
     cost = "" if shown.switch_seconds is None else f", switching on costs {shown.switch_seconds * 1e3:.1f} ms"
-    lines.add_row("switches", f"{shown.switches:,.0f}{new}{cost}")
-    lines.add_row(
-        "decisions",
-        f"{_number(shown.decision_us, 0)} µs a step ({_number(shown.decision_us_whole, 0)} since start), "
+    lines = {
+        "server": f"{url.removesuffix('/metrics')}, wager {shown.version}, {shown.hook} hook",
+        "policy": f"{shown.policy}, drafters {shown.drafters}",
+        "load": f"{shown.running:.0f} running, {shown.waiting:.0f} waiting, "
+        f"{_number(shown.tokens_per_second)} tokens/s, KV cache {_percent(shown.kv_cache)}",
+        "drafts": f"length {_number(shown.length)} at batch {_number(shown.batch)}, "
+        f"acceptance {_percent(shown.acceptance)} ({_percent(shown.acceptance_whole)} since start)",
+        "switches": f"{shown.switches:,.0f}{new}{cost}",
+        "decisions": f"{_number(shown.decision_us, 0)} µs a step ({_number(shown.decision_us_whole, 0)} since start), "
         f"{shown.steps:,.0f} steps, {_percent(shown.mixed_share)} of them mixed",
-    )
+    }
+    head = Table.grid(padding=(0, 2))
+    for name, said in lines.items():
+        head.add_row(Text(name, "bold"), Text(said))
     played = [arm for arm in shown.arms if arm.whole.rounds]
-    parts: list[RenderableType] = [Text(trouble, "bold red")] if trouble else []
-    parts += [lines, Text()]
+    parts: list[RenderableType] = [*([Text(trouble, "bold red")] if trouble else []), head, Text()]
     if played:
         parts.append(Columns([_arms(shown, played), _goodputs(shown, played)], padding=(0, 3)))
     if rest := len(shown.arms) - len(played):
@@ -57,37 +49,26 @@ def draw(shown: View, url: str, trouble: str = "") -> RenderableType:
 def _arms(shown: View, played: list[ArmView]) -> Table:
     """Rounds of every arm, in the last interval and since the start."""
     last = "last interval" if shown.seconds is None else f"last {shown.seconds:.1f} s"
-    table = Table(title=f"{last} (since start)", title_justify="left", title_style="bold")
-    table.add_column("arm", style="bold", no_wrap=True)
-    for column in ("share", "rounds/s", "rounds", "acceptance", "MAT"):
-        table.add_column(column, justify="right", no_wrap=True)
+    rows = []
     for arm in played:
         now, whole = arm.last or Rounds(0, None, None, None), arm.whole
-        table.add_row(
-            arm.arm,
-            f"{_percent(now.share)} ({_percent(whole.share)})",
-            _number(arm.rate),
-            f"({whole.rounds:,.0f})",
-            f"{_percent(now.acceptance)} ({_percent(whole.acceptance)})",
-            f"{_number(now.mat, 2)} ({_number(whole.mat, 2)})",
-        )
-    return table
+        share = f"{_percent(now.share)} ({_percent(whole.share)})"
+        acceptance = f"{_percent(now.acceptance)} ({_percent(whole.acceptance)})"
+        mat = f"{_number(now.mat, 2)} ({_number(whole.mat, 2)})"
+        rows.append((Text(arm.arm, "bold"), share, _number(arm.rate), f"({whole.rounds:,.0f})", acceptance, mat))
+    columns = ("arm", "share", "rounds/s", "rounds", "acceptance", "MAT")
+    return table(f"{last} (since start)", columns, rows, title_style="bold")
 
 
 def _goodputs(shown: View, played: list[ArmView]) -> Table:
     """Tokens a second of every arm at every batch; the best of a batch stands out."""
     best = {bucket: max(arm.goodput.get(bucket, 0.0) for arm in played) for bucket in shown.buckets}
-    table = Table(title="tokens/s at batch", title_justify="left", title_style="bold")
-    table.add_column("arm", style="bold", no_wrap=True)
-    for bucket in shown.buckets:
-        table.add_column(bucket, justify="right", no_wrap=True)
+    rows = []
     for arm in played:
-        cells = [
-            Text(_number(value), "green" if value == best[bucket] else "")
-            for bucket, value in ((bucket, arm.goodput.get(bucket)) for bucket in shown.buckets)
-        ]
-        table.add_row(arm.arm, *cells)
-    return table
+        values = {bucket: arm.goodput.get(bucket) for bucket in shown.buckets}
+        cells = (Text(_number(value), "green" if value == best[bucket] else "") for bucket, value in values.items())
+        rows.append((Text(arm.arm, "bold"), *cells))
+    return table("tokens/s at batch", ("arm", *shown.buckets), rows, title_style="bold")
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -101,26 +82,24 @@ def _percent(value: float | None) -> str:
 def watch(url: str, interval: float, console: Console, sleep: Callable[[float], None] = time.sleep) -> None:
     """Show a server until interrupted; one that goes away is waited for."""
     last = scrape(url)
-    shown = view(None, last)
+    shown, trouble = view(None, last), ""
     with Live(draw(shown, url), console=console, auto_refresh=False) as live:
         while True:
             sleep(interval)
             try:
                 now = scrape_after(url, last)
+                shown, last, trouble = view(last, now), now, ""
             except ValueError as error:
                 age = time.monotonic() - last.at
                 trouble = f"{error}; last seen {age:.0f} s ago, trying again every {interval:g} s"
-                live.update(draw(shown, url, trouble), refresh=True)
-                continue
-            shown, last = view(last, now), now
-            live.update(draw(shown, url), refresh=True)
+            live.update(draw(shown, url, trouble), refresh=True)
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="A server's address, such as host:8000.", show_default=False)],
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one interval's figures and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON instead of tables.")] = False,
+    url: Annotated[str, argument("A server's address, such as host:8000.")],
+    interval: Annotated[float, option("Seconds between two looks.", min=0.1)] = 2.0,
+    once: Annotated[bool, option("Print one interval's figures and stop.", "--once")] = False,
+    as_json: Annotated[bool, option("With --once: print JSON instead of tables.", "--json")] = False,
 ) -> None:
     """Watch a running server: load, draft length, acceptance, and every arm's rounds and goodput."""
     address, console = metrics_url(url), Console()

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from wager.bench import workloads
-from wager.cli.files import check_writable, write_json
-from wager.cli.options import Device, Dtype, JsonFile, PromptFolder, Target
+from wager.cli.files import Output
+from wager.cli.options import Data, Device, Dtype, Target
 from wager.cli.parameters import opt, option, options
-from wager.cli.screen import bar, wide
+from wager.cli.screen import bar, table, wide
 from wager.training import config as plans
 from wager.training import prompts as made
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from wager.training.answers import Done
 
 app = typer.Typer(
-    help="Make drafters for a target: let it answer prompts, train heads and small models on the answers, judge them.",
+    help="Make drafters for a target: generate its answers, train heads and small models on them, evaluate these.",
     no_args_is_help=True,
 )
 PlanFile = Annotated[Path, typer.Argument(help="What to train, in TOML: training/smollm2-135m.toml is one.")]
@@ -104,7 +103,7 @@ def drafters(
 class Workload:
     """The prompts that drafters are judged on."""
 
-    data: PromptFolder = None
+    data: Data = None
     task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all ten")
     count: int = opt(10, "Prompts a task.", "--prompts", min=1)
     tokens: int = opt(128, "Tokens an answer.", "--max-tokens", min=8)
@@ -122,45 +121,31 @@ def evaluate(
     folders: Annotated[list[Path], typer.Argument(help="Trained drafters.", show_default=False)],
     target: Target,
     workload: Workload,
-    json_file: JsonFile = None,
-    cards: Annotated[
-        Path | None, option("Also write each drafter's card, README.md, by this plan.", metavar="PLAN")
-    ] = None,
+    output: Output,
+    cards: Annotated[Path | None, option("Plan by which to write each drafter's README.md.", metavar="PLAN")] = None,
 ) -> None:
     """Judge trained drafters on prompts they have not seen: tokens a round on every task, acceptance per position."""
-    if json_file is not None:
-        check_writable(json_file)
     plan = plans.read(cards) if cards is not None else None
     chosen = workloads.prompts(workload.data, tasks=workload.tasks, count=workload.count)
-    from wager.models import load
     from wager.training import build, learners
     from wager.training.card import card
     from wager.training.evaluate import greedy_answers, judge_by_task, mat_over
 
-    model, tokenizer = load(target.model, dtype=target.dtype, device=target.device)
+    model, tokenizer = target.load()
     judged = {folder.name: build.loaded(folder, learners.Target(model)) for folder in folders}
     asked = [made.Prompt(p.task, tuple(p.messages)) for p in chosen]
     with bar("answering") as update:
-        texts = greedy_answers(
-            model,
-            tokenizer,
-            asked,
-            workload.tokens,
-            workload.longest,
-            workload.kept,
-            lambda n: update(advance=1, total=n),
-        )
+        sizes = (workload.tokens, workload.longest, workload.kept)
+        texts = greedy_answers(model, tokenizer, asked, *sizes, lambda n: update(advance=1, total=n))
     with bar("judging", len(judged) * len(workload.tasks)) as update:
-        rows = judge_by_task(
-            judged, texts, workload.tasks, model, lambda name, task: update(advance=1, note=f"{name} on {task}")
-        )
+        tell = lambda name, task: update(advance=1, note=f"{name} on {task}")  # noqa: E731
+        rows = judge_by_task(judged, texts, workload.tasks, model, tell)
     _print(rows, workload.tasks)
     over = mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(workload.tasks) else {}
     for name, mat in over.items():
         print(f"{name}: {mat:.3f} tokens a round over Spec-Bench")
-    if json_file is not None:
-        how: dict[str, Any] = {"target": target.model, "max_tokens": workload.tokens}
-        write_json(json_file, {**how, "spec_bench_mat_4": over or None, "drafters": rows})
+    how: dict[str, Any] = {"target": target.model, "max_tokens": workload.tokens}
+    output.write({**how, "spec_bench_mat_4": over or None, "drafters": rows})
     if plan is not None:
         answered = f"{workload.count} prompts a task, answers of at most {workload.tokens} tokens"
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
@@ -170,15 +155,12 @@ def evaluate(
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:
     """Tokens a round of drafts of four; the best drafter of a task stands out."""
-    table = Table(title="tokens a round, drafts of 4 tokens", title_justify="left")
-    table.add_column("drafter", no_wrap=True)
-    for task in tasks:
-        table.add_column(task, justify="right")
+    shown = table("tokens a round, drafts of 4 tokens", ("drafter", *tasks))
     best = {task: max(row[task]["mat"]["4"] for row in rows.values()) for task in tasks}
     for name, row in rows.items():
         mats = {task: row[task]["mat"]["4"] for task in tasks}
-        table.add_row(name, *(f"{'[bold]' if mat == best[task] else ''}{mat:.2f}" for task, mat in mats.items()))
-    wide(160).print(table)
+        shown.add_row(name, *(f"{'[bold]' if mat == best[task] else ''}{mat:.2f}" for task, mat in mats.items()))
+    wide(160).print(shown)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -9,15 +9,15 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import Run, TokenizedPrompt, interleaved, tokenize
+from wager.bench.runs import Run, TokenizedPrompt, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
-from wager.cli.suite import LongestPrompt, model_name, show
+from wager.cli.parameters import argument, option
+from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
@@ -41,22 +41,14 @@ ANSWERS = {
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="smollm2-135m (embedded), a folder, or a Hugging Face id.", metavar="MODEL")
-    ] = MODEL,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help='Your own prompts: one a line, or JSON lines with "prompt" or "messages".',
-            show_default="prompts that come with wager",
-        ),
-    ] = None,
-    minutes: Annotated[float, typer.Option(help="Time for all of it, loading the model included.")] = 2.0,
+    model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.", shown=True)] = MODEL,
+    prompts: Annotated[Path | None, option("Your own prompts: one a line, or JSON lines.", shown="wager's own")] = None,
+    minutes: Annotated[float, option("Time for all of it, loading the model included.")] = 2.0,
     drafters: given.Drafters = given.DRAFTERS,
     device: given.Device = "auto",
     dtype: given.Dtype = "auto",
     longest: LongestPrompt = 1024,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Annotated[bool, option("Print one JSON object instead.", "--json")] = False,
 ) -> None:
     """Find out in two minutes whether your model should speculate, and with what.
 
@@ -85,7 +77,9 @@ def command(
     print(f"Measured on {played['played']} of {played['given']} prompts, {tokens} tokens an answer, "
           f"{measured['seconds']:.0f} s.\n")  # fmt: skip
     show({**summary, "tasks": summary["tasks"][:1]})  # of a task there are too few prompts to tell
-    print(f"What `auto` learned is kept; this starts from it:\n  {_generate(options)}")
+    own = "" if model == MODEL else f" --model {model}"
+    own += "" if drafters == given.DRAFTERS else f" --drafters {drafters}"
+    print(f'What `auto` learned is kept; this starts from it:\n  wager generate "…"{own}')
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
@@ -101,15 +95,15 @@ def _measure(
 ) -> dict[str, Any]:
     """Whole prompts until the time is up, as JSON."""
     from wager.bench.engine import described
+    from wager.models.fingerprint import fingerprint
 
     options, target = session.options, session.decoder.model
     ends = began + seconds * (1 - RESERVE)
-    if session.limit < 16 + MOST:
-        raise ValueError(f"{options.model} holds {session.limit:,} tokens: too few for answers of {MOST} and a prompt")
-    asked = tokenize(chosen, session.tokenizer, min(longest, session.limit - MOST), target.device)
+    asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
     with told.status("warming up …", spinner="dots") as status:
-        methods = _methods(options, session.decoder)
-        shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=_specs(options, target))
+        specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
+        methods = _methods(specs, session.decoder)
+        shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=specs)
         generators = [method.make(shared, ()) for method in methods]
         pace = _warm(generators, target.device)
         tokens = answer_tokens(pace, len(methods), ends - monotonic())
@@ -121,27 +115,15 @@ def _measure(
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
     run = Run(methods, asked[:played], ())
     run.answers = answers
-    return {
-        "model": model_name(options.model),
-        **described(target),
-        "seconds": round(monotonic() - began, 1),
-        "prompts": {"given": len(asked), "played": played},
-        "max_tokens": tokens,
-        "drafters": options.specs,
-        "remembered": session.remembered,
-        "summary": run.summary(target),
-    }
+    prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
+    how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
+    about = {"model": model_name(options.model), **described(target), "seconds": seconds, "prompts": prompts}
+    return {**about, **how, "summary": run.summary(target)}
 
 
-def _specs(options: Options, target: Any) -> list[str]:
-    from wager.models.fingerprint import fingerprint
-
-    return shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
-
-
-def _methods(options: Options, decoder: Any) -> list[Method]:
+def _methods(specs: Sequence[str], decoder: Any) -> list[Method]:
     """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
-    arms = [arm for spec in _specs(options, decoder.model) for arm in fixed_arms(spec)]
+    arms = [arm for spec in specs for arm in fixed_arms(spec)]
     fixed = [made.arm_method(arm) for arm in (OFF, *map(Arm.parse, arms))]
     auto = made.Method("auto", "policy", lambda target, arms: made.decoder_generator("auto", decoder))
     return [made.transformers_method(made.PLAIN), *fixed, auto]
@@ -194,10 +176,3 @@ def play(
         answers |= given
         longest = max(longest, clock() - began)
     return answers, len(asked)
-
-
-def _generate(options: Options) -> str:
-    """The command that uses what was learned."""
-    model = "" if options.model == MODEL else f" --model {options.model}"
-    drafters = "" if options.drafters == given.DRAFTERS else f" --drafters {options.drafters}"
-    return f'wager generate "…"{model}{drafters}'

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -28,21 +26,19 @@ class Label(NamedTuple):
     kind: str = ""  # its class
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line to draw."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str  # a CSS colour
-    band: Sequence[tuple[float, float, float]] = ()  # x, low, high
+    band: Sequence[tuple[float, ...]] = ()  # x, low, high
     dash: str = ""
     faint: bool = False  # in the background, not in the tooltip
     dots: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
+class Axes(NamedTuple):
     """What the axes of a line chart say."""
 
     x: str
@@ -51,15 +47,12 @@ class Axes:
     y_kind: str = "linear"
     y_low: float | None = 0.0
     y_high: float | None = None
-    knee: float = 10.0
     x_ticks: Sequence[tuple[float, str]] = ()  # names for places, instead of numbers
-    x_name: Callable[[float], str] = number  # a place in a tooltip
-    y_name: Callable[[float], str] = number
+    y_name: Callable[[float], str] = number  # in a tooltip
     y_tick: Callable[[float], str] = tick
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """One bar with its whisker."""
 
     name: str
@@ -73,8 +66,7 @@ class Bar:
     short: str = ""  # its name where there is little room
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(NamedTuple):
     """One column of a stacked band."""
 
     start: float
@@ -84,8 +76,9 @@ class Slab:
 
 
 def _drawn(kind: str, width: float, height: float, title: str, described: str, **given: Any) -> Markup:
-    chart = SimpleNamespace(width=width, height=height, title=title, described=described, **given)
-    return macro("charts.svg", kind, chart)
+    return macro(
+        "charts.svg", kind, {"width": width, "height": height, "title": title, "described": described, **given}
+    )
 
 
 def x_labels(places: Sequence[tuple[float, str]], y: float, width: float) -> list[Label]:
@@ -110,7 +103,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: int, height: int, title
     if axes.y_kind == "linear" and axes.y_high is None:
         high = rounded_up(high, 9)
     top, bottom = 30.0, height - 44.0
-    y = Scale(low, high if high > low else low + 1, bottom, top, axes.y_kind, axes.knee)
+    y = Scale(low, high if high > low else low + 1, bottom, top, axes.y_kind, knee=10.0)
     y_ticks = y.ticks(6)
     left = max(width_of(axes.y_tick(v)) for v in y_ticks) + 12
     x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, left + 8, width - 14.0, axes.x_kind)
@@ -134,8 +127,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, width: int, height: int, title
 def _placed(line: Line, x: Scale, y: Scale) -> Line:
     """The line in pixels; its band as the outline of an area."""
     edge = [(x(a), y(low)) for a, low, _ in line.band] + [(x(a), y(high)) for a, _, high in reversed(line.band)]
-    points = [(x(a), y(b)) for a, b in line.points]
-    return Line(line.name, points, line.colour, edge, line.dash, line.faint, line.dots)  # type: ignore[arg-type]
+    return line._replace(points=[(x(a), y(b)) for a, b in line.points], band=edge)
 
 
 def _columns(lines: Sequence[Line], axes: Axes, x: Scale, width: float) -> list[tuple[float, float, str]]:
@@ -149,14 +141,14 @@ def _columns(lines: Sequence[Line], axes: Axes, x: Scale, width: float) -> list[
         here = x(place)
         before = (x(places[i - 1]) + here) / 2 if i else here - 10
         after = min((x(places[i + 1]) + here) / 2 if i + 1 < len(places) else here + 10, width)
-        head = f"{axes.x}: {named.get(place) or axes.x_name(place)}"
+        head = f"{axes.x}: {named.get(place) or number(place)}"
         said = [f"{name}: {axes.y_name(at[place])}" for name, at in values if place in at]
         out.append((before, max(after - before, 1), "\n".join([head, *said])))
     return out
 
 
-def bar_chart(bars: Sequence[Bar], most: float, width: int, title: str, unit: str, line_at: float = 1.0) -> Markup:
-    """Bars from 0 to the right, names on the left, numbers on the right, a line where the base stands."""
+def bar_chart(bars: Sequence[Bar], most: float, width: int, title: str, unit: str) -> Markup:
+    """Bars from 0 to the right, names on the left, numbers on the right, a line at 1."""
     row, top = 26.0, 8.0
     names = [bar.short if width < NARROW and bar.short else bar.name for bar in bars]
     value_room = max(width_of(bar.said) for bar in bars) + 10
@@ -182,36 +174,27 @@ def bar_chart(bars: Sequence[Bar], most: float, width: int, title: str, unit: st
     return _drawn(
         "bars", width, bottom + 28, title, ", ".join(f"{bar.name} {bar.said}" for bar in bars),
         row=row, top=top, bottom=bottom + 4, bars=drawn, grid=[x(value) for value in ticks],
-        base=x(line_at) if 0 < line_at < most else None,
+        base=x(1.0) if most > 1 else None,
         labels=x_labels([(x(v), f"{tick(v)}{unit}") for v in ticks], bottom + 20, width - value_room + 14),
     )  # fmt: skip
 
 
 def band_chart(
-    slabs: Sequence[Slab],
-    colours: dict[str, str],
-    marks: Sequence[tuple[float, str]],
-    x_name: str,
-    width: int,
-    height: int,
-    title: str,
+    slabs: Sequence[Slab], colours: dict[str, str], marks: Sequence[tuple[float, str]], width: int, title: str
 ) -> Markup:
-    """Shares over time as one band: every column adds up to everything."""
+    """Shares over rounds as one band: every column adds up to everything."""
     single = all(slab.end - slab.start == 1 for slab in slabs)  # a column is one round, so there is no share to read
-    height, left = (170, 0.0) if single else (height, 46.0)
+    height, left = (170, 0.0) if single else (300, 46.0)
     top, bottom = 48.0 if marks else 28.0, height - 44.0
     x, y = Scale(slabs[0].start, slabs[-1].end, left, width - 2.0), Scale(0, 1, bottom, top)
     drawn = []
     for slab in slabs:
         a, b = x(slab.start), x(slab.end)
         tops = accumulate(share for _, share in slab.parts)
+        shares = [(arm, share, until) for (arm, share), until in zip(slab.parts, tops, strict=True) if share > 0]
         # half a pixel over its edge, so that no seam shows between columns
-        parts = [
-            (a, y(until), b - a + 0.5, y(until - share) - y(until), colours[arm])
-            for (arm, share), until in zip(slab.parts, tops, strict=True)
-            if share > 0
-        ]
-        drawn.append((slab.told, parts))
+        rects = [(a, y(u), b - a + 0.5, y(u - share) - y(u), colours[arm]) for arm, share, u in shares]
+        drawn.append((slab.told, rects))
     labels = [Label(0, 12, "arm of each round" if single else "share of rounds", kind="name")]
     labels += [] if single else [Label(left - 8, y(value) + 4, f"{value:.0%}", "end") for value in QUARTERS]
     for i, (at, said) in enumerate(marks):  # the names of what begins stand above, where there is room
@@ -219,11 +202,10 @@ def band_chart(
         if width_of(said) + 6 <= until - here:
             labels.append(Label(here + (4 if i else 0), top - 8, said))
     labels += x_labels([(x(v), tick(v)) for v in x.ticks(7 if width > NARROW else 5)], bottom + 20, width)
-    labels.append(Label(width, height - 4, x_name, "end", "name"))
-    return _drawn(
-        "band", width, height, title, f"share of each arm over {x_name}",
-        slabs=drawn, labels=labels, top=top, bottom=bottom, parts=[x(at) for at, _ in marks[1:]],
-    )  # fmt: skip
+    labels.append(Label(width, height - 4, "rounds", "end", "name"))
+    parts = [x(at) for at, _ in marks[1:]]
+    more = {"slabs": drawn, "labels": labels, "top": top, "bottom": bottom, "parts": parts}
+    return _drawn("band", width, height, title, "share of each arm over rounds", **more)
 
 
 def share_chart(

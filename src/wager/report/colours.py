@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from wager.core.arm import Arm
 
@@ -39,23 +39,18 @@ class Palette:
 
     def arms(self, arms: Iterable[str]) -> dict[str, str]:
         """Colours of arms, in the order to stack them: plain decoding first, then each drafter's from short to long."""
-        names = list(self._hue)
+        place = {name: i for i, name in enumerate(self._hue)}
         known = sorted(
             dict.fromkeys(arms),
-            key=lambda a: (drafter_of(a) not in OWN, _place(drafter_of(a), names), length_of(a), a),
+            key=lambda a: (drafter_of(a) not in OWN, place.get(drafter_of(a), len(place)), length_of(a), a),
         )
-        return {arm: self._tint(arm, [a for a in known if drafter_of(a) == drafter_of(arm)]) for arm in known}
-
-    def _tint(self, arm: str, siblings: Sequence[str]) -> str:
-        colour = self.drafter(drafter_of(arm))
-        if len(siblings) < 2:
-            return colour
-        share = 40 + round(60 * siblings.index(arm) / (len(siblings) - 1))
-        return colour if share == 100 else f"color-mix(in oklab, {colour} {share}%, var(--card))"
-
-
-def _place(name: str, names: Sequence[str]) -> int:
-    return names.index(name) if name in names else len(names)
+        colours = {}
+        for arm in known:
+            siblings = [a for a in known if drafter_of(a) == drafter_of(arm)]
+            share = 100 if len(siblings) < 2 else 40 + round(60 * siblings.index(arm) / (len(siblings) - 1))
+            full = self.drafter(drafter_of(arm))
+            colours[arm] = full if share == 100 else f"color-mix(in oklab, {full} {share}%, var(--card))"
+        return colours
 
 
 def line_colour(i: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wager.core import files
 from wager.core.trace import FORMAT
-from wager.report.from_trace import traced
+from wager.report.from_run import traced
 from wager.report.page import render
 from wager.report.views import Material, Source
 
@@ -35,7 +35,7 @@ def follow(
     try:
         while True:
             files.write_text(page, render([read], refresh=every, now=f"{datetime.now(UTC):%H:%M:%S} UTC"))
-            told(_line(read))
+            told(read.verdict[0])
             sleep(every)
             try:
                 now = trace.stat().st_size
@@ -59,7 +59,3 @@ def _read(trace: Path) -> Material:
     if first.endswith("\n") or not first.startswith(BEGINS[: len(first)]):
         return traced(trace)
     return Material(Source(trace.name, "a trace"), verdict=[f"{trace.name} holds no round yet."])
-
-
-def _line(read: Material) -> str:
-    return read.verdict[0] if read.verdict else ""

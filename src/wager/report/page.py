@@ -9,11 +9,9 @@ import wager
 from wager.report.colours import Palette, drafter_of
 from wager.report.figures.base import SECTIONS, Figure
 from wager.report.figures.choice import by_batch, choice, shares
-from wager.report.figures.cost import cost
+from wager.report.figures.lines import cost, regret, survival
 from wager.report.figures.load import latency, lengths
-from wager.report.figures.regret import regret
 from wager.report.figures.speed import speed
-from wager.report.figures.survival import survival
 from wager.report.templating import page
 from wager.report.tokens import token_view
 from wager.report.views import Material
@@ -34,8 +32,7 @@ MAKES = {  # kind of figure -> what it is called where it is missing, and the co
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
     """Every figure the materials allow, in the order of the page."""
-    palette = Palette(_drafters(materials))
-    found: list[Figure | None] = []
+    palette, found = Palette(_drafters(materials)), list[Figure | None]()
     for m in materials:
         found += [speed(view) for view in m.speedups]
         found += [regret(view) for view in m.regrets]

@@ -6,11 +6,12 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wager.core import trace as traces
-from wager.report import from_replay, from_results, from_run, from_trace
+from wager.report import from_results, from_run
 from wager.report.views import SIMULATION, Material, Source
 
 READS = (
@@ -24,7 +25,7 @@ KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source], Mate
     ("servers compared", ("compared", "turns"), from_results.served),
     ("an engine measured", ("widths", "own_seconds_per_round"), from_results.engine),
     (SIMULATION, ("marks", "best_fixed_arm", "policies"), from_results.simulated),
-    ("recorded texts replayed", ("rows", "tasks", "best_fixed_arm", "cost"), from_replay.replayed),
+    ("recorded texts replayed", ("rows", "tasks", "best_fixed_arm", "cost"), from_results.replayed),
     ("methods compared", ("methods", "prompts", "max_tokens"), from_results.compared),
 )
 
@@ -37,9 +38,8 @@ def read(path: Path) -> Material:
         content = _text(path)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text; a report reads {READS}") from None
-    first = content.split("\n", 1)[0]
-    if f'"{traces.FORMAT}"' in first:
-        return _guarded(path, "a trace", lambda: from_trace.traced(path))
+    if f'"{traces.FORMAT}"' in content.partition("\n")[0]:
+        return _guarded(path, "a trace", lambda: from_run.traced(path))
     try:
         held = json.loads(content, parse_constant=_refused)
     except ValueError:
@@ -49,15 +49,13 @@ def read(path: Path) -> Material:
     if held.get("format") == from_run.FORMAT:
         if held.get("version") != from_run.VERSION:
             raise ValueError(
-                f"{path} is a run of version {held.get('version')!r}; this wager reads version {from_run.VERSION}, "
-                "so run the command in it again"
+                f"{path} is a run of version {held.get('version')!r}, not {from_run.VERSION}; run its command again"
             )
-        source = _source(path, "a run", held)
-        return _guarded(path, "a run", lambda: from_run.ran(from_run.with_answers(held, path), source))
+        held = from_run.with_answers(held, path)
+        return _guarded(path, "a run", lambda: from_run.ran(held, from_run.described(path, "a run", held)))
     for kind, keys, make in KINDS:
         if all(key in held for key in keys):
-            source = _source(path, kind, held)
-            return _guarded(path, kind, lambda make=make, source=source: make(held, source))  # type: ignore[misc]
+            return _guarded(path, kind, partial(make, held, from_run.described(path, kind, held)))
     known = f" (it was written by: {held['command']})" if isinstance(held.get("command"), str) else ""
     raise ValueError(f"{path} holds nothing a report shows{known}; it reads {READS}")
 
@@ -76,15 +74,6 @@ def _text(path: Path) -> str:
     return content.decode("utf-8")
 
 
-def _source(path: Path, kind: str, held: dict[str, Any]) -> Source:
-    said = {key: held[key] if isinstance(held.get(key), str) else "" for key in ("command", "date", "machine")}
-    device = held.get("device")
-    if isinstance(device, str):
-        said["machine"] = f"{device}; {said['machine']}" if said["machine"] else device
-    complete = held.get("complete") is not False
-    return Source(path.name, kind, said["command"], said["date"], said["machine"], complete)
-
-
 def _guarded(path: Path, kind: str, make: Callable[[], Material]) -> Material:
     """What ``make`` makes, or one sentence that names the file and what it lacks."""
     try:
@@ -92,8 +81,6 @@ def _guarded(path: Path, kind: str, make: Callable[[], Material]) -> Material:
     except traces.TraceError as error:
         raise ValueError(f"{error}; record it again") from None
     except KeyError as error:
-        raise ValueError(f"{path} looks like {kind} but lacks {error}; run the command that wrote it again") from None
+        raise ValueError(f"{path} looks like {kind} but lacks {error}; make it again") from None
     except (TypeError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
-        raise ValueError(
-            f"{path} looks like {kind} but does not hold together ({error}); run the command that wrote it again"
-        ) from None
+        raise ValueError(f"{path} looks like {kind} but does not hold together ({error}); make it again") from None

@@ -10,33 +10,30 @@ SMALL = 12.0  # pixels, the size of all text in a chart
 _WIDE, _NARROW = {*"mwMW@%", TIMES}, set("ijl.,:;'|!()[] /")
 
 
-def width_of(text: str, size: float = SMALL) -> float:
+def width_of(text: str) -> float:
     """Pixels a text takes at most in a common sans-serif face."""
-    ems = sum(0.95 if c in _WIDE else 0.38 if c in _NARROW else 0.68 if c.isupper() else 0.62 for c in text)
-    return ems * size
+    return SMALL * sum(0.95 if c in _WIDE else 0.38 if c in _NARROW else 0.68 if c.isupper() else 0.62 for c in text)
 
 
-def fitted(text: str, room: float, size: float = SMALL) -> str:
+def fitted(text: str, room: float) -> str:
     """The text, cut with an ellipsis where it does not fit."""
-    if width_of(text, size) <= room:
+    if width_of(text) <= room:
         return text
-    while text and width_of(text + "…", size) > room:
+    while text and width_of(text + "…") > room:
         text = text[:-1]
     return text.rstrip() + "…"
 
 
-def number(value: float, digits: int = 3) -> str:
+def number(value: float) -> str:
     """A number for reading: about three figures, thousands apart, no exponent for what people meet."""
     if value == 0:
         return "0"
     size = abs(value)
-    if size >= 1e6:
-        return f"{value / 1e6:.3g}M" if size < 1e9 else f"{value:.2e}"
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if size < 1e-4:
+    if size >= 1e9 or size < 1e-4:
         return f"{value:.1e}"
-    places = max(0, digits - 1 - math.floor(math.log10(size)))
+    if size >= 1000:
+        return f"{value / 1e6:.3g}M" if size >= 1e6 else f"{value:,.0f}"
+    places = max(0, 2 - math.floor(math.log10(size)))
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text and size >= 100 else text
 

@@ -11,6 +11,8 @@ from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
 from wager.report.templating import macro
 from wager.report.views import Text, TextRound
 
+WORDED = "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
+UNWORDED = "This file does not hold the tokens' own texts; write it again with wager generate --json to see words."
 OWN = {"bonus": "bonus: the target's own, after a draft", "plain": "plain: a round without a draft"}
 
 
@@ -21,39 +23,24 @@ def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
     total = sum(counts.values())
     share = sum(counts[who] for who in brought) / total if total else 0.0
     says = f"{share:.0%} of {plural(total, 'token')} came from a drafter. "
-    worded = all(text.worded for text in texts)
-    says += (
-        "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
-        if worded
-        else "This file does not hold the tokens' own texts; write it again with wager generate --json to see words."
-    )
+    says += WORDED if all(text.worded for text in texts) else UNWORDED
     any_rejected = any(r.rejected for text in texts for r in text.rounds)
-    rows: list[list[Cell]] = [
-        [OWN.get(who, who), Value(count, f"{count:,}"), Value(count / total, f"{count / total:.1%}")]
-        for who, count in counts.most_common()
-    ]
+    rows: list[list[Cell]] = []
+    for who, count in counts.most_common():
+        rows.append([OWN.get(who, who), Value(count, f"{count:,}"), Value(count / total, f"{count / total:.1%}")])
     legend = [Key(who, palette.drafter(who)) for who in brought]
-    legend += [
-        Key(said, palette.drafter(who), "2 4", line=who == "bonus", hollow=who == "plain")
-        for who, said in OWN.items()
-        if who in counts
-    ]
-    return Figure(
-        "tokens",
-        "Where every token came from",
-        says,
-        texts[0].source,
-        Table(["source", "tokens", "share"], rows),
-        html=macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected),
-        legend=legend,
-    )
+    own = [who for who in OWN if who in counts]
+    legend += [Key(OWN[who], palette.drafter(who), "2 4", line=who == "bonus", hollow=who == "plain") for who in own]
+    html = macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected)
+    table = Table(["source", "tokens", "share"], rows)
+    return Figure("tokens", "Where every token came from", says, texts[0].source, table, html=html, legend=legend)
 
 
 def _one(text: Text, palette: Palette) -> dict[str, Any]:
     """A text as its template shows it."""
     count = sum(len(r.tokens) for r in text.rounds)
     lost = sum(len(r.rejected) for r in text.rounds)
-    rounds = len(text.rounds) - _prompts_own(text.rounds[0]) if text.rounds else 0
+    rounds = len(text.rounds) - (text.rounds[0].arm == "off") if text.rounds else 0  # the first: the prompt's forward
     said = f"{plural(count, 'token')} in {plural(rounds, 'round')}"
     said += f", {plural(lost, 'drafted token')} rejected" if lost else ""
     tokens: list[dict[str, Any]] = []
@@ -66,24 +53,15 @@ def _one(text: Text, palette: Palette) -> dict[str, Any]:
                 rejected = []
             head = f"{_quoted(piece)}: {OWN.get(who, who)}" if text.worded else OWN.get(who, who)
             kind = " ".join(["t", *(() if text.worded else ("block",)), *((who,) if who in OWN else ())])
-            tokens.append(
-                {
-                    "rejected": "", "piece": piece, "kind": kind, "colour": palette.drafter(who), "round": i,
-                    "told": f"{head}\n{told}",
-                }
-            )  # fmt: skip
+            about = {"colour": palette.drafter(who), "round": i, "told": f"{head}\n{told}"}
+            tokens.append({"rejected": "", "piece": piece, "kind": kind, **about})
         tokens += rejected
     return {"title": text.title, "said": said, "tokens": tokens, "whole": None if text.worded else text.whole}
 
 
-def _prompts_own(first: TextRound) -> bool:
-    """Whether a text's first step is the token out of the prompt's own forward."""
-    return first.arm == "off"
-
-
 def _told(i: int, played: TextRound) -> str:
     """What a token's round was."""
-    if i == 0 and _prompts_own(played):
+    if i == 0 and played.arm == "off":
         return "from the prompt's own forward"
     taken = sum(who not in OWN for _, who in played.tokens)
     lines = [f"round {i}, {played.arm}" + (f": {taken} accepted" if played.arm != "off" else "")]

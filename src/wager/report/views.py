@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 SIMULATION = "a simulation"  # a source's kind that figures name
+MAT = "MAT, bonus included"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where numbers come from: the file and the command that wrote it."""
 
     file: str  # its name, no folder
@@ -20,17 +21,19 @@ class Source:
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(NamedTuple):
     """A number with the range it lies in, where that is known."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
+    def range(self, show: Callable[[float], str]) -> str:
+        """The range in words; empty where it is not known."""
+        return "" if self.low is None or self.high is None else f"{show(self.low)} to {show(self.high)}"
 
-@dataclass(frozen=True, slots=True)
-class Method:
+
+class Method(NamedTuple):
     """One way to decode, and how many times as fast as the base it is."""
 
     name: str
@@ -39,8 +42,7 @@ class Method:
     tasks: Mapping[str, Measure]
 
 
-@dataclass(frozen=True, slots=True)
-class Speedups:
+class Speedups(NamedTuple):
     """Methods on tasks, as ratios to the speed of one of them."""
 
     source: Source
@@ -52,8 +54,7 @@ class Speedups:
     how: str  # how the ratios were made
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """One line: y over x, with half widths of its band where known."""
 
     name: str
@@ -63,8 +64,7 @@ class Curve:
     reference: bool = False  # a bound or a baseline, drawn apart
 
 
-@dataclass(frozen=True, slots=True)
-class Regret:
+class Regret(NamedTuple):
     """What policies lost against the best fixed arm, cumulative."""
 
     source: Source
@@ -74,8 +74,7 @@ class Regret:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Arms in the order they were played."""
 
     source: Source
@@ -85,8 +84,7 @@ class Choice:
     batches: Sequence[int] = ()  # requests in each round's step; empty: always one
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(NamedTuple):
     """The share of rounds that each arm had, by policy or task, where the order is not known."""
 
     source: Source
@@ -94,26 +92,22 @@ class Shares:
     what: str  # what a row is
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
+class Drafted(NamedTuple):
     """Rounds by what they say of a drafter: (tokens deep it drafted, tokens accepted)."""
 
     source: Source
     pairs: Mapping[str, Sequence[tuple[int, int]]]  # drafter -> one pair a round
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds of one verification by its width in tokens."""
+class Cost(NamedTuple):
+    """Seconds of one verification by its width in tokens, with quartiles."""
 
     source: Source
     lines: Mapping[str, Mapping[int, Measure]]  # who -> width -> seconds
-    interval: str
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRow:
+class LoadRow(NamedTuple):
     """One method under one load."""
 
     method: str
@@ -122,25 +116,24 @@ class LoadRow:
     ratio: Measure | None  # throughput beside no speculation
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Servers under loads."""
 
     source: Source
     points: Sequence[str]  # in order; numbers are requests in flight
     methods: Sequence[str]
-    rows: Sequence[LoadRow]
+    rows: Mapping[tuple[str, str], LoadRow]  # by method and point
     table: Sequence[Sequence[int]]  # vLLM's own: from, to, length
     differ: int
     texts: int
 
-    def at(self, method: str, point: str) -> LoadRow | None:
-        """One cell."""
-        return next((row for row in self.rows if (row.method, row.point) == (method, point)), None)
+    def ratio(self, method: str, point: str) -> float:
+        """Throughput beside no speculation; 0 where it is not known."""
+        row = self.rows.get((method, point))
+        return row.ratio.value if row is not None and row.ratio is not None else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TextRound:
+class TextRound(NamedTuple):
     """One round of a text: the arm, its tokens with where each came from, and the drafts that were not taken."""
 
     arm: str
@@ -148,8 +141,7 @@ class TextRound:
     rejected: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A generated text, round by round."""
 
     source: Source
@@ -159,8 +151,7 @@ class Text:
     whole: str = ""  # the text, where the tokens' own texts are not known
 
 
-@dataclass(frozen=True, slots=True)
-class Big:
+class Big(NamedTuple):
     """One of the big figures at the top."""
 
     value: str

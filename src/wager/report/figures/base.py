@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from wager.report.views import Source
+from wager.report.views import Measure, Source
 
 # The sections of the page and the kinds of figures in each, in order.
 SECTIONS = (
@@ -20,8 +20,7 @@ SECTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A number in a table: as it was computed, and as it is written."""
 
     number: float
@@ -31,16 +30,14 @@ class Value:
 Cell = str | Value | None
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """The numbers behind a chart."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One entry of a legend."""
 
     name: str
@@ -50,15 +47,14 @@ class Key:
     hollow: bool = False  # what is not coloured at all
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """One card of the page."""
 
     kind: str  # one of those in SECTIONS
     title: str
     says: str  # what there is to see
     source: Source
-    table: Table | None = None
+    table: Table
     panels: Sequence[tuple[str, Callable[[int], Markup]]] = ()  # (heading, chart at a width)
     html: Markup | str = ""  # what is shown besides, or instead of, a chart
     legend: Sequence[Key] = ()
@@ -66,13 +62,16 @@ class Figure:
     wide: bool = True  # takes the whole width of the page
 
 
+def measured(
+    measure: Measure | None, show: Callable[[float], str], ends: Callable[[float], str] | None = None
+) -> Value | None:
+    """A measure in a table, with the range it lies in where that is known; ``ends`` shows the ends of the range."""
+    if measure is None:
+        return None
+    spread = measure.range(ends or show)
+    return Value(measure.value, show(measure.value) + (f" ({spread})" if spread else ""))
+
+
 def plural(count: int, one: str) -> str:
     """A count and its noun."""
     return f"{count:,} {one}{'s' * (count != 1)}"
-
-
-def listed(names: Sequence[str], most: int = 4) -> str:
-    """Names in a sentence."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
-
-from markupsafe import Markup
 
 from wager.report.charts import Slab, band_chart, share_chart
 from wager.report.colours import Palette
@@ -19,32 +18,25 @@ COLUMNS, LEAST = 60, 6  # of the band; rounds in one, unless every round has its
 
 def choice(view: Choice, palette: Palette) -> Figure:
     """The band of one policy's choices over its rounds."""
-    colours = palette.arms(view.arms)
-    slabs = columns(view.arms, list(colours))
-    counts = Counter(view.arms)
+    colours, total = palette.arms(view.arms), len(view.arms)
+    slabs, counts = columns(view.arms, list(colours)), Counter(view.arms)
     most, many = counts.most_common(1)[0]
-    says = f"{view.who} played {plural(len(view.arms), 'round')}, {many / len(view.arms):.0%} of them with {most}."
-    each = len(view.arms) / len(slabs)
+    says = f"{view.who} played {plural(total, 'round')}, {many / total:.0%} of them with {most}."
+    each = total / len(slabs)
     note = f"Each column is {each:.0f} rounds." if each >= 2 else ""
-
-    def draw(width: int) -> Markup:
-        return band_chart(slabs, colours, view.marks, "rounds", width, 300, f"Arm choice of {view.who}")
-
+    draw = partial(band_chart, slabs, colours, view.marks, title=f"Arm choice of {view.who}")
     rows: list[list[Cell]] = [
-        [arm, Value(counts[arm], f"{counts[arm]:,}"), _share(counts[arm] / len(view.arms))] for arm in colours
+        [arm, Value(counts[arm], f"{counts[arm]:,}"), _share(counts[arm] / total)] for arm in colours
     ]
-    return Figure(
-        "choice", f"Arm choice over time: {view.who}", says, view.source, Table(["arm", "rounds", "share"], rows),
-        [("", draw)], legend=_legend(colours), note=note,
-    )  # fmt: skip
+    table, title = Table(["arm", "rounds", "share"], rows), f"Arm choice over time: {view.who}"
+    return Figure("choice", title, says, view.source, table, [("", draw)], legend=_legend(colours), note=note)
 
 
 def columns(arms: Sequence[str], order: Sequence[str]) -> list[Slab]:
     """Rounds in at most so many columns of equal width, each with the share of every arm."""
     count = len(arms) if len(arms) <= COLUMNS else min(COLUMNS, len(arms) // LEAST)
-    edges = [round(i * len(arms) / count) for i in range(count + 1)]
     slabs = []
-    for start, end in pairwise(edges):
+    for start, end in pairwise(round(i * len(arms) / count) for i in range(count + 1)):
         here = Counter(arms[start:end])
         parts = [(arm, here[arm] / (end - start)) for arm in order]
         said = "\n".join(f"{arm}: {share:.0%}" for arm, share in reversed(parts) if share)
@@ -56,22 +48,17 @@ def columns(arms: Sequence[str], order: Sequence[str]) -> list[Slab]:
 def by_batch(view: Choice, palette: Palette) -> Figure:
     """The arms a server chose, by how many requests shared the step."""
     colours = palette.arms(view.arms)
-    sizes = sorted(set(view.batches))
     rows: list[tuple[str, list[tuple[str, float]]]] = []
     cells: list[list[Cell]] = []
-    for size in sizes:
+    for size in sorted(set(view.batches)):
         here = Counter(arm for arm, batch in zip(view.arms, view.batches, strict=True) if batch == size)
-        total = sum(here.values())
+        total = here.total()
         rows.append((f"{size} in flight", [(arm, here[arm] / total) for arm in colours]))
         cells.append([str(size), Value(total, f"{total:,}"), *(_share(here[arm] / total) for arm in colours)])
-
-    def draw(width: int) -> Markup:
-        return share_chart(rows, colours, width, "Length by load")
-
-    return Figure(
-        "load", "Choice of length by load", f"Which arm {view.who} played with so many requests in one step.",
-        view.source, Table(["requests in the step", "rounds", *colours], cells), [("", draw)], legend=_legend(colours),
-    )  # fmt: skip
+    draw = partial(share_chart, rows, colours, title="Length by load")
+    says = f"Which arm {view.who} played with so many requests in one step."
+    table, title = Table(["requests in the step", "rounds", *colours], cells), "Choice of length by load"
+    return Figure("load", title, says, view.source, table, [("", draw)], legend=_legend(colours))
 
 
 def shares(view: Shares, palette: Palette) -> Figure:
@@ -82,16 +69,10 @@ def shares(view: Shares, palette: Palette) -> Figure:
     says = "The share of rounds that each arm had."
     if len(rows) > ROWS:
         says += f" The first {ROWS} of {len(rows)}; the table has all."
-        rows = rows[:ROWS]
-
-    def draw(width: int) -> Markup:
-        return share_chart(rows, colours, width, "Arm shares")
-
+    draw = partial(share_chart, rows[:ROWS], colours, title="Arm shares")
     title = f"Arm choice by {view.what}" + (", simulated" if view.source.kind == SIMULATION else "")
-    return Figure(
-        "choice", title, says, view.source,
-        Table([view.what, *colours], cells), [("", draw)], legend=_legend(colours),
-    )  # fmt: skip
+    table = Table([view.what, *colours], cells)
+    return Figure("choice", title, says, view.source, table, [("", draw)], legend=_legend(colours))
 
 
 def _share(share: float) -> Value:

@@ -1,0 +1,208 @@
+"""`wager bench generate`: transformers' own ways, fixed arms and policies on the same prompts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from wager.bench import methods as made
+from wager.bench.methods import Method
+from wager.bench.runs import Run, TokenizedPrompt, tokenize
+from wager.bench.summary import by_method, differences
+from wager.bench.workloads import KNOWN, TASKS, prompts
+from wager.cli import options as given
+from wager.cli.files import Output
+from wager.cli.options import Workload
+from wager.cli.parameters import opt, options, parse_ints
+from wager.cli.screen import table
+from wager.cli.suite import progress
+from wager.core import OFF, Arm
+from wager.policies import build
+
+if TYPE_CHECKING:
+    from wager.drafters import Drafter
+
+POLICIES = ("auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput")
+ALONE = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8), "retrieval": (4,), "draft-model": (3,)}  # lengths run alone
+CLASSIFIED = 300  # prompts of a domain that the router's classifier is fitted to
+Classify = Callable[[list[int]], str]  # tokens of a prompt -> its domain
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks(Workload):
+    """Which prompts, and in which order."""
+
+    task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all eight")
+    shuffle: bool = opt(False, "Prompts of all tasks in one shuffled row.")
+    seed: int = opt(0, "For prompts, their order, policies and sampled texts.")
+
+    def read(self) -> list[Any]:
+        """The prompts."""
+        chosen = prompts(self.data, tasks=self.task or TASKS, count=self.count, seed=self.seed)
+        if self.shuffle:
+            random.Random(self.seed).shuffle(chosen)
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The methods to compare, refused where they cannot be run before a model is loaded."""
+
+    policy: list[str] | None = opt(None, "Policy to run; repeat it.", "--policy", "-p", shown="six")
+    lengths: str = opt("", "Lengths that policies choose from.", shown="those of the fixed arms")
+    datastore: Path | None = opt(None, "Also the retrieval drafter, over this datastore.")
+    layers: int = opt(8, "Layers of the target that draft; 0: none.", "--draft-layers", min=0)
+    arms: str = opt("", "Instead: these arms, each alone, and policies over them; such as eagle:ofa:4,suffix:8.")
+    alone: str = opt("", "With --arms: further arms to run alone, which no policy chooses from.")
+    drafter: list[str] | None = opt(None, "With --arms: a drafter with a value, such as retrieval=PATH; repeat it.")
+    plain: bool = opt(True, "With --arms: compare with transformers too, or with off only.", "--plain/--no-plain")
+    temperature: float = opt(0.0, "With --arms: sample at this; 0 is greedy.", min=0.0)
+    sampling: str = opt("shared-noise", "With --temperature: how tokens are drawn, shared-noise or residual.")
+    router: Path | None = opt(None, "With --arms: also a classifier of prompts that picks the drafter; a plan.")
+    corpora: Path = opt(Path("."), "Folder the router's files are in.")
+
+    def __post_init__(self) -> None:
+        from wager.decoding.sampler import RULES
+
+        for arm in (*_listed(self.arms), *_listed(self.alone)):
+            Arm.parse(arm)
+        for spec in self.policies:
+            build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
+        if self.sampling not in RULES:
+            raise ValueError(f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
+        if self.temperature and not self.arms:
+            raise ValueError("--temperature needs --arms: without them all is greedy")
+        if self.lengths:
+            parse_ints(self.lengths, "--lengths")
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(self.policy or POLICIES)
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Lengths that policies choose from where no arms are named."""
+        return parse_ints(self.lengths, "--lengths") if self.lengths else ()
+
+    def makers(self, draft: Any) -> dict[str, Callable[[], Drafter]]:
+        """The drafters that are compared where no arms are named; ``draft`` is a model that drafts."""
+        from wager.drafters.draft_model import DraftModel
+        from wager.drafters.prompt_lookup import PromptLookup
+        from wager.drafters.retrieval import Retrieval
+        from wager.drafters.suffix import Suffix
+
+        makers: dict[str, Callable[[], Drafter]] = {"suffix": Suffix, "prompt-lookup": PromptLookup}
+        if self.datastore is not None:
+            makers["retrieval"] = partial(Retrieval, self.datastore)
+        if draft is not None:
+            makers["draft-model"] = partial(DraftModel, draft)
+        return makers
+
+    def methods(
+        self, makers: Mapping[str, Any], draft: Any, classify: Classify | None
+    ) -> tuple[list[Method], list[str]]:
+        """The methods, and the arms that policies choose from; ``draft`` is the model that assists transformers."""
+        plain = [made.transformers_method(made.PLAIN)] if self.plain or not self.arms else []
+        arms, fixed = list(_listed(self.arms)), [*_listed(self.arms), *_listed(self.alone)]
+        if not self.arms:
+            plain.append(made.transformers_method(made.LOOKUP))
+            if draft is not None:
+                plain.append(made.transformers_method(made.ASSISTED, draft))
+            fixed = [f"{name}:{length}" for name in makers for length in ALONE[name]]
+            arms = [f"{name}:{length}" for name in makers for length in self.free or ALONE[name]]
+        found = [*plain, made.arm_method(OFF), *(made.arm_method(Arm.parse(arm)) for arm in fixed)]
+        found += [made.router_method(classify)] if classify is not None else []
+        return [*found, *map(made.policy_method, self.policies)], arms
+
+    def json(self) -> dict[str, Any]:
+        """As it stands in the results."""
+        compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policies}
+        drawn = {"temperature": self.temperature, "sampling": self.sampling}
+        return {**compared, "plain": self.plain, "lengths": self.free, "draft_layers": self.layers, **drawn}
+
+
+@options
+def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -> None:
+    """Run transformers' own ways, wager's fixed arms and its policies on the same prompts, interleaved."""
+    chosen = tasks.read()
+    from wager.bench.draft_models import truncated
+    from wager.bench.engine import described
+
+    model, tokenizer = target.load()
+    how = {"do_sample": True, "temperature": plan.temperature, "top_k": 0} if plan.temperature else {}
+    classify = _classifier(plan.router, plan.corpora, model, tokenizer) if plan.router is not None else None
+    draft = truncated(model, plan.layers) if plan.layers and not plan.arms else None
+    makers = {} if plan.arms else plan.makers(draft)
+    shared = made.Target(
+        model, tokenizer, seed=tasks.seed, specs=plan.drafter or (), makers=makers, sampling=plan.sampling, settings=how
+    )
+    asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
+    rows, texts = _compare(*plan.methods(makers, draft, classify), shared, asked, tasks.tokens)
+    _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index), texts, sampled=bool(plan.temperature))
+    settings = {"model": target.model, **described(model), "max_tokens": tasks.tokens, **plan.json()}
+    settings |= {"prompts": len(asked), "longest_prompt": tasks.longest, "shuffled": tasks.shuffle}
+    output.write({**settings, "differences": texts, "methods": rows})
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _compare(
+    methods: list[Method], arms: list[str], shared: made.Target, asked: Sequence[TokenizedPrompt], tokens: int
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Run it all; figures by method, and whether the texts are the same, where that can be said."""
+    generators = [method.make(shared, arms) for method in methods]
+    every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
+    run = Run(methods, asked, list(every), max_tokens=tokens, seed=shared.seed)
+    with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
+        for prompt, name in run.play(generators, warming=warming):
+            tell(f"{prompt.prompt.task}: {name}")
+    summary = run.summary(None if shared.settings else shared.model)
+    rows = by_method(summary)
+    if not shared.settings:
+        return rows, summary["differences"]
+    if shared.sampling != "shared-noise":
+        return rows, None
+    drafting = [m.name for m in methods if m.kind in ("arm", "policy")]  # with shared noise a seed has one text
+    return rows, differences(run.answers, asked, str(OFF), drafting)
+
+
+def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Classify:
+    """A classifier of prompts by domain, fitted to those of a training plan."""
+    from wager.bench.routing import Classifier
+    from wager.training import config
+    from wager.training import prompts as planned
+
+    counts: Counter[str] = Counter()
+    known = []
+    for prompt in planned.read(config.read(plan), corpora):
+        if counts[prompt.domain] < CLASSIFIED:
+            counts[prompt.domain] += 1
+            ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
+            known.append((prompt.domain, ids))
+    return Classifier(target.get_input_embeddings().weight, known)
+
+
+def _print(rows: list[dict[str, Any]], tasks: list[str], texts: Mapping[str, Any] | None, *, sampled: bool) -> None:
+    title = f"tokens a second, as a ratio to {rows[0]['method']}; steady: to off, stalls taken out; MAT"
+    shown = table(title, ("method", "all", "quartiles", "steady", "MAT", *tasks))
+    for row in rows:
+        low, high = row["quartiles"]
+        cells = [f"{row['tasks'][task]['speedup']:.2f}" for task in tasks]
+        steady, spread = f"{row['steady']:.3f}" if row["steady"] else "", f"{low:.2f} to {high:.2f}"
+        shown.add_row(row["method"], f"{row['speedup']:.3f}", spread, steady, f"{row['mat']:.2f}", *cells)
+    Console(width=160).print(shown)
+    if texts is not None and sampled:
+        print(f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed")
+    elif texts is not None:
+        print(f"{texts['texts']} of {texts['answers']} texts differ from those of {rows[0]['method']} "
+              f"({texts['unexplained']} unexplained); where they differ first, the logits are at most "
+              f"{texts['largest_gap']:.2g} standard deviations apart")  # fmt: skip

@@ -1,0 +1,134 @@
+"""The transformers engine measured: `wager lab engine`, `wager lab identity` and `wager lab memory`."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from wager.bench.workloads import TASKS, prompts
+from wager.cli.files import Output
+from wager.cli.options import Target, Workload
+from wager.cli.parameters import option, options
+from wager.cli.screen import table, tracked
+
+if TYPE_CHECKING:
+    from wager.drafters import Drafter
+
+COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
+SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
+# One of every family, and arms changed at random in every round.
+FAMILIES = ("random", "round-robin", "ucbspec", "exp3spec", "meta-ucb", "discounted-ucb", "petc:tokens=2000",
+            "analytical", "fsm:drafter=suffix", "cached-fsm:drafter=suffix", "qlearning", "prompt-router", "nightjar",
+            "dsd", "tetris:drafter=suffix", "linucb", "thompson:reward=goodput", "off")  # fmt: skip
+
+
+@options
+def engine(
+    target: Target,
+    *,
+    context: Annotated[int, option("Tokens in the cache.", min=1)] = 300,
+    tokens: Annotated[int, option("Tokens of text for the other measurements.", min=2)] = 128,
+    repeats: Annotated[int, option("Interleaved repetitions.", min=1)] = 15,
+    output: Output,
+) -> None:
+    """Time one forward of every width, wager's own Python per round, and plain decoding through wager."""
+    from wager.bench import engine as measure
+    from wager.decoding.decoder import Decoder
+    from wager.models.hf_runner import HFRunner
+
+    model, tokenizer = target.load()
+    decoder = Decoder(model, tokenizer, drafters="suffix,prompt-lookup", policy="off")
+    runners = {"transformers": HFRunner(model), "wager": decoder.target}
+    rows = measure.widths(measure.forward_seconds(runners, WIDTHS, context=context, repeats=repeats))
+    prompt = tokenizer(SENTENCE).input_ids
+    playing = Decoder(model, tokenizer, drafters="suffix,prompt-lookup", policy="ucbspec")
+    own = measure.spread(measure.own_seconds(playing, prompt, tokens))
+    pairs = measure.off_against_plain(model, decoder, prompt, tokens, max(2, repeats // 3))
+    off = measure.spread([theirs / ours for theirs, ours in pairs])
+    graphs = {str(width): graph.seconds for width, graph in getattr(decoder.target, "captured", {}).items()}
+    shown = table(f"one forward, {context} tokens of context, milliseconds (median)",
+                  ("width", "transformers", "wager", "wager / its width 1"), left=0)  # fmt: skip
+    for row in rows:
+        cells = (f"{row['seconds'][name]['median'] * 1e3:.2f}" for name in ("transformers", "wager"))
+        shown.add_row(str(row["width"]), *cells, f"{row['to_width_1']:.2f}")
+    Console().print(shown)
+    median, low, high = (f"{own[key] * 1e3:.3f}" for key in ("median", "low", "high"))
+    print(f"wager's own Python per round: {median} ms (quartiles {low}, {high})")
+    if graphs:
+        seconds = graphs.values()
+        print(f"captured {len(graphs)} widths: {statistics.median(seconds):.3f} s each, at most {max(seconds):.3f} s")
+    print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
+    content = {"model": target.model, **measure.described(model), "context": context, "widths": rows}
+    output.write({**content, "own_seconds_per_round": own, "off_to_plain": off, "capture_seconds": graphs})
+
+
+@options
+def identity(
+    target: Target,
+    workload: Workload = COMPARED,
+    *,
+    datastore: Annotated[Path | None, option("Also the retrieval drafter, over this datastore.")] = None,
+    every: Annotated[bool, option("Every policy on every prompt, not two in turn.", "--every")] = False,
+    output: Output,
+) -> None:
+    """Compare wager's greedy texts with plain decoding's: all drafters, every policy family, arms changed at random.
+
+    Ends with exit code 1 if a text differs where the model's logits do not tie.
+    """
+    chosen = prompts(workload.data, tasks=TASKS, count=workload.count)
+    from wager.bench.draft_models import truncated
+    from wager.bench.engine import described
+    from wager.bench.soak import check_texts
+    from wager.drafters.draft_model import DraftModel
+    from wager.drafters.prompt_lookup import PromptLookup
+    from wager.drafters.retrieval import Retrieval
+    from wager.drafters.suffix import Suffix
+
+    model, tokenizer = target.load()
+    drafters: list[Drafter] = [Suffix(), PromptLookup(), DraftModel(truncated(model, 4))]
+    drafters += [] if datastore is None else [Retrieval(datastore)]
+    asked = [prompt.ids(tokenizer, workload.longest, model.device) for prompt in chosen]
+    texts = check_texts(model, drafters, FAMILIES, asked, workload.tokens, every=every)
+    records = list(tracked("comparing", texts, len(asked) * (len(FAMILIES) if every else 3)))
+    differing = [r for r in records if not r["same"]]
+    broken = [r for r in differing if not r["tie"]]
+    used = Counter(name for r in records for name in r["drafters"])
+    largest = max((r["gap"] for r in differing if r["gap"] is not None), default=0.0)
+    same, ties = len(records) - len(differing), len(differing) - len(broken)
+    print(f"{len(asked)} prompts, {len(records)} texts, {sum(r['tokens'] for r in records):,} tokens: {same} identical,"
+          f" {ties} ties (largest gap {largest:.2g} standard deviations), {len(broken)} differ")  # fmt: skip
+    print("drafted by: " + ", ".join(f"{name} in {times} texts" for name, times in used.most_common()))
+    said = {"model": target.model, **described(model), "prompts": len(asked), "max_tokens": workload.tokens}
+    found = {"texts": len(records), "identical": same, "ties": ties, "differ": len(broken)}
+    output.write({**said, **found, "largest_gap": largest, "drafters": dict(used), "differing": differing})
+    if broken:
+        raise typer.Exit(1)
+
+
+@options
+def memory(
+    target: Target,
+    *,
+    requests: Annotated[int, option("Requests, one after the other.", min=20)] = 200,
+    output: Output,
+) -> None:
+    """Watch the process's memory over many requests, some of which fill the model's context."""
+    from wager.bench.engine import described
+    from wager.bench.soak import memory_over
+    from wager.decoding.decoder import Decoder
+
+    model, tokenizer = target.load()
+    decoder = Decoder(model, tokenizer, drafters="suffix,prompt-lookup", policy="random")
+    held = list(tracked("generating", memory_over(decoder, requests), requests))
+    marks = {number: held[number - 1] for number in (1, 20, requests // 2, requests)}
+    growth = held[-1] / held[19] - 1
+    print("resident memory: " + ", ".join(f"{size / 2**20:,.0f} MiB after {n}" for n, size in marks.items()))
+    print(f"growth from request 20 to {requests}: {growth:+.1%}")
+    content: dict[str, Any] = {"model": target.model, **described(model), "requests": requests}
+    output.write({**content, "growth_after_20": growth, "mebibytes": [round(size / 2**20, 1) for size in held]})

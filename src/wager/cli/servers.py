@@ -1,0 +1,302 @@
+"""Real servers compared and put under load: `wager lab versus`, `wager lab drafters` and `wager lab endurance`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from wager.bench import workloads
+from wager.bench.arrivals import traced
+from wager.bench.workloads import TASKS
+from wager.cli.files import Output, data_file
+from wager.cli.options import MODEL, Data, Model
+from wager.cli.parameters import opt, option, options, parse_ints
+from wager.cli.screen import bar, table, tracked
+
+if TYPE_CHECKING:
+    from wager.bench.servers import Server
+    from wager.bench.versus import Comparison, Measurement, Point
+    from wager.vllm.settings import Settings
+
+POLICIES = ("auto", "ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
+CHARACTERS = 4  # of a prompt to a token, about
+Rounds = list[tuple[str, list["Point"], int]]  # what they are called, their loads, and how often those are repeated
+SHORT = 600  # characters of a prompt of the endurance test at most
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The loads that servers are compared under, and the model they serve; the defaults are those of `drafters`."""
+
+    max_length: int = opt(5, "Longest draft.", min=1)
+    concurrency: str = opt("1,4", "Requests in flight, one load each.")
+    requests: str = opt("12,24", "Requests of each of those loads.")
+    repeats: int = opt(3, "Repetitions that count, after one to warm up.", min=1)
+    tasks: str = opt("debug_bench,mt_bench,summarization", "Tasks the prompts are from.")
+    max_tokens: int = opt(64, "Most tokens of an answer.", min=2)
+    longest_prompt: int = opt(700, "Longer prompts, in tokens or so, are left out.", min=16)
+    model: Model = MODEL
+    data: Data = None
+    logs: Path | None = opt(None, "Folder for the servers' logs.", shown="none kept")
+
+    @property
+    def levels(self) -> list[tuple[int, int]]:
+        """The loads: requests in flight, and in all."""
+        levels, counts = parse_ints(self.concurrency, "--concurrency"), parse_ints(self.requests, "--requests")
+        if len(levels) != len(counts):
+            raise ValueError(f"--requests names one number for each --concurrency, not {self.requests!r}")
+        return list(zip(levels, counts, strict=True))
+
+    def prompts(self, count: int) -> list[list[dict[str, str]]]:
+        """Prompts of all tasks in turn, short enough for the model."""
+        tasks, most = self.tasks.split(","), CHARACTERS * self.longest_prompt
+        each = -(-count // len(tasks))
+        found = workloads.prompts(self.data, tasks=tasks, count=400)
+        by_task = {task: [p for p in found if p.task == task and len(p.text) <= most] for task in tasks}
+        for task, own in by_task.items():
+            if len(own) < each:
+                raise ValueError(f"only {len(own)} prompts of {task} are that short; raise --longest-prompt")
+        return [by_task[task][i].messages for i in range(each) for task in tasks][:count]
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """Where logs are written: the folder named, else one for as long as this runs."""
+        if self.logs is not None:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            yield self.logs
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+
+
+TO_VERSUS = Loads(
+    concurrency="1,2,4,8,16",
+    requests="6,8,12,20,32",
+    repeats=2,
+    tasks=",".join(task for task in TASKS if task != "rag"),  # whose prompts fit a small model's context
+    max_tokens=48,
+    longest_prompt=512,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recorded load."""
+
+    trace: Path | None = opt(None, "Also a recorded load: an Azure trace.", shown="none")
+    speed: float = opt(1.0, "How much faster than recorded it is played.")
+    start: float = opt(0.0, "Second of the trace to start at.")
+    duration: float = opt(60.0, "Seconds of the trace, before --speed.")
+    trace_repeats: int = opt(1, "Repetitions of the trace.", min=1)
+
+
+@options
+def versus(
+    context: typer.Context,
+    *,
+    policy: Annotated[list[str] | None, option("Policy to compare; repeat it.", "--policy", "-p")] = None,
+    drafter: Annotated[str, option("Drafter of vLLM's that all of them use: ngram, eagle=MODEL, …")] = "ngram",
+    loads: Loads = TO_VERSUS,
+    recorded: Recorded,
+    output: Output,
+) -> None:
+    """Compare no speculation, every fixed length, vLLM's own table and policies: the same requests, turn by turn.
+
+    Starts three servers of its own and lets one work at a time. The first repetition warms the policies up; vLLM's
+    table is then made from what its fixed lengths measured. Further arguments go to every server, after --, as in
+    -- --max-num-seqs 16.
+    """
+    from wager.bench.versus import Point, closed
+
+    levels = loads.levels
+    settings, played = _methods(drafter, loads.max_length, policy or POLICIES)
+    asked = loads.prompts(max(count for _, count in levels))
+    rounds = [("repetition", [closed(n, count, asked, loads.max_tokens) for n, count in levels], loads.repeats)]
+    if recorded.trace is not None:
+        path = data_file(recorded.trace, "traces")
+        plan = traced(path, speed=recorded.speed, start=recorded.start, seconds=recorded.duration)
+        rounds.append(("trace", [Point("trace", plan, asked, loads.max_tokens)], recorded.trace_repeats))
+    _versus(loads, settings, played, rounds, context.args, output)
+
+
+def _versus(
+    loads: Loads, settings: Settings, played: dict[str, str], rounds: Rounds, arguments: list[str], output: Output
+) -> None:
+    from wager.bench.servers import Server
+    from wager.bench.versus import PLAIN, TABLE, Comparison, table_from
+    from wager.models import resolve
+    from wager.vllm.launch import located, speculative_config
+
+    where = str(resolve(loads.model))
+    shared = [where, "--dtype", "float32", "--no-enable-prefix-caching", *arguments]
+    with ExitStack() as stack:
+        folder = stack.enter_context(loads.folder())
+        control = folder / "policy"
+        control.write_text("off")
+        plain = _started(stack, Server.vllm(*shared, log=folder / "plain.log"))
+        ours = ["--drafter", settings.drafters[0], "--max-length", str(settings.max_length)]
+        ours += ["--control", str(control), "--policy", "off"]
+        adaptive = _started(stack, Server.wager(*shared, *ours, log=folder / "wager.log"))
+        servers = {PLAIN: plain, **dict.fromkeys(played, adaptive)}
+        comparison = Comparison(servers, {method: (control, spec) for method, spec in played.items()})
+        warm, measured = _measure(comparison, list(played), rounds[0][1], 0, "warming up"), list[Any]()
+        lengths = {f"fixed {n}": n for n in range(1, settings.max_length + 1)}
+        vllm_table = table_from(warm, {"off": 0, **lengths}, 4096)
+        config = speculative_config(located(settings, loads.model, where))
+        config["num_speculative_tokens_per_batch_size"] = vllm_table
+        tabled = Server.vllm(*shared, "--speculative-config", json.dumps(config), log=folder / "table.log")
+        comparison.servers[TABLE] = _started(stack, tabled)
+        requests = rounds[1][1][0].plan.requests if len(rounds) > 1 else None
+        for what, points, repeats in rounds:
+            for repeat in range(1, repeats + 1):
+                measured += _measure(comparison, [PLAIN, TABLE, *played], points, repeat, f"{what} {repeat}")
+                _write(output, measured, warm, arguments, vllm_table=vllm_table, trace_requests=requests)
+    show(measured)
+
+
+def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Settings, dict[str, str]]:
+    """The settings of the server that plays all of them, and every method's policy."""
+    from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
+
+    settings = Settings((drafter,), max_length)
+    if settings.hook != SCHEDULER:
+        raise ValueError(f"vLLM has no table of lengths for {drafter}; see wager lab drafters")
+    name = parse_drafter(drafter)[0]
+    fixed = {f"fixed {n}": f"fixed:drafter={name},length={n}" for n in range(1, max_length + 1)}
+    played = {"off": "off", **fixed, **{spec: spec for spec in policies}}
+    for spec in played.values():
+        settings.build_policy(spec)
+    return settings, played
+
+
+@options
+def drafters(
+    context: typer.Context,
+    *,
+    drafter: Annotated[str, option("Drafters to compare alone and together.")] = "suffix,prompt-lookup",
+    policy: Annotated[str, option("The policy of each engine.", "--policy", "-p")] = "auto",
+    loads: Loads,
+    output: Output,
+) -> None:
+    """Compare each drafter alone with all of them in one engine, on a mixed workload: the same requests, turn by turn.
+
+    Every repetition has requests of its own.
+
+    Further arguments go to every server, after --.
+    """
+    from wager.bench.servers import Server
+    from wager.bench.versus import PLAIN, Comparison, closed
+    from wager.models import resolve
+
+    levels, turns = loads.levels, range(loads.repeats + 1)
+    # Other prompts in every repetition: drafters remember what was written, and nobody sends everything twice.
+    fresh = iter(loads.prompts(len(turns) * sum(count for _, count in levels)))
+    points = [[closed(n, k, list(islice(fresh, k)), loads.max_tokens) for n, k in levels] for _ in turns]
+    shared = [str(resolve(loads.model)), "--dtype", "float32", "--no-enable-prefix-caching", *context.args]
+    ours = ["--max-length", str(loads.max_length), "--policy", policy, "--drafter"]
+    comparison, measured = Comparison({}, {}), list[Any]()
+    with ExitStack() as stack:
+        folder = stack.enter_context(loads.folder())
+        servers = {PLAIN: Server.vllm(*shared, log=folder / "0.log")}
+        for number, name in enumerate([*drafter.split(","), "together"], 1):
+            chosen = drafter if name == "together" else name
+            servers[name.partition("=")[0]] = Server.wager(*shared, *ours, chosen, log=folder / f"{number}.log")
+        for name, server in servers.items():
+            comparison.servers[name] = _started(stack, server)
+        warm = _measure(comparison, list(servers), points[0], 0, "warming up")
+        for repeat in turns[1:]:
+            measured += _measure(comparison, list(servers), points[repeat], repeat, f"repetition {repeat}")
+            _write(output, measured, warm, context.args, vllm_table=[], trace_requests=None)
+    show(measured)
+
+
+def _started(stack: ExitStack, server: Server) -> Server:
+    """Started, ready and suspended."""
+    stack.enter_context(server).wait()
+    server.suspend()
+    return server
+
+
+def _measure(
+    comparison: Comparison, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str
+) -> list[Measurement]:
+    return list(tracked(what, comparison.run(methods, points, repeat), len(methods) * len(points)))
+
+
+def _write(
+    output: Output, measured: Sequence[Measurement], warm: Sequence[Measurement], arguments: Sequence[str], **more: Any
+) -> None:
+    from wager.bench.versus import compared
+
+    each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
+    output.write({"compared": compared(measured), **more, "server_arguments": list(arguments), **each})
+
+
+def show(measured: Sequence[Measurement]) -> None:
+    """Throughput beside no speculation, methods down, loads across."""
+    from wager.bench.versus import compared
+
+    rows = compared(measured)
+    points = list(dict.fromkeys(row["point"] for row in rows))
+    named = [f"{point} in flight" if point.isdecimal() else point for point in points]
+    title = "throughput beside no speculation, median of repetitions"
+    shown = table(title, ["method", *named, "texts that differ"])
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = {row["point"]: row for row in rows if row["method"] == method}
+        cells = [f"{own[p]['throughput_ratio']:.2f}" if p in own and own[p]["throughput_ratio"] else "" for p in points]
+        differ = sum(row["texts_that_differ"] for row in own.values())
+        shown.add_row(method, *cells, f"{differ} of {sum(row['texts'] for row in own.values())}")
+    Console().print(shown)
+
+
+@options
+def endurance(
+    context: typer.Context,
+    *,
+    model: Model = MODEL,
+    drafter: Annotated[str, option("As for wager serve.")] = "suffix,prompt-lookup",
+    policy: Annotated[str, option("As for wager serve.", shown="the hook's own")] = "",
+    requests: Annotated[int, option("Requests in all.", min=5)] = 1000,
+    concurrency: Annotated[int, option("Requests in flight.", min=1)] = 16,
+    prompts: Annotated[int, option("Prompts a task.", min=1)] = 5,
+    max_tokens: Annotated[int, option("Most tokens of an answer; each asks for 2 or more.", min=2)] = 48,
+    blocks: Annotated[int, option("Blocks of 128 tokens in the cache: few make vLLM preempt.", min=2)] = 12,
+    data: Data = None,
+    output: Output,
+) -> None:
+    """Put many requests of random lengths, some of them aborted, on a server whose cache is too small for them.
+
+    Every text is compared with that of a server without speculation. Then the server is killed at work and started
+    again with the policy state it had saved. Exit code 1 if a request failed, a text differed, one got stuck, memory
+    grew by more than a tenth, or the state was lost. Further arguments go to both servers, after --.
+    """
+    from wager.bench.endurance import survive
+    from wager.models import resolve
+
+    found = workloads.prompts(data, count=200)
+    asked = [p.messages for p in found if len(p.text) <= SHORT][: 8 * prompts]
+    if not asked:
+        raise ValueError(f"no prompt of at most {SHORT} characters in the data folder")
+    shared = [str(resolve(model)), "--dtype", "float32", "--served-model-name", model]
+    shared += ["--max-num-seqs", str(concurrency), *context.args]
+    ours = ["--drafter", drafter, "--num-gpu-blocks-override", str(blocks), *(["--policy", policy] if policy else [])]
+    sizes = {"requests": requests, "concurrency": concurrency, "tokens": max_tokens}
+    with bar("requests", requests) as update:
+        outcome = survive(model, asked, shared=shared, ours=ours, on_done=lambda: update(advance=1), **sizes)
+    output.write(outcome.json())
+    endured = outcome.endured
+    failed, growth = f"{len(endured.errors)} errors, {outcome.stuck} stuck", f"{outcome.memory_growth:.2f} times"
+    print(f"{endured.finished} finished, {endured.aborted} aborted, {failed}, {outcome.preemptions} preemptions, "
+          f"{len(endured.differing)} texts differ, memory {growth}, {endured.seconds:.0f} s; "
+          f"after the kill {outcome.after_restart.finished} of {concurrency} answered")  # fmt: skip
+    if outcome.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,183 @@
+"""Figures of lines: regret over tokens, how far drafts survive, and what verifying more tokens at once costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from wager.report.charts import DASHES, Axes, Line, line_chart
+from wager.report.colours import Palette, line_colour
+from wager.report.figures.base import Cell, Figure, Key, Table, Value, measured, plural
+from wager.report.scales import number
+from wager.report.views import SIMULATION, Cost, Curve, Drafted, Regret, Source
+
+MOST = 7  # lines in colour; more are drawn in grey behind them
+GREY = "var(--c0)"
+Z = 1.96  # standard errors to the end of a 95 % interval
+
+
+def line_figure(
+    kind: str,
+    head: tuple[str, str],
+    source: Source,
+    table: Table,
+    lines: Sequence[Line],
+    axes: Axes,
+    *,
+    heights: tuple[int, int] = (320, 320),
+    note: str = "",
+    wide: bool = False,
+) -> Figure:
+    """A figure of lines, named in a legend; ``head`` is its title and what it says, the heights are wide and narrow."""
+    title, says = head
+
+    def draw(width: int) -> Markup:
+        return line_chart(lines, axes, width, heights[width < 640], title)
+
+    legend = [Key(line.name, line.colour, line.dash, line=True) for line in lines if not line.faint]
+    if len(legend) < len(lines):
+        legend.append(Key("the others", GREY, line=True))
+    return Figure(kind, title, says, source, table, [("", draw)], legend=legend, note=note, wide=wide)
+
+
+# -- regret
+
+
+def regret(view: Regret) -> Figure:
+    """Regret over the tokens generated: what a policy lost against the best fixed arm, adding up."""
+    policies = [c for c in view.curves if not c.reference]
+    order = sorted(policies, key=lambda c: (c.name != "auto", c.y[-1]))  # auto, then those that end lowest
+    points = {c.name: list(zip(c.x, c.y, strict=True)) for c in view.curves}
+    lines = []
+    for i, c in enumerate(order[:MOST]):
+        band = [(x, y - h, y + h) for x, y, h in zip(c.x, c.y, c.half, strict=True)] if c.half else []
+        lines.append(Line(c.name, points[c.name], line_colour(i), band, DASHES[i % len(DASHES)]))
+    for i, c in enumerate(c for c in view.curves if c.reference):
+        lines.append(Line(c.name, points[c.name], "var(--ink)", dash=DASHES[1 + i % 2]))
+    lines += [Line(c.name, points[c.name], GREY, faint=True) for c in order[MOST:]]
+    lowest, highest = min(y for c in view.curves for y in c.y), max(abs(y) for c in view.curves for y in c.y)
+    first, last = min(c.x[0] for c in view.curves), max(c.x[-1] for c in view.curves)
+    axes = Axes(
+        "tokens generated",
+        f"regret in {view.unit}",
+        x_kind="log" if first >= 1 and last > 200 * first else "linear",
+        y_kind="symlog" if highest > 300 else "linear",
+        y_low=min(0.0, lowest),
+    )
+    says = f"{view.unit.capitalize()} beyond the best fixed arm, {view.best}, adding up; below 0 a policy beats it."
+    if hidden := len(order[MOST:]):
+        says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
+    title = "Regret over time" + (", simulated" if view.source.kind == SIMULATION else "")
+    table = _regret_table(view.curves)
+    return line_figure(
+        "regret", (title, says), view.source, table, lines, axes, heights=(340, 340), note=view.how, wide=True
+    )
+
+
+def _regret_table(curves: Sequence[Curve]) -> Table:
+    rows: list[list[Cell]] = []
+    for curve in curves:
+        half = Value(curve.half[-1], f"± {number(curve.half[-1])}") if curve.half else None
+        values = (Value(y, number(y)) for y in (curve.y[len(curve.y) // 2], curve.y[-1]))
+        rows.append([curve.name, *values, half])
+    at = curves[0].x
+    after = [f"after {number(x)} tokens" for x in (at[len(at) // 2], at[-1])]
+    return Table(["policy", *after, "95 % at the end"], rows)
+
+
+# -- survival
+
+
+class Step(NamedTuple):
+    """One place of a survival curve."""
+
+    k: int
+    survival: float
+    half: float  # of the 95 % interval
+    at_risk: int  # rounds in which token k could have been accepted
+
+
+def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
+    """The product-limit estimate from (drafted, accepted): a draft that ended early says nothing of what came after.
+
+    Its variance is Greenwood's.
+    """
+    steps: list[Step] = []
+    alive, spread = 1.0, 0.0
+    for k in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
+        risk = [accepted for drafted, accepted in pairs if drafted >= k and accepted >= k - 1]
+        if not risk:
+            break
+        lived = sum(accepted >= k for accepted in risk)
+        alive *= lived / len(risk)
+        if lived:
+            spread += (len(risk) - lived) / (len(risk) * lived)
+        steps.append(Step(k, alive, Z * alive * sqrt(spread), len(risk)))
+        if not lived:
+            break
+    return steps
+
+
+def survival(view: Drafted, palette: Palette) -> Figure:
+    """The probability that at least k drafted tokens are accepted, one curve a drafter."""
+    lines, steps = [], {name: curve(pairs) for name, pairs in view.pairs.items()}
+    for i, (name, own) in enumerate(steps.items()):
+        band = [(float(s.k), max(0.0, s.survival - s.half), min(1.0, s.survival + s.half)) for s in own]
+        points = [(0.0, 1.0), *((float(s.k), s.survival) for s in own)]
+        dash = DASHES[2] if name.endswith(" (tree)") else DASHES[i % 2]
+        colour = palette.drafter(name.removesuffix(" (tree)"))
+        lines.append(Line(name, points, colour, [(0.0, 1.0, 1.0), *band], dash, dots=True))
+    longest = max(map(len, steps.values()))
+    rows: list[list[Cell]] = []
+    for name, own in steps.items():
+        cells = [Value(s.survival, f"{s.survival:.1%} ± {s.half:.1%}") for s in own]
+        count = len(view.pairs[name])
+        rows.append([name, Value(count, f"{count:,}"), *cells, *[None] * (longest - len(own))])
+    axes = Axes(
+        "k, drafted tokens",
+        "probability that at least k are accepted",
+        y_high=1.0,
+        x_ticks=[(float(k), str(k)) for k in range(longest + 1)],
+        y_name=lambda v: f"{v:.1%}",
+        y_tick=lambda v: f"{v:.0%}",
+    )
+    total = sum(map(len, view.pairs.values()))
+    head = "How far drafts live", f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
+    note = (
+        "Product-limit estimate: a draft of 2 tokens counts for k = 1 and 2 only. "
+        "Policies draft where they expect much, so this is what they met, not what a drafter gives everywhere."
+    )
+    table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
+    return line_figure("survival", head, view.source, table, lines, axes, note=note)
+
+
+# -- cost
+
+
+def cost(view: Cost) -> Figure:
+    """Milliseconds of one verification over its width, a line for each engine."""
+    lines = []
+    for i, (name, places) in enumerate(view.lines.items()):
+        points = [(float(w), m.value * 1e3) for w, m in sorted(places.items())]
+        band = [
+            (float(w), m.low * 1e3, m.high * 1e3)
+            for w, m in sorted(places.items())
+            if m.low is not None and m.high is not None
+        ]
+        lines.append(Line(name, points, line_colour(i), band, DASHES[i % len(DASHES)], dots=True))
+    widths = sorted({w for places in view.lines.values() for w in places})
+    ticks = [(float(w), str(w)) for w in widths]
+    axes = Axes("tokens verified at once", "milliseconds", y_name=lambda v: f"{number(v)} ms", x_ticks=ticks)
+    rows: list[list[Cell]] = []
+    for w in widths:
+        cells = (measured(places.get(w), lambda seconds: number(seconds * 1e3)) for places in view.lines.values())
+        rows.append([Value(w, str(w)), *cells])
+    own = view.lines.get("wager") or next(iter(view.lines.values()))
+    ratio, where = own[max(own)].value / own[min(own)].value, view.source.machine.partition(";")[0]
+    says = f"Verifying {max(own)} tokens takes {ratio:.2f} times as long as verifying {min(own)}. Bands: quartiles."
+    head = f"Verify cost by width, {where}" if where else "Verify cost by width", says
+    table = Table(["tokens", *(f"{name}, ms" for name in view.lines)], rows)
+    return line_figure("cost", head, view.source, table, lines, axes, note=view.how)
