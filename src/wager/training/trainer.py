@@ -15,27 +15,20 @@ from typing import Any
 
 import torch
 
+from wager.core import files
 from wager.training.answers import Text
 from wager.training.batches import batches, split
 from wager.training.config import Drafter
-from wager.training.judge import judge
+from wager.training.evaluate import judge
 from wager.training.learners import Learner
 
 WARM_UP = 100  # steps
 CLIP = 1.0  # longest gradient
 AVERAGE = 0.05  # weight of a step in the loss that is shown
 
-
-@dataclass(slots=True)
-class Look:
-    """One look at the held-out answers."""
-
-    step: int
-    loss: float  # running mean of the training loss
-    acceptance: list[float]  # per draft position: of drafts that came so far, the share that is right there too
-    mat: float  # tokens a round of the longest draft
-    seconds: float  # of training so far
-    tokens: int  # trained on so far
+# One look at the held-out answers: step, running mean of the loss, acceptance per draft position (of drafts that came
+# so far, the share that is right there too), MAT of the longest draft, seconds and tokens of training so far.
+Look = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -48,7 +41,7 @@ class Progress:
     loss: float = math.nan
     best: float = 0.0  # highest MAT seen
     best_step: int = 0
-    looks: list[dict[str, Any]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)  # at held-out answers
 
 
 class Trainer:
@@ -66,9 +59,8 @@ class Trainer:
             )
         self.best: dict[str, torch.Tensor] = {}
         self.progress = Progress()
-        self.optimizer = torch.optim.AdamW(
-            learner.module.parameters(), lr=drafter.rate, betas=(0.9, 0.95), weight_decay=0.01
-        )
+        weights = learner.module.parameters()
+        self.optimizer = torch.optim.AdamW(weights, lr=drafter.rate, betas=(0.9, 0.95), weight_decay=0.01)
         folder.mkdir(parents=True, exist_ok=True)
         if self.checkpoint.exists():
             self._resume()
@@ -95,15 +87,13 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             progress.step += 1
             progress.tokens += int(batch.tokens.numel())
-            look = None
             if progress.step % 10 == 0 or progress.step in (1, drafter.steps):
                 value = float(loss.detach())
                 fresh = math.isnan(progress.loss)
                 progress.loss = value if fresh else progress.loss + 10 * AVERAGE * (value - progress.loss)
             progress.seconds = perf_counter() - began
-            if progress.step % drafter.evaluate == 0 or progress.step == drafter.steps:
-                look = self._look()
-            shown(progress, look)
+            due = progress.step % drafter.evaluate == 0 or progress.step == drafter.steps
+            shown(progress, self._look() if due else None)
         return self.best
 
     def _rate(self, step: int) -> float:
@@ -125,8 +115,9 @@ class Trainer:
         progress = self.progress
         with self._mixed():
             (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
-        look = Look(progress.step, progress.loss, held.acceptance, held.mat, progress.seconds, progress.tokens)
-        progress.looks.append(asdict(look))
+        look: Look = {"step": progress.step, "loss": progress.loss, "acceptance": held.acceptance, "mat": held.mat}
+        look |= {"seconds": progress.seconds, "tokens": progress.tokens}
+        progress.looks.append(look)
         if held.mat > progress.best:
             progress.best, progress.best_step = held.mat, progress.step
             self.best = {k: v.detach().to("cpu", copy=True) for k, v in self.learner.module.state_dict().items()}
@@ -136,7 +127,6 @@ class Trainer:
     # -- checkpoints
 
     def _save(self) -> None:
-        held = self.checkpoint.with_suffix(f".{os.getpid()}.tmp")
         state = {
             "drafter": asdict(self.drafter),
             "progress": asdict(self.progress),
@@ -144,12 +134,11 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
         }
+        held = self.checkpoint.with_suffix(f".{os.getpid()}.tmp")
         torch.save(state, held)
         held.replace(self.checkpoint)
-        log = self.folder / "log.json"
-        held = log.with_suffix(f".{os.getpid()}.tmp")
-        held.write_text(json.dumps({"drafter": asdict(self.drafter), "looks": self.progress.looks}, indent=1) + "\n")
-        held.replace(log)
+        log = {"drafter": asdict(self.drafter), "looks": self.progress.looks}
+        files.write_text(self.folder / "log.json", json.dumps(log, indent=1) + "\n")
 
     def _resume(self) -> None:
         try:
