@@ -20,16 +20,14 @@ from wager.core import Hint, Signal
 from wager.decoding.arms import build_arms
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
-from wager.decoding.prepare import prepared
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors, Stopping, prepared
 from wager.decoding.sampler import RESIDUAL, SHARED
-from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, DraftSampler
+from wager.drafters import draft_model as draft_models
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.models import select
 from wager.models.runner import Runner
 from wager.policies import build
 
@@ -133,7 +131,7 @@ class Oracle(Wrong):
 
 def draft_model(runner: Runner) -> DraftModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "runner", lambda model: model)
+        patch.setattr(draft_models, "runner", lambda model: model)
         return DraftModel(runner)
 
 

@@ -39,7 +39,7 @@ from transformers.utils import logging
 import wager
 from wager.core import Signal
 from wager.decoding.loop import Loop
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors
 from wager.decoding.sampler import RESIDUAL, SHARED
 from wager.drafters import Draft, Drafter, DraftSampler
 from wager.drafters.draft_model import DraftModel

@@ -24,7 +24,7 @@ from sampled import (
 
 from wager.core import Arm
 from wager.decoding.loop import Loop
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors
 from wager.decoding.sampler import RoundSampler
 from wager.drafters import Draft
 

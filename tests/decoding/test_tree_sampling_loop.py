@@ -15,9 +15,8 @@ from small import text_of
 from wager.core import OFF, Arm, Tree
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors, Stopping
 from wager.decoding.sampler import RESIDUAL
-from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, DraftSampler
 from wager.models.runner import Runner
 from wager.policies import build

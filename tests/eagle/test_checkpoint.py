@@ -89,7 +89,7 @@ def test_a_target_that_the_head_was_not_made_for_is_refused(tmp_path: Path) -> N
     eagle = Eagle(save(tmp_path, tiny()))
     for other, says in (
         (tiny(hidden_size=16), "hidden size 32 and the target 16"),
-        (tiny(vocab_size=30), "vocabulary of 24 tokens and the target one of 30"),
+        (tiny(vocab_size=30), "vocabulary of 24 and the target 30"),
         (tiny(7), "was trained for tiny, and the target has other weights"),
     ):
         with pytest.raises(ValueError, match=says):

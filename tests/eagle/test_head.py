@@ -164,7 +164,7 @@ def test_a_bounded_cache_holds_the_first_and_the_last_entries(tmp_path: Path) ->
 class FeatureTooEarly(Eagle):
     """Joins every token with the feature before its own."""
 
-    def _catch_up(self) -> torch.Tensor:
+    def _catch_up(self) -> tuple[int, torch.Tensor, float, float]:
         assert self._target is not None
         for start, end in self.head.spans(len(self._text) - 1):
             shifted = self._target.features[: end - 1] if start == 0 else self._target.features[start - 1 : end - 1]
@@ -172,7 +172,7 @@ class FeatureTooEarly(Eagle):
                 shifted = torch.cat((shifted[:1] * 0, shifted))
             self._out = self.head.read(self._text[start + 1 : end + 1], shifted, start)
         assert self._out is not None
-        return self._out
+        return 0, self._out, 0.0, 0.0
 
 
 class LeavesDraftsBehind(Head):
@@ -216,7 +216,7 @@ def test_a_bug_in_the_cache_is_noticed(tmp_path: Path, bug: type[Head], monkeypa
         return drafts
 
     sound = trees()
-    monkeypatch.setattr(head_module, "Head", bug)
+    monkeypatch.setattr("wager.eagle.drafter.Head", bug)
     assert trees() != sound
 
 

@@ -22,25 +22,19 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
             return load_model(name, **like)  # it has the target's tokenizer, or says otherwise by its vocabulary's size
         draft, theirs = load(name, **like)
         if tokenizer is not None and theirs.get_vocab() != tokenizer.get_vocab():
-            raise ValueError(
-                f"draft model {name!r} has another vocabulary than the target; choose one of the same family"
-            )
+            raise ValueError(f"draft model {name!r} has another vocabulary than the target; choose one of its family")
         return draft
 
     names = wanted.split(",") if isinstance(wanted, str) else wanted
     known: dict[str, Any] = {"target": getattr(model, "name_or_path", ""), "mark": lambda: fingerprint(model)}
     built: dict[str, Drafter] = {}
     for item in shipped.expand(names, **known):
-        drafter = (
-            registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer, **known)
-            if isinstance(item, str)
-            else item
-        )
-        if drafter is None:
-            continue
-        if drafter.name in built:
-            raise ValueError(f"two drafters are called {drafter.name!r}; give each a name of its own")
-        built[drafter.name] = drafter
+        if isinstance(item, str):
+            item = registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer, **known)
+        if item is not None and item.name in built:
+            raise ValueError(f"two drafters are called {item.name!r}; give each a name of its own")
+        if item is not None:
+            built[item.name] = item
     return built
 
 

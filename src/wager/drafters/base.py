@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wager.core import Arm, Hint, Tree
@@ -130,14 +131,11 @@ class Drafter(ABC):
 def drafter_agreement(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
     """For every drafter and every other: how many tokens, from the first, both propose."""
     found: dict[str, dict[str, int]] = {name: {} for name in proposals}
-    names = list(proposals)
-    for i, one in enumerate(names):
-        ours = proposals[one]
-        for other in names[i + 1 :]:
-            n = 0
-            for a, b in zip(ours, proposals[other], strict=False):
-                if a != b:
-                    break
-                n += 1
-            found[one][other] = found[other][one] = n
+    for (one, ours), (other, theirs) in combinations(proposals.items(), 2):
+        n = 0
+        for a, b in zip(ours, theirs, strict=False):
+            if a != b:
+                break
+            n += 1
+        found[one][other] = found[other][one] = n
     return found

@@ -138,8 +138,7 @@ def parse(spec: str) -> tuple[str, str]:
             raise ValueError(f"drafter {spec!r} is written {kind}:NAME=PATH, or {kind}:NAME for one that is shipped")
         return name, value
     if name not in DRAFTERS:
-        known = ", ".join(written())
-        raise ValueError(f"unknown drafter {spec!r}; choose from {known}")
+        raise ValueError(f"unknown drafter {spec!r}; choose from {', '.join(written())}")
     entry = DRAFTERS[name]
     if bool(entry.value) != bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {entry.written(name)}")

@@ -5,21 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 # Logits processors that look at each row of scores alone. The rest look at the text before them.
-ROW_WISE = frozenset(
-    {
-        "TemperatureLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "MinPLogitsWarper",
-        "TopHLogitsWarper",
-        "TypicalLogitsWarper",
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "InfNanRemoveLogitsProcessor",
-        "LogitNormalization",
-        "SuppressTokensLogitsProcessor",
-    }
-)
+ROW_WISE = {"InfNanRemoveLogitsProcessor", "LogitNormalization", "SuppressTokensLogitsProcessor"} | {
+    f"{kind}LogitsWarper" for kind in ("Temperature", "TopK", "TopP", "MinP", "TopH", "Typical", "Epsilon", "Eta")
+}
 REFUSED = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance runs the model a second time for every token",
     "SynthIDTextWatermarkLogitsProcessor": "it counts its calls, and drafts that are not kept would count",

@@ -91,23 +91,9 @@ def _rotate_store(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["layer", "earlier", "width"])
 def _attend(  # type: ignore[no-untyped-def]
-    q,
-    where,
-    partial,
-    layer,
-    earlier,
-    width,
-    share,
-    num_kv_heads,
-    rows,
-    scale,
-    ROWS: tl.constexpr,
-    HEAD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-    DTYPE: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+    q, where, partial, layer, earlier, width, share, num_kv_heads, rows, scale, ROWS: tl.constexpr, HEAD: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, DTYPE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     # One program: up to ROWS queries of one group's heads, over one part of the cache.
     group = tl.program_id(0)
     part = tl.program_id(1)

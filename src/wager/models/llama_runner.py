@@ -65,7 +65,7 @@ class LlamaRunner(Runner):
         self.cache, self.capacity = grown, capacity
         self.cos, self.sin = rope_tables(self.model.model.rotary_emb, capacity, self.embed)
         if self.watched:
-            self._widen()
+            self._widen(capacity, self.dtype)
 
     def _move(self, places: list[int], to: int) -> None:
         end, at = to + len(places), torch.tensor(places, device=self.device)
@@ -79,15 +79,7 @@ class LlamaRunner(Runner):
     def watch(self) -> None:
         if not self.watched:
             self.watched = True
-            self._widen()
-
-    def _widen(self) -> None:
-        """Room for the features of as many tokens as the cache holds."""
-        known = min(len(self.features), self.length)
-        grown = torch.zeros((self.capacity, self.hidden), dtype=self.dtype, device=self.device)
-        if known:
-            grown[:known] = self.features[:known]
-        self.features = grown
+            self._widen(self.capacity, self.dtype)
 
     @property
     def embed(self) -> torch.Tensor:
@@ -156,8 +148,7 @@ class LlamaRunner(Runner):
         sin: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        width, start = qkv.shape[0], self.length
-        end = start + width
+        width, start, end = len(qkv), self.length, self.length + len(qkv)
         heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
         qkv = qkv.view(width, heads + 2 * num_kv_heads, head)
         if layer.q_norm is not None and layer.k_norm is not None:

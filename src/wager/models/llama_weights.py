@@ -92,16 +92,11 @@ class Layer:
 
     def by(self, ways: Ways) -> Products:
         """The products run in these ways; weights that take packing are packed the first time."""
-        known = self.products.get(ways)
-        if known is None:
-            qkv, out, gated, down = ways
-            known = self.products[ways] = Products(
-                packed.product(self.qkv, qkv),
-                packed.added(self.out, out),
-                packed.gated(self.gate, self.up, gated),
-                packed.added(self.down, down),
-            )
-        return known
+        if ways not in self.products:
+            qkv, out = packed.product(self.qkv, ways[0]), packed.added(self.out, ways[1])
+            gated, down = packed.gated(self.gate, self.up, ways[2]), packed.added(self.down, ways[3])
+            self.products[ways] = Products(qkv, out, gated, down)
+        return self.products[ways]
 
 
 class LlamaWeights:

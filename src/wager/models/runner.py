@@ -72,6 +72,14 @@ class Runner(ABC):
         """Keep the features of every token from now on; those already in the cache have zeros."""
         raise ValueError(f"{type(self).__name__} shows no features; leave out drafters that need them")
 
+    def _widen(self, capacity: int, dtype: torch.dtype) -> None:
+        """Room for the features of so many tokens."""
+        known = min(len(self.features), self.length)
+        grown = torch.zeros((capacity, self.hidden), dtype=dtype, device=self.device)
+        if known:
+            grown[:known] = self.features[:known]
+        self.features = grown
+
     @property
     def embed(self) -> torch.Tensor:
         """The table of input embeddings, (vocabulary, hidden)."""
