@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from draws import Draws
-from eagle_setup import features, feed, following, paths, reading, slow
+from eagle_setup import begun, features, feed, following, reading, slow
 from heads import PROMPT, TEXT, VOCABULARY, plain, save, tiny, weights
 from identity import first_difference_is_a_tie
+from small import paths
 
 import wager
 from wager.core import Tree
@@ -194,10 +195,7 @@ class ForgetsAncestors(Head):
 def test_a_feature_off_by_one_is_noticed(tmp_path: Path) -> None:
     model = tiny()
     target, reference = reading(model), slow(model)
-    eagle = FeatureTooEarly(save(tmp_path, model))
-    eagle.follow(target)
-    eagle.begin(TEXT[:-1])
-    eagle.extend(TEXT[-1:])
+    eagle = begun(FeatureTooEarly(save(tmp_path, model)), target)
     assert eagle.propose(6).tokens != reference.chain(reference.entries(TEXT, features(model)), 6)
 
 

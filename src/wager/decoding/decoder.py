@@ -128,7 +128,7 @@ class Decoder:
         rounds = [piece.round for piece in pieces if piece.round is not None]
         rejected = [piece.rejected for piece in pieces if piece.round is not None]
         prompted, finish = prepared.ids.shape[1], self.finish or INTERRUPTED
-        return Generation(whole, tokens, sources, prompted, finish, *seconds, rounds=rounds, rejected=rejected)
+        return Generation(whole, tokens, sources, prompted, finish, seconds[0], seconds[1], rounds, rejected)
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""

@@ -40,16 +40,13 @@ def generate(
         raise ValueError(f"the decoder passed was made for another {type(decoder.model).__name__}")
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
     held = cache.get_seq_length() if cache is not None else 0
-    going_on = held > 0
     # Without an all-ones mask, which transformers drops, only its length tells new tokens alone from the whole text.
     whole = mask.shape[1] if mask is not None else mask_length(generation_config, input_ids.shape[1])
-    if going_on and not held < input_ids.shape[1] == whole:
-        raise ValueError(
-            f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; "
-            "pass the whole text, with at least one token that is not in the cache"
-        )
+    if held and not held < input_ids.shape[1] == whole:
+        wanted = "pass the whole text, with at least one token that is not in the cache"
+        raise ValueError(f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; {wanted}")
     target: Runner = decoder.current_target()
-    if going_on or mask is not None or generation_config.return_dict_in_generate:
+    if held or mask is not None or generation_config.return_dict_in_generate:
         from transformers import DynamicCache
 
         own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False

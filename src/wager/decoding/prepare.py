@@ -24,10 +24,8 @@ class Processors:
         self.temperature = math.prod(map(temperature_of, processors))
 
     def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Scores (positions, vocabulary); ``ids`` (1, text and draft) ends where the last position looks back to.
-
-        Where nothing needs the text, ``ids`` may be empty. Raw logits are in float32 before anything is done to them.
-        """
+        """Scores (positions, vocabulary); ``ids`` (1, text and draft) ends where the last position looks back to."""
+        # Where nothing needs the text, ``ids`` may be empty. Raw logits are in float32 before anything is done to them.
         if not self.steps:
             return logits
         scores = logits.to(torch.float32, copy=True)
@@ -64,10 +62,8 @@ class Stopping:
         return bool(self.rest)
 
     def check(self, length: int, tokens: Sequence[int], ids: torch.Tensor) -> tuple[int, str]:
-        """How many of the new tokens the text takes after ``length`` others, and why it then ends; "" if it goes on.
-
-        ``ids`` (1, all) holds the text with the new tokens, or nothing where ``needs_text`` is false.
-        """
+        """How many of the new tokens the text takes after ``length`` others, and why it then ends; "" if it goes on."""
+        # ``ids`` (1, all) holds the text with the new tokens, or nothing where ``needs_text`` is false.
         for at, token in enumerate(tokens, start=1):
             if token in self.ends:
                 return at, "eos"

@@ -88,10 +88,8 @@ def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[i
 
 
 def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens: Sequence[int], longest: int) -> Track:
-    """A model drafts the text's own tokens for as long as it agrees with it, so one reading of the text tells all.
-
-    Its confidence past the first disagreement is that along the text, not along its own draft.
-    """
+    """A model drafts the text's own tokens for as long as it agrees with it, so one reading of the text tells all."""
+    # Its confidence past the first disagreement is that along the text, not along its own draft.
     positions = len(tokens) - 1
     readable = min(positions, _readable(drafter.runner, [*prompt, *tokens]) - len(prompt))
     if readable < 1:

@@ -58,10 +58,8 @@ class Draft:
 
     @property
     def logits(self) -> torch.Tensor | None:
-        """The drafter's own at each position of a chain, (tokens, vocabulary).
-
-        None where it has none, or gives ``probs``; to be taken before it drafts again.
-        """
+        """The drafter's own at each position of a chain, (tokens, vocabulary)."""
+        # None where it has none, or gives ``probs``; to be taken before it drafts again.
         return None if self.raw is None else self.raw()[: len(self.tokens)]
 
     def cut(self, length: int) -> Draft:

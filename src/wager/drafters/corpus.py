@@ -132,10 +132,8 @@ def backwards(pieces: Sequence[npt.NDArray[np.uint32]], separator: int) -> npt.N
 
 
 def suffix_order(cells: npt.NDArray[np.uint32], width: int, report: Report | None = None) -> npt.NDArray[np.int64]:
-    """Positions of all tokens, sorted by the DEPTH cells from there on.
-
-    Prefix doubling (Manber and Myers 1993): the order by twice as many cells is the order of pairs of ranks.
-    """
+    """Positions of all tokens, sorted by the DEPTH cells from there on."""
+    # Prefix doubling (Manber and Myers 1993): the order by twice as many cells is the order of pairs of ranks.
     # as many cells as fit in 64 bits make the first key
     known = 8 // width
     padded = np.concatenate([cells, np.full(DEPTH, cells[-1], dtype=np.uint32)]).astype(np.uint64)

@@ -108,10 +108,8 @@ class Datastore:
         """Refuse a tokenizer other than the one the datastore was made with."""
         if self.header.fingerprint and fingerprint != self.header.fingerprint:
             made = f" of {self.header.model}" if self.header.model else ""
-            raise ValueError(
-                f"datastore {self.path} was made with another tokenizer{made} "
-                f"({self.header.fingerprint}, not {fingerprint}); build one for this model"
-            )
+            other = f"another tokenizer{made} ({self.header.fingerprint}, not {fingerprint})"
+            raise ValueError(f"datastore {self.path} was made with {other}; build one for this model")
 
     def __len__(self) -> int:
         return self.header.tokens

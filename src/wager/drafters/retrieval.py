@@ -46,10 +46,8 @@ class Retrieval(Drafter):
     def fit(self, vocabulary: int) -> None:
         held = self.datastore.header.vocabulary
         if held > vocabulary:
-            raise ValueError(
-                f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}; "
-                "build one with the target's tokenizer"
-            )
+            sizes = f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}"
+            raise ValueError(f"{sizes}; build one with the target's tokenizer")
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._tail = []

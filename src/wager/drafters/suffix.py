@@ -104,10 +104,8 @@ class Suffix(Drafter):
         if max_tree_depth < 2:
             raise ValueError(f"a suffix tree needs a depth of at least 2 tokens, not {max_tree_depth}")
         if not max_spec_factor > 0 or not 0 <= min_token_prob <= 1:
-            raise ValueError(
-                f"max_spec_factor is above 0 and min_token_prob lies in [0, 1], not {max_spec_factor} and "
-                f"{min_token_prob}"
-            )
+            given = f"{max_spec_factor} and {min_token_prob}"
+            raise ValueError(f"max_spec_factor is above 0 and min_token_prob lies in [0, 1], not {given}")
         if max_cached_tokens < 0:
             raise ValueError(f"max_cached_tokens is a number of tokens, 0 for none, not {max_cached_tokens}")
         self.name = name

@@ -183,10 +183,8 @@ class SuffixTree:
         return Path(tokens, [count / counts[0] for count in counts[1:]], best, chosen)
 
     def tree(self, document: Document, context: Sequence[int], limits: Limits, least: float, shape: Tree) -> TokenTree:
-        """The tree of continuations that promises most tokens, of equal ones that of the longest match.
-
-        A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
-        """
+        """The tree of continuations that promises most tokens, of equal ones that of the longest match."""
+        # A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
         places = self._places(document, context)
         found, least = EMPTY, least * (1 - 1e-9)  # shares multiply up with rounding
         for match in limits.order:

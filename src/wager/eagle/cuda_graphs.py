@@ -208,10 +208,8 @@ class CUDAGraphHead(Head):
         return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
 
     def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
-        """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back.
-
-        The first time everything that is warm without it is captured with it: one slow draft in place of many.
-        """
+        """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back."""
+        # The first time everything that is warm without it is captured with it: one slow draft in place of many.
         if gumbel is None:
             return None
         if self.held_noise is None:

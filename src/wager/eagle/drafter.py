@@ -46,10 +46,8 @@ class Eagle(Drafter):
 
     def fit(self, vocabulary: int) -> None:
         if vocabulary != self.head.vocabulary:
-            raise ValueError(
-                f"{self.name} has a vocabulary of {self.head.vocabulary:,} tokens and the target one of "
-                f"{vocabulary:,}; take a head made for the target"
-            )
+            sizes = f"a vocabulary of {self.head.vocabulary:,} tokens and the target one of {vocabulary:,}"
+            raise ValueError(f"{self.name} has {sizes}; take a head made for the target")
 
     def follow(self, target: Runner) -> None:
         if target.device.type == "cuda":
@@ -137,10 +135,8 @@ class Eagle(Drafter):
         return entries > 0 and self._target is not None and self._target.length >= entries
 
     def _catch_up(self) -> tuple[int, torch.Tensor, float, float]:
-        """Read the text's new entries, each a feature of the target's and the token after it.
-
-        Their lag, the last one's output, and when that began and was over.
-        """
+        """Read the text's new entries, each a feature of the target's and the token after it."""
+        # Their lag, the last one's output, and when that began and was over.
         assert self._target is not None
         began, lag = perf_counter(), self.lag
         for start, end in self.head.spans(len(self._text) - 1):

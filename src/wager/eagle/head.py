@@ -230,10 +230,8 @@ class Head:
     def likeliest(
         self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each.
-
-        With Gumbel noise both are of the perturbed scores.
-        """
+        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
+        # With Gumbel noise both are of the perturbed scores.
         logits = self.logits(out)
         return self._top(logits if gumbel is None else gumbel.perturb(logits, level), count)
 
@@ -244,10 +242,8 @@ class Head:
     def best(
         self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths.
-
-        Where they are among all, in which row, their tokens, and how likely their paths are.
-        """
+        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths."""
+        # Where they are among all, in which row, their tokens, and how likely their paths are.
         top = (scores[:, None] + logp).flatten().topk(len(scores))
         return top.indices, top.indices // len(scores), tokens[top.indices], top.values
 

@@ -47,10 +47,8 @@ def attend(
 
 
 def rope_tables(rotary: Any, positions: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotary tables of transformers' module, (positions, 1, head) each, in the dtype and on the device of ``like``.
-
-    The sine's first half is negated, so that rotating is one roll and one multiply-add.
-    """
+    """Rotary tables of transformers' module, (positions, 1, head) each, in the dtype and on the device of ``like``."""
+    # The sine's first half is negated, so that rotating is one roll and one multiply-add.
     cos, sin = rotary(like[:0], torch.arange(positions, device=like.device)[None])
     sin = sin.clone()
     sin[..., : sin.shape[-1] // 2].neg_()

@@ -70,10 +70,8 @@ def of_product(name: str, weight: Weight) -> list[str]:
 
 
 def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, budget: float = BUDGET) -> Plan:
-    """The fastest way of every operation, from the cache or by measuring.
-
-    The plan is kept for this processor, torch, number of threads and these shapes.
-    """
+    """The fastest way of every operation, from the cache or by measuring."""
+    # The plan is kept for this processor, torch, number of threads and these shapes.
     sizes = ", ".join(f"{name} {outputs}x{inputs}" for name, (outputs, inputs) in shapes.items())
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32, v{VERSION}, {sizes}"
     if (known := _load(key, operations)) is not None:

@@ -209,10 +209,8 @@ def attention(
     scratch: torch.Tensor,  # (num_kv_heads, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
     earlier: int = 0,  # tokens of the same tree that the cache holds after its first tokens; 0 for a chain
 ) -> torch.Tensor:
-    """Put keys and values into the cache, and attend to all of it: (width, heads * head).
-
-    More than WIDEST_TREE tokens are always a chain.
-    """
+    """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
+    # More than WIDEST_TREE tokens are always a chain.
     width, heads, head = q.shape
     assert not earlier or earlier + width <= WIDEST_TREE, "what a query sees of its tree is one word"
     num_kv_heads, rows = k.shape[1], scratch.shape[2]

@@ -119,20 +119,16 @@ class LlamaRunner(Runner):
         return self.weights.logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
 
     def _rope(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer.
-
-        Queries are scaled by it too, and values stand still.
-        """
+        """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer."""
+        # Queries are scaled by it too, and values stand still.
         queries, keys = (-1, self.heads, -1), (-1, self.num_kv_heads, -1)
         still = torch.ones_like(cos).expand(keys)
         turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
         return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
 
     def _mask(self, width: int, start: int, tree: torch.Tensor | None = None) -> torch.Tensor | None:
-        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything.
-
-        ``tree`` tells which of each other they see, (width, width), where they are no chain.
-        """
+        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
+        # ``tree`` tells which of each other they see, (width, width), where they are no chain.
         if width == 1:
             return None
         mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device)

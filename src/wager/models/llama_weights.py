@@ -207,10 +207,8 @@ def _glance(weight: torch.Tensor) -> float:
 
 
 def sample_of(model: Any) -> Any | None:
-    """The model with a few of its layers, the first and the last among them, which all others are like.
-
-    A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
-    """
+    """The model with a few of its layers, the first and the last among them, which all others are like."""
+    # A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
     layers = list(model.model.layers)
     if sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3:
         return None

@@ -42,8 +42,8 @@ def llama_config(target: Any, drafter: Drafter) -> Any:
     from transformers import LlamaConfig
 
     heads, kv_heads = drafter.heads, drafter.heads
-    hidden, inner, layers, rope = drafter.hidden, drafter.intermediate, drafter.layers, {}
-    size = hidden // heads
+    hidden, inner, layers = drafter.hidden, drafter.intermediate, drafter.layers
+    size, rope = hidden // heads, dict[str, Any]()
     if drafter.kind == "eagle":
         heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
         hidden, inner, layers = target.hidden_size, target.intermediate_size, 1

@@ -68,10 +68,8 @@ class Layer(torch.nn.Module):
         self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=config.rms_norm_eps)
 
     def forward(self, x: torch.Tensor, turn: Turn, earlier: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``.
-
-        The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
-        """
+        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``."""
+        # The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
         texts, entries, _ = x.shape
         step = len(earlier)
         by = self.self_attn

@@ -53,10 +53,9 @@ class Trainer:
         self.learner, self.drafter, self.folder, self.device = learner, drafter, folder, device
         self.train, self.held = split(texts)
         if not self.train or not self.held:
-            raise ValueError(
-                f"{len(texts)} answers are too few to train {drafter.name}: none is left to "
-                f"{'judge it by' if self.train else 'learn from'}; answer more prompts of its domains greedily"
-            )
+            few = f"{len(texts)} answers are too few to train {drafter.name}: none is left to "
+            few += "judge it by" if self.train else "learn from"
+            raise ValueError(f"{few}; answer more prompts of its domains greedily")
         self.best: dict[str, torch.Tensor] = {}
         self.progress = Progress()
         weights = learner.module.parameters()
@@ -145,15 +144,12 @@ class Trainer:
             state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             known = {**state["drafter"], "steps": self.drafter.steps, "patience": self.drafter.patience}
             if known != asdict(self.drafter):
-                raise ValueError(
-                    f"{self.checkpoint} was made with other settings of {self.drafter.name}; "
-                    "put them back, or delete it to start anew"
-                )
+                other = f"{self.checkpoint} was made with other settings of {self.drafter.name}"
+                raise ValueError(f"{other}; put them back, or delete it to start anew")
             self.learner.module.load_state_dict(state["module"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.best = {k: v.cpu() for k, v in state["best"].items()}
             self.progress = Progress(**state["progress"])
         except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError):
-            raise ValueError(
-                f"{self.checkpoint} is no checkpoint of {self.drafter.name}; delete it to start anew"
-            ) from None
+            none = f"{self.checkpoint} is no checkpoint of {self.drafter.name}"
+            raise ValueError(f"{none}; delete it to start anew") from None
