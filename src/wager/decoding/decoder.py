@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 
 from wager.core import Arm, TraceWriter, Tree
 from wager.core import Request as RequestRecord
@@ -65,6 +66,9 @@ class Decoder:
         trace: TraceWriter | None = None,
         sampling: str = SHARED,
     ) -> None:
+        if not hasattr(model, "config"):
+            name = type(model).__name__
+            raise TypeError(f"a Decoder takes a loaded model, not a {name}; wager.models.load(NAME) loads one by name")
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
@@ -182,12 +186,14 @@ class Decoder:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
         self.current_target()
         ids = self._ids(prompt)
-        if (most := settings.get("max_new_tokens")) is not None and most < 1:
-            raise ValueError(f"max_new_tokens is at least 1, not {most}")
+        if (most := settings.get("max_new_tokens")) is not None and (not isinstance(most, int) or most < 1):
+            raise ValueError(f"max_new_tokens is a whole number of at least 1, not {most!r}")
         given = settings.get("generation_config") or self.model.generation_config
+        if isinstance(settings.get("generation_config"), dict):
+            raise TypeError("generation_config is a transformers.GenerationConfig, not a dict")
         if not {"max_new_tokens", "max_length"} & settings.keys() and not (given.max_new_tokens or given.max_length):
             settings = {**settings, "max_new_tokens": MAX_NEW_TOKENS}
-        if own := {"attention_mask", "custom_generate", "past_key_values"} & settings.keys():
+        if own := {"assistant_model", "attention_mask", "custom_generate", "past_key_values"} & settings.keys():
             raise ValueError(f"a Decoder takes a prompt, and no {sorted(own)[0]}; use wager.generate for that")
         if stops := settings.pop("stop_strings", None) or given.stop_strings:
             from transformers import StoppingCriteriaList, StopStringCriteria
@@ -213,7 +219,12 @@ class Decoder:
             if isinstance(prompt, str):
                 ids = self.tokenizer(prompt).input_ids
             else:
-                ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+                try:
+                    ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+                except TemplateError as error:
+                    raise ValueError(f"the chat template takes no such messages: {error}") from None
+        elif not isinstance(prompt, (Sequence, torch.Tensor)):
+            raise TypeError(f"a prompt is text, token ids or chat messages, not a {type(prompt).__name__}")
         else:
             ids = prompt.tolist() if isinstance(prompt, torch.Tensor) else list(prompt)
             if ids and isinstance(ids[0], list):
@@ -222,7 +233,7 @@ class Decoder:
                 ids = ids[0]
         if not ids:
             raise ValueError("the prompt is empty; give at least one token")
-        if not all(isinstance(t, int) and 0 <= t < self.target.vocabulary for t in ids):
+        if not all(type(t) is int and 0 <= t < self.target.vocabulary for t in ids):
             raise ValueError(f"a prompt's tokens are numbers from 0 to {self.target.vocabulary - 1}")
         return torch.tensor([ids], device=self.model.device)
 
@@ -235,6 +246,8 @@ class Decoder:
             room = f"the model holds {target.limit:,} with at least one new one"
             raise ValueError(f"the prompt has {len(prompt):,} tokens, and {room}")
         self._refuse_if_busy()
+        if seed is not None and not isinstance(seed, int):
+            raise TypeError(f"a seed is a whole number, not {seed!r}")
         sampler: Sampler = Greedy()
         if prepared.config.do_sample and self.sampling == RESIDUAL:
             sampler = Residual(self.model.device, seed)

@@ -97,6 +97,10 @@ def prepared(
         raise ValueError(f"wager has no beam search; num_beams is 1, not {generation_config.num_beams}")
     if input_ids.shape[0] != 1:
         raise ValueError(f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
+    if not input_ids.shape[1]:
+        raise ValueError("the prompt is empty; give at least one token")
+    if generation_config.prompt_lookup_num_tokens:
+        raise ValueError("wager looks tokens up in the prompt by itself; generate without prompt_lookup_num_tokens")
     for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(generation_config, name, False):
             raise ValueError(f"wager does not collect {name.removeprefix('output_')}; generate without {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 # Logits processors that look at each row of scores alone. The rest look at the text before them.
@@ -48,6 +49,16 @@ def max_length_of(criterion: Any) -> int | None:
 def mask_length(generation_config: Any, default: int) -> int:
     """Length of an attention mask of ones that ``generate`` dropped before it called the custom function."""
     return int(getattr(generation_config, "_mask_length", default))
+
+
+def hidden_arguments() -> dict[str, Any]:
+    """The streamer and the assistant model that ``generate`` was given and hands to no custom function."""
+    from transformers import GenerationMixin
+
+    frame, code = inspect.currentframe(), inspect.unwrap(GenerationMixin.generate).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
 
 
 # -- caches
