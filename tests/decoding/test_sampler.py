@@ -144,7 +144,7 @@ def test_a_seed_has_one_text_whoever_drafts(model: Any, folder: Path, name: str)
         tokens, accepted = written(played, seed, **SETTINGS[name])
         assert tokens == due
         kept += accepted
-    assert kept > 20, "drafts are on trial"
+    assert kept > 10, "drafts are on trial"
 
 
 def test_several_drafters_together_leave_the_text_alone(model: Any, folder: Path) -> None:

@@ -275,7 +275,9 @@ def test_a_wrong_parameter_is_told_what_is_right(make: Callable[[], Drafter], sa
 
 def test_importing_models_and_drafters_is_light() -> None:
     heavy = "any(m in sys.modules for m in ('torch', 'transformers', 'numpy'))"
-    code = f"import sys, wager.models, wager.drafters, wager.drafters.registry; sys.exit({heavy})"
+    code = (
+        f"import sys, wager.models; from wager.drafters import registry, shipped; shipped.places(); sys.exit({heavy})"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -192,16 +192,6 @@ def test_a_star_without_drafters_is_told_where_was_looked(stocked: tuple[Path, A
         wager.Decoder(tiny(9), drafters="eagle:*")
 
 
-def test_looking_for_drafters_needs_no_torch() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from wager.drafters import registry, shipped; shipped.places(); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_heads_are_told_apart_in_a_policys_memory(tmp_path: Path) -> None:
     from wager.decoding.state import _drafter
 

@@ -58,7 +58,7 @@ def generate(
         own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False
         target = HFRunner(model, own, mask)  # over the caller's own cache or padding
     tokens: list[int] = []
-    shown = hidden.get("streamer")  # which has had the prompt already
+    shown: Any = hidden.get("streamer")  # which has had the prompt already
     for step in decoder.run(request, target, streamer=streamer):
         tokens += step.tokens
         for token in step.tokens if shown is not None else ():
