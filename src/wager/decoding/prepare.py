@@ -55,11 +55,7 @@ class Stopping:
                     self.limit, self.why_limit = longest, "length"
             else:
                 self.rest.append(criterion)
-
-    @property
-    def needs_text(self) -> bool:
-        """Whether ``check`` has to see the text itself."""
-        return bool(self.rest)
+        self.needs_text = bool(self.rest)  # whether ``check`` has to see the text itself
 
     def check(self, length: int, tokens: Sequence[int], ids: torch.Tensor) -> tuple[int, str]:
         """How many of the new tokens the text takes after ``length`` others, and why it then ends; "" if it goes on."""

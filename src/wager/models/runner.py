@@ -32,7 +32,8 @@ class Runner(ABC):
 
     def __init__(self, model: Any) -> None:
         self.vocabulary = vocabulary(model)
-        self.hidden = hidden_size(model)
+        named = getattr(model.config.get_text_config(), "hidden_size", None)
+        self.hidden = int(named or model.get_input_embeddings().weight.shape[1])
         self.limit = context_limit(model)
         self.device = model.device
         self.length = 0  # tokens in the cache
@@ -148,12 +149,6 @@ def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def vocabulary(model: Any) -> int:
     """Tokens the model knows."""
     return int(model.get_input_embeddings().weight.shape[0])
-
-
-def hidden_size(model: Any) -> int:
-    """Numbers a token's features have."""
-    named = getattr(model.config.get_text_config(), "hidden_size", None)
-    return int(named or model.get_input_embeddings().weight.shape[1])
 
 
 def context_limit(model: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.functional import linear, silu, smooth_l1_loss
@@ -14,23 +14,6 @@ from wager.training.batches import Batch
 from wager.training.config import Drafter
 
 Turn = Callable[[torch.Tensor], torch.Tensor]  # rotates entries by their positions
-
-
-class Learner(Protocol):
-    """A drafter in the making."""
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """What holds its weights."""
-
-    def loss(self, batch: Batch) -> torch.Tensor:
-        """What is to be made small."""
-
-    def accepted(self, batch: Batch) -> torch.Tensor:
-        """(texts, longest): of a draft made when the text reaches to this token, how many tokens are the target's own.
-
-        A negative number where no draft is judged; the texts are greedy ones.
-        """
 
 
 class Target:
@@ -151,6 +134,10 @@ class EagleLearner:
 
     @torch.no_grad()
     def accepted(self, batch: Batch) -> torch.Tensor:
+        """(texts, longest): of a draft made when the text reaches to this token, how many tokens are the target's own.
+
+        A negative number where no draft is judged; the texts are greedy ones.
+        """
         features, judged = self.target.features(batch), batch.continued()[:, 1:]
         choices = linear(features[:, 1:][judged], self.target.head).argmax(-1)
         alive = judged
@@ -205,6 +192,8 @@ class SmallLearner:
             count += alive
         return torch.where(judged, count, -1)
 
+
+Learner = EagleLearner | SmallLearner
 
 # -- the loss, over a whole vocabulary in little memory
 
