@@ -146,7 +146,6 @@ def test_what_the_cache_holds_after_random_arms_is_what_a_fresh_forward_gives(fa
 
 TEXTS = (
     "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return",
-    "Translate to German: Good morning, how are you?",
     '{"name": "Ada", "age": 36}\n{"name": "Alan", "age": 41}\n{"name":',
     "Repeat: the quick brown fox jumps over the lazy dog. The quick brown fox",
 )
@@ -174,10 +173,10 @@ def real(smollm2: Pair, shallow: Any, tmp_path_factory: pytest.TempPathFactory) 
     return wager.Decoder(model, tokenizer, drafters=drafters, policy="random", lengths=(2, 5))
 
 
-@pytest.mark.parametrize(("text", "policy"), zip(TEXTS, ("random", "random", "auto", "nightjar"), strict=True))
+@pytest.mark.parametrize(("text", "policy"), zip(TEXTS, ("random", "auto", "nightjar"), strict=True))
 def test_smollm2_writes_the_same_with_every_drafter(text: str, policy: str, real: wager.Decoder) -> None:
     real.policy = decoding.build_policy(policy, real.arms)
     prompt = real.tokenizer(text).input_ids
-    answer = real.generate(text, max_new_tokens=40, do_sample=False)
-    check(real.model, prompt, answer.tokens, plain(real.model, prompt, max_new_tokens=40))
+    answer = real.generate(text, max_new_tokens=24, do_sample=False)
+    check(real.model, prompt, answer.tokens, plain(real.model, prompt, max_new_tokens=24))
     assert answer.text == real.tokenizer.decode(answer.tokens, skip_special_tokens=True)
