@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from wager.decoding import prepare
 from wager.decoding.decoder import DRAFTERS, Decoder
 from wager.drafters.draft_model import DraftModel
-from wager.models.compat_transformers import hidden_arguments, mask_length
+from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token
 from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
 
@@ -40,7 +40,7 @@ def generate(
         for at, row in enumerate(input_ids):
             mask = None if masks is None or bool(masks[at].all()) else masks[at : at + 1]
             texts.append(generate(model, row[None], *how, streamer, decoder, attention_mask=mask)[0])
-        return pad_sequence(texts, batch_first=True, padding_value=generation_config.pad_token_id or 0)
+        return pad_sequence(texts, batch_first=True, padding_value=pad_token(generation_config))
     request = prepare.prepared(model, input_ids, *how, **inputs)
     hidden = hidden_arguments()
     decoder = decoder or _kept(model, hidden.get("assistant_model"))

@@ -51,6 +51,12 @@ def mask_length(generation_config: Any, default: int) -> int:
     return int(getattr(generation_config, "_mask_length", default))
 
 
+def pad_token(generation_config: Any) -> int:
+    """What ``generate`` fills up the shorter texts of a batch with, as it worked it out."""
+    token = getattr(generation_config, "_pad_token_tensor", None)
+    return 0 if token is None else int(token)
+
+
 def hidden_arguments() -> dict[str, Any]:
     """The streamer and the assistant model that ``generate`` was given and hands to no custom function."""
     from transformers import GenerationMixin
