@@ -1,10 +1,59 @@
-"""A tiny model on a CUDA device."""
+"""A tiny model on a CUDA device, and the attention kernel beside torch's own."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
+from small import tree_of
+from torch.nn.functional import scaled_dot_product_attention
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def attended(
+    width: int, start: int, tree: bool, sizes: tuple[int, int, int, int], device: torch.device, dtype: torch.dtype
+) -> tuple[Pair, Pair]:
+    """The cache after the kernel and as it should be, and the outputs of both; sizes: heads, kv heads, head, capacity.
+
+    A chain or a random tree of ``width`` tokens comes after ``start`` others, in the second of two layers.
+    """
+    from wager.models import kernels
+    from wager.models.runner import ancestry, seen
+
+    torch.manual_seed(0)
+    like: dict[str, Any] = {"device": device, "dtype": dtype}
+    heads, groups, head, capacity = sizes
+    depths, words = list(range(width)), [0] * width
+    own = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+    if tree:
+        depths, words = ancestry(tree_of(random.Random(width), width))
+        own = seen(words, device)
+    at = torch.tensor(depths, device=device) + start
+    cache = torch.randn(2, 2, groups, capacity, head, **like)
+    wanted = cache.clone()
+    q, k, v = (torch.randn(width, count, head, **like) for count in (heads, groups, groups))
+    angle = torch.randn(capacity, head // 2, device=device)
+    cos, sin = (torch.cat((f(angle),) * 2, -1).to(dtype) for f in (torch.cos, torch.sin))
+    negated = sin.clone()
+    negated[:, : head // 2].neg_()
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        return x * cos[at, None] + torch.cat((-x[..., head // 2 :], x[..., : head // 2]), -1) * sin[at, None]
+
+    turned = rotated(q)
+    wanted[1, 0, :, start : start + width] = rotated(k).transpose(0, 1)
+    wanted[1, 1, :, start : start + width] = v.transpose(0, 1)
+    given = [cache.data_ptr(), cos.data_ptr(), negated.data_ptr(), capacity, start, int(tree), *[0] * width]
+    where = torch.tensor([*given, *depths, *words] if tree else given, device=device)
+    rows = kernels.rows_for(heads // groups * width)
+    got = kernels.attention(q, k, v, where, 1, torch.empty(groups, kernels.SPLITS, rows, head + 2, device=device))
+    keys, values = (wanted[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
+    mask = torch.cat((torch.ones(width, start, dtype=torch.bool, device=device), own), 1)
+    turned, keys, values = (x.float() for x in (turned.transpose(0, 1), keys, values))
+    mixed = scaled_dot_product_attention(turned, keys, values, attn_mask=mask)
+    return (cache, wanted), (got, mixed.transpose(0, 1).reshape(width, -1))
 
 
 def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any) -> Any:

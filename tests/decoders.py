@@ -1,81 +1,73 @@
-"""Small models of several families, a drafter that knows the text, and decoders made of them."""
+"""Small models of several families, a drafter that knows the text, runners and decoders made of them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import small
 import torch
 from identity import first_difference, first_difference_is_a_tie
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import wager
-from wager.drafters import Draft, Drafter, DraftSampler
+from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
+from wager.models.runner import Runner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Pair = tuple["PreTrainedModel", "PreTrainedTokenizerBase"]
 TOLERANCE = 1e-3  # standard deviations of float32 logits
+NEAR = 2e-4  # largest difference of two ways to the same float32 logits, in their standard deviations
 VOCABULARY = 64
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2]
-POLICIES = (
-    "random",
-    "off",
-    "round-robin",
-    "ucbspec",
-    "exp3spec",
-    "meta-ucb:reward=bd",
-    "analytical",
-    "fsm",
-    "prompt-router",
-    "nightjar",
-    "thompson",
-    "ucbspec:reward=goodput",
-)
+LEARNING = ("ucbspec", "exp3spec", "meta-ucb:reward=bd", "nightjar", "thompson", "ucbspec:reward=goodput")
+POLICIES = ("random", "off", "round-robin", "analytical", "fsm", "prompt-router", *LEARNING)
 
-SHAPE = {**small.SHAPE, "vocab_size": VOCABULARY, "head_dim": 8, "max_position_embeddings": 256}
-FAMILIES: dict[str, Callable[[], Any]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)),
-    "mistral, window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=12)),
-    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SHAPE, sliding_window=12)),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCABULARY,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=256,
-            initializer_range=0.3,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    ),
+SHAPE = {**small.SHAPE, "vocab_size": VOCABULARY, "head_dim": 8, "max_position_embeddings": 512}
+ODD: dict[str, Any] = {"vocab_size": VOCABULARY, "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": None}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": SHAPE,
+    "qwen2": {name: value for name, value in SHAPE.items() if name != "head_dim"},
+    "qwen3": SHAPE,
+    "mistral": {**SHAPE, "sliding_window": None},
+    "mistral, window": {**SHAPE, "sliding_window": 12},
+    "gemma2": {**SHAPE, "sliding_window": 12},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, **ODD},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, **ODD},
 }
+RUNNERS: list[tuple[str, type[Runner]]] = [
+    *((family, LlamaRunner) for family in ("llama", "qwen2", "qwen3")),
+    *((family, HFRunner) for family in ("llama", "qwen3", "gpt2")),
+]
 
 
 def tiny(family: str = "llama", seed: int = 0, **shape: Any) -> Any:
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**{**SHAPE, **shape})) if shape else FAMILIES[family]()
-    return model.eval()
+    config = AutoConfig.for_model(family.partition(",")[0], **{**FAMILIES[family], **shape})
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def begun(kind: type[Runner], model: Any) -> Runner:
+    made: Runner = kind(model)
+    made.begin()
+    return made
+
+
+def tokens_of(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(VOCABULARY) for _ in range(count)]
+
+
+def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).abs().max() / theirs.std())
 
 
 def alike(model: Any, noise: float = 0.1) -> Any:
@@ -88,19 +80,13 @@ def alike(model: Any, noise: float = 0.1) -> Any:
     return other
 
 
-class Told(Drafter):
+class Told(small.Following):
     """Knows how the text goes on, but for every few tokens: drafts are kept whole, in part and not at all."""
 
     name = "told"
 
     def __init__(self, texts: Sequence[Sequence[int]] = (), wrong_every: int = 5) -> None:
         self.texts, self.wrong_every = [list(text) for text in texts], wrong_every
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.prompt, self.text = len(prompt), list(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.text += tokens
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         here = len(self.text)

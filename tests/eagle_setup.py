@@ -10,7 +10,6 @@ import torch
 from heads import TEXT, config, weights
 from reference.eagle import SlowHead
 
-from wager.drafters import Draft
 from wager.eagle.cuda_graphs import CUDAGraphHead
 from wager.eagle.drafter import Eagle
 from wager.models.runner import Runner
@@ -34,7 +33,11 @@ def feed(target: Runner, text: Sequence[int]) -> None:
 
 def following(folder: Path, target: Runner, text: Sequence[int] = TEXT, **how: Any) -> Eagle:
     """A drafter at the end of a text that the target has read."""
-    eagle = Eagle(folder, **how)
+    return begun(Eagle(folder, **how), target, text)
+
+
+def begun(eagle: Eagle, target: Runner, text: Sequence[int] = TEXT) -> Eagle:
+    """The drafter at the end of a text that the target has read."""
     eagle.follow(target)
     eagle.begin(text[:-1])
     eagle.extend(text[-1:])
@@ -51,21 +54,8 @@ def features(model: Any, text: Sequence[int] = TEXT) -> torch.Tensor:
         return model.model(input_ids=torch.tensor([text])).last_hidden_state[0]
 
 
-def paths(draft: Draft) -> list[tuple[int, ...]]:
-    """A tree's tokens, each with those before it."""
-    found: list[tuple[int, ...]] = []
-    assert draft.parents is not None
-    for at, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        assert -1 <= parent < at, "parents come first"
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
-
-
 def graphed(folder: Path, target: Runner, text: Sequence[int] = TEXT) -> tuple[Eagle, CUDAGraphHead]:
     """A drafter by the graphs' bodies, which nothing captures here."""
-    eagle = Eagle(folder)
-    eagle.head = graphs = CUDAGraphHead(folder)
-    eagle.follow(target)
-    eagle.begin(text[:-1])
-    eagle.extend(text[-1:])
-    return eagle, graphs
+    eagle, graphs = Eagle(folder), CUDAGraphHead(folder)
+    eagle.head = graphs
+    return begun(eagle, target, text), graphs

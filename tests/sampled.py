@@ -13,6 +13,7 @@ import pytest
 import torch
 from draws import sampler
 from fit import misfit
+from small import Following, text_of
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
 
@@ -20,23 +21,21 @@ from wager.core import Hint, Signal
 from wager.decoding.arms import build_arms
 from wager.decoding.features import Prompts
 from wager.decoding.loop import Loop, Request
-from wager.decoding.prepare import prepared
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors, Stopping, prepared
 from wager.decoding.sampler import RESIDUAL, SHARED
-from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, DraftSampler
+from wager.drafters import draft_model as draft_models
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-from wager.models import select
 from wager.models.runner import Runner
 from wager.policies import build
 
 VOCABULARY = 6
 LENGTHS = (1, 2, 3, 4)
 PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]  # tokens 3 to 5 are new to penalties
-SHARE = 1.0 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 0.08
+SHARE = 1.0 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 0.05
 Text = tuple[int, ...]
 
 
@@ -45,6 +44,8 @@ Text = tuple[int, ...]
 
 class Table(Runner):
     """A model whose logits follow from the last two tokens, or from all since the prompt; it costs next to nothing."""
+
+    trees = True
 
     def __init__(self, seed: int, scale: float = 1.5, *, all_of_it: bool = False) -> None:
         self.vocabulary, self.limit, self.device = VOCABULARY, 1 << 20, torch.device("cpu")
@@ -59,11 +60,18 @@ class Table(Runner):
             return hash((self.seed, *text)) % len(self.rows)
         return text[-2] * VOCABULARY + text[-1]
 
-    def forward(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
+    def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
+        self.before, tree = self.length, []
+        if parents is not None:
+            text = self.fed if self.all_of_it else self.fed[-2:]
+            tree = [self.row([*text, *text_of(tokens, parents, at)]) for at in range(len(tokens))]
         self.fed += tokens
         self.length = len(self.fed) - 1
         end = len(self.fed)
-        return self.rows[[self.row(self.fed[: at + 1]) for at in range(end - keep, end)]]
+        return self.rows[tree[-keep:] or [self.row(self.fed[: at + 1]) for at in range(end - keep, end)]]
+
+    def _move(self, places: list[int], to: int) -> None:
+        self.fed[to + 1 : to + 1 + len(places)] = [self.fed[at + 1] for at in places]
 
     def crop(self, length: int) -> None:
         del self.fed[length + 1 :]
@@ -92,19 +100,13 @@ def tiny(seed: int, layers: int = 1) -> LlamaForCausalLM:
 # -- drafters
 
 
-class Wrong(Drafter):
+class Wrong(Following):
     """Proposes for certain what is least likely: everything has to be refused, and nothing may come of it."""
 
     name = "wrong"
 
     def __init__(self, target: Table) -> None:
         self.target = target
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.text = list(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.text += tokens
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         tokens: list[int] = []
@@ -133,7 +135,7 @@ class Oracle(Wrong):
 
 def draft_model(runner: Runner) -> DraftModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "runner", lambda model: model)
+        patch.setattr(draft_models, "runner", lambda model: model)
         return DraftModel(runner)
 
 

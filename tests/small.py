@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from wager.drafters import Draft, Drafter, DraftSampler
+
 SHAPE: dict[str, Any] = {  # of a model so random that its choices vary, and so small that it costs nothing
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -17,6 +19,19 @@ SHAPE: dict[str, Any] = {  # of a model so random that its choices vary, and so 
     "eos_token_id": None,
     "pad_token_id": 0,
 }
+
+
+class Following(Drafter):
+    """Knows the text so far, and proposes nothing."""
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.text = list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.text += tokens
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        return Draft()
 
 
 def tree_of(rng: random.Random, width: int) -> list[int]:
@@ -31,6 +46,13 @@ def text_of(tokens: Sequence[int], parents: Sequence[int], at: int) -> tuple[int
     while at >= 0:
         text, at = (tokens[at], *text), parents[at]
     return text
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    """A tree's tokens, each with those before it."""
+    assert draft.parents is not None
+    assert all(-1 <= parent < at for at, parent in enumerate(draft.parents)), "parents come first"
+    return [text_of(draft.tokens, draft.parents, at) for at in range(len(draft.tokens))]
 
 
 def path_to(parents: Sequence[int], at: int) -> list[int]:

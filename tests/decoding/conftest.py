@@ -20,6 +20,18 @@ def speaker(smollm2: Pair) -> Any:
 
 
 @pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, never the user's."""
+    monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A datastore of random text."""
     rng = np.random.default_rng(0)

@@ -4,58 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import product
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from chances import VOCABULARY, Chances, Text, due, spread
 from fit import FITS, misfit
 
 from wager.decoding.acceptance import accept_greedy, accept_sampled, overlap
 
 Rule = Callable[[torch.Tensor, Sequence[int], torch.Tensor | None], tuple[int, int]]
-Text = tuple[int, ...]
 
-VOCABULARY = 4
 SAMPLES = 200_000
 LENGTHS = (1, 2, 3, 4)
 
 
-class Chances:
-    """A distribution of the next token after every text, made up from a seed; some tokens may be impossible."""
-
-    def __init__(self, seed: int, spread: float = 1.2, zeros: bool = False) -> None:
-        self.seed, self.spread, self.zeros = seed, spread, zeros
-        self.known: dict[Text, torch.Tensor] = {}
-
-    def after(self, text: Text) -> torch.Tensor:
-        if text not in self.known:
-            rng = np.random.default_rng([self.seed, *text])
-            p = np.exp(self.spread * rng.standard_normal(VOCABULARY))
-            if self.zeros:
-                p[rng.permutation(VOCABULARY)[: VOCABULARY // 2]] = 0
-            self.known[text] = torch.tensor(p / p.sum(), dtype=torch.float32)
-        return self.known[text]
-
-
-class Near(Chances):
-    """Close to another, as a good draft model is."""
-
-    def __init__(self, other: Chances) -> None:
-        super().__init__(5)
-        self.other = other
-
-    def after(self, text: Text) -> torch.Tensor:
-        return 0.8 * self.other.after(text) + 0.2 * super().after(text)
-
-
-TARGET, CUT_TARGET = Chances(1), Chances(2, zeros=True)  # the second as after top-k
+TARGET, CUT_TARGET = Chances(1), Chances(2, zeros=2)  # the second as after top-k
 CASES: dict[str, tuple[Chances, Chances | Text]] = {  # target and drafter; a text: proposed for certain
-    "near": (TARGET, Near(TARGET)),
+    "near": (TARGET, Chances(5, near=TARGET, share=0.8)),
     "far": (TARGET, Chances(3)),
-    "drafter with zeros": (TARGET, Chances(4, zeros=True)),
-    "both with zeros": (CUT_TARGET, Chances(4, zeros=True)),
+    "drafter with zeros": (TARGET, Chances(4, zeros=2)),
+    "both with zeros": (CUT_TARGET, Chances(4, zeros=2)),
     "the target itself": (TARGET, TARGET),
     "certain": (TARGET, (2, 1, 3, 0)),
     "certain and likely": (TARGET, (int(TARGET.after(()).argmax()), 0, 1, 2)),
@@ -89,10 +59,8 @@ def emitted(rule: Rule, target: Chances, drafter: Chances | Text, length: int, s
         shares = {drafter[:length]: samples}
     texts: Counter[Text] = Counter()
     for draft, times in shares.items():
-        p = torch.stack([target.after(draft[:i]) for i in range(length + 1)])
-        q = None
-        if isinstance(drafter, Chances) and length:
-            q = torch.stack([drafter.after(draft[:i]) for i in range(length)])
+        p = along(target, draft, length + 1)
+        q = along(drafter, draft, length) if isinstance(drafter, Chances) and length else None
         for (kept, following), count in many(rule, p, draft, q, times).items():
             texts[*draft[:kept], following] += count
     whole = np.zeros((VOCABULARY,) * (length + 1))
@@ -106,21 +74,9 @@ def emitted(rule: Rule, target: Chances, drafter: Chances | Text, length: int, s
     return whole
 
 
-def spread(texts: dict[Text, int], chances: Chances, rng: np.random.Generator) -> dict[Text, int]:
-    """Each text one token longer, drawn as often as the text occurs."""
-    longer = {}
-    for text, count in texts.items():
-        p = chances.after(text).double().numpy()
-        longer |= {(*text, token): int(n) for token, n in enumerate(rng.multinomial(count, p / p.sum())) if n}
-    return longer
-
-
-def due(target: Chances, tokens: int) -> np.ndarray:
-    """The target's own joint distribution of its first tokens."""
-    joint = np.ones((VOCABULARY,) * tokens)
-    for text in product(range(VOCABULARY), repeat=tokens):
-        joint[text] = np.prod([float(target.after(text[:i])[text[i]]) for i in range(tokens)])
-    return joint
+def along(chances: Chances, draft: Text, rows: int) -> torch.Tensor:
+    """The distributions at the first positions of a draft, (rows, vocabulary)."""
+    return torch.tensor(np.stack([chances.after(draft[:i]) for i in range(rows)]), dtype=torch.float32)
 
 
 def off(rule: Rule, case: str, length: int, samples: int = SAMPLES, seed: int = 0) -> float:
@@ -143,9 +99,8 @@ def test_the_rule_asked_one_by_one_answers_as_often_as_it_should(case: str, leng
     draft: Text = ()
     for at in range(length):
         draft += (int(drafter.after(draft).argmax()) if isinstance(drafter, Chances) else drafter[at],)
-    p = torch.stack([target.after(draft[:i]) for i in range(length + 1)])
-    drawn = isinstance(drafter, Chances) and length > 0
-    q = torch.stack([drafter.after(draft[:i]) for i in range(length)]) if drawn else None
+    p = along(target, draft, length + 1)
+    q = along(drafter, draft, length) if isinstance(drafter, Chances) and length else None
     generator = torch.Generator().manual_seed(0)
     answers = Counter(accept_sampled(p, draft, q, generator) for _ in range(5_000))
     chances = np.zeros((length + 1, VOCABULARY))
@@ -166,15 +121,15 @@ def test_the_rule_asked_one_by_one_answers_as_often_as_it_should(case: str, leng
 def test_a_draft_of_the_targets_own_distribution_is_kept_whole() -> None:
     target, _ = CASES["the target itself"]
     draft = (0, 1, 2, 3)
-    p = torch.stack([target.after(draft[:i]) for i in range(5)])
+    p = along(target, draft, 5)
     assert {kept for kept, _ in many(accept_sampled, p, draft, p[:4], 10_000)} == {4}
 
 
 def test_a_share_of_kept_tokens_is_the_overlap_of_both() -> None:
     for case in ("near", "far", "drafter with zeros", "certain"):
         target, drafter = CASES[case]
-        p = torch.stack([target.after(()), target.after(())])
-        q = drafter.after(())[None] if isinstance(drafter, Chances) else None
+        p = along(target, (), 2)
+        q = along(drafter, (), 1) if isinstance(drafter, Chances) else None
         drafts = range(VOCABULARY) if q is not None else drafter[:1]
         chance = {draft: 1.0 if q is None else float(q[0, draft]) for draft in drafts}
         kept = sum(
@@ -311,8 +266,8 @@ def test_a_draw_taken_for_certain_stays_exact_but_keeps_less(case: str) -> None:
     assert off(blind, case, 2) < FITS
     target, drafter = CASES[case]
     assert isinstance(drafter, Chances)
-    p, q = target.after(()), drafter.after(())
-    assert float((p * q).sum()) < overlap(p[None], [0], q[None])[0] - 0.05
+    p, q = along(target, (), 1), along(drafter, (), 1)
+    assert float((p * q).sum()) < overlap(p, [0], q)[0] - 0.05
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

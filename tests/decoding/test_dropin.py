@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from decoders import PROMPT, Told, informed, plain, tiny
+from transformers.generation.streamers import BaseStreamer
 
 import wager
 
@@ -39,6 +40,48 @@ def test_the_drop_in_heeds_padding_on_the_left(use_cache: bool) -> None:
         assert torch.equal(mine, theirs)
         if family != "mistral, window":  # which has lost sight of the padding
             assert theirs[0, 13:].tolist() != plain(model, ids[0].tolist(), max_new_tokens=40)
+
+
+def test_a_batch_is_decoded_text_by_text() -> None:
+    model = tiny()
+    ids = torch.tensor([[0, 0, 0, *PROMPT], [*PROMPT, 7, 8, 9]])
+    settings = {"attention_mask": (ids > 0).long(), "max_new_tokens": 30, "do_sample": False}
+    theirs = model.generate(ids, **settings)
+    assert torch.equal(model.generate(ids, custom_generate=wager.generate, **settings), theirs)
+    settings["eos_token_id"] = int(theirs[0, 20])  # one text ends before the other, and is filled up with that
+    model.generation_config.pad_token_id = model.config.pad_token_id = None
+    assert torch.equal(model.generate(ids, custom_generate=wager.generate, **settings), model.generate(ids, **settings))
+    how = {"do_sample": True, "num_return_sequences": 2, "max_new_tokens": 30}
+    two = model.generate(ids[1:], custom_generate=wager.generate, **how)
+    assert two.shape == (2, 43)
+    assert not torch.equal(two[0], two[1])
+
+
+def test_a_streamer_gets_the_prompt_once_every_token_and_the_end() -> None:
+    class Listening(BaseStreamer):
+        def __init__(self) -> None:
+            self.heard: list[int] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.heard += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.heard.append(-1)
+
+    model, ids, streamer = tiny(), torch.tensor([PROMPT]), Listening()
+    text = model.generate(ids, custom_generate=wager.generate, streamer=streamer, max_new_tokens=9, do_sample=False)
+    assert streamer.heard == [*text[0].tolist(), -1]
+    assert text[0, len(PROMPT) :].tolist() == plain(model, max_new_tokens=9)
+
+
+def test_an_assistant_model_is_one_more_drafter() -> None:
+    model, assistant, ids = tiny(), tiny(seed=1), torch.tensor([PROMPT])
+    for given in (assistant, assistant, None):
+        text = model.generate(
+            ids, custom_generate=wager.generate, assistant_model=given, max_new_tokens=9, do_sample=False
+        )
+        assert text[0, len(PROMPT) :].tolist() == plain(model, max_new_tokens=9)
+        assert model._wager_decoder.drafters["draft-model"].runner.model is assistant
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

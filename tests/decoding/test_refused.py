@@ -29,7 +29,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ([], {}, "prompt is empty"),
         (list(range(60)), {}, "has 60 tokens, and the model holds 32"),
         (list(range(32)), {}, "has 32 tokens, and the model holds 32"),
-        (PROMPT, {"max_new_tokens": 0}, "max_new_tokens is at least 1, not 0"),
+        (PROMPT, {"max_new_tokens": 0}, "max_new_tokens is a whole number of at least 1, not 0"),
+        (PROMPT, {"max_new_tokens": "5"}, "whole number of at least 1, not '5'"),
+        (PROMPT, {"do_sample": True, "temperature": float("nan")}, "temperature"),
+        (PROMPT, {"prompt_lookup_num_tokens": 3}, "generate without prompt_lookup_num_tokens"),
+        (PROMPT, {"assistant_model": 5}, "no assistant_model; use wager.generate"),
+        ([True], {}, "numbers from 0 to 63"),
         ([PROMPT, PROMPT], {}, "one text at a time, not a batch of 2"),
         (torch.tensor([PROMPT, PROMPT]), {}, "one text at a time, not a batch of 2"),
         (PROMPT, {"num_beams": 2}, "no beam search"),
@@ -47,6 +52,28 @@ def test_a_request_that_cannot_be_is_refused_in_one_sentence(prompt: Any, settin
         decoder.generate(prompt, **{"max_new_tokens": 5, **settings})
     assert len(str(caught.value).splitlines()) == 1
     assert ours(decoder, max_new_tokens=5) == plain(model, max_new_tokens=5)  # and the decoder lives on
+
+
+def test_what_is_of_a_wrong_type_is_refused_in_one_sentence() -> None:
+    model = tiny()
+    decoder = wager.Decoder(model)
+    for call, says in (
+        (lambda: wager.Decoder("smollm2-135m"), "takes a loaded model, not a str"),
+        (lambda: wager.Decoder(model, drafters=5), "a drafter is a name or a .*, not a int"),
+        (lambda: wager.Decoder(model, arms=[5]), "an arm is written as .*, not a int"),
+        (lambda: decoder.generate(5), "a prompt is text, token ids or chat messages, not a int"),
+        (lambda: decoder.generate(PROMPT, do_sample=True, seed=1.5), "a seed is a whole number, not 1.5"),
+        (lambda: decoder.generate(PROMPT, generation_config={}), "is a transformers.GenerationConfig, not a dict"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            call()
+    assert wager.Decoder(model, lengths=3).arms == wager.Decoder(model, lengths=(3,)).arms
+    assert ours(decoder, max_new_tokens=5) == plain(model, max_new_tokens=5)
+
+
+def test_messages_that_the_template_cannot_take_are_one_sentence(smollm2: Pair, speaker: Any) -> None:
+    with pytest.raises(ValueError, match="the chat template takes no such messages"):
+        wager.Decoder(speaker, smollm2[1]).generate([{"content": "no role"}], max_new_tokens=1)
 
 
 def test_decoders_that_cannot_be_are_refused() -> None:
@@ -80,12 +107,14 @@ def test_the_drop_in_refuses_what_it_cannot_do() -> None:
     for settings, says in (
         ({"num_beams": 2}, "no beam search"),
         ({"output_scores": True, "return_dict_in_generate": True}, "does not collect scores"),
+        ({"prompt_lookup_num_tokens": 3}, "generate without prompt_lookup_num_tokens"),
+        ({"num_return_sequences": 2, "do_sample": True, "return_dict_in_generate": True}, "one sequence at a time"),
         ({"cache_implementation": "static", "return_dict_in_generate": True}, "cannot be cropped"),
     ):
         with pytest.raises(ValueError, match=says):
             model.generate(ids, custom_generate=wager.generate, max_new_tokens=5, **settings)
-    with pytest.raises(ValueError, match="not 2"):
-        model.generate(ids.repeat(2, 1), custom_generate=wager.generate, max_new_tokens=5)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        model.generate(ids[:, :0], custom_generate=wager.generate, max_new_tokens=5)
 
 
 def test_a_second_text_while_a_stream_is_open_is_refused(smollm2: Pair, speaker: Any) -> None:

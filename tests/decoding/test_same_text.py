@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from decoders import FAMILIES, POLICIES, PROMPT, TOLERANCE, VOCABULARY, Pair, Told, check, informed, ours, plain, tiny
+from decoders import POLICIES, PROMPT, TOLERANCE, VOCABULARY, Pair, Told, check, informed, ours, plain, tiny
 from identity import first_difference_is_a_tie
-from transformers import (
-    LlamaForCausalLM,
-)
+from transformers import LlamaForCausalLM
 
 import wager
 from wager.decoding import decoder as decoding
@@ -30,13 +26,13 @@ from wager.models.llama_runner import LlamaRunner
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "mistral, window", "gemma2", "gpt2"])
 def test_greedy_text_is_the_models_own(family: str) -> None:
     model = tiny(family)
     decoder = informed(model)
     assert isinstance(decoder.target, HFRunner if family in ("gpt2", "gemma2", "mistral, window") else LlamaRunner)
     kept = refused = 0
-    for prompt in (PROMPT, PROMPT, [7], list(range(40)), [3, 4] * 15):
+    for prompt in (PROMPT, PROMPT, list(range(40))):
         answer = decoder.generate(prompt, max_new_tokens=60, do_sample=False)
         check(model, prompt, answer.tokens, plain(model, prompt))
         assert answer.finish == "length"
@@ -149,28 +145,10 @@ def test_what_the_cache_holds_after_random_arms_is_what_a_fresh_forward_gives(fa
 # -- SmolLM2
 
 TEXTS = (
-    "The capital of France is Paris. The capital of Italy is",
     "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return",
-    "one two three four one two three four one two",
-    "Translate to German: Good morning, how are you?",
     '{"name": "Ada", "age": 36}\n{"name": "Alan", "age": 41}\n{"name":',
-    "Once upon a time",
-    "Q: What is 12 + 30?\nA:",
     "Repeat: the quick brown fox jumps over the lazy dog. The quick brown fox",
 )
-
-
-@pytest.fixture(scope="module")
-def expected(smollm2: Pair) -> Callable[[str], tuple[list[int], list[int]]]:
-    """The model's own continuation of a text, made once."""
-    model, tokenizer = smollm2
-
-    @functools.cache
-    def continued(text: str) -> tuple[list[int], list[int]]:
-        prompt = tokenizer(text).input_ids
-        return prompt, plain(model, prompt, max_new_tokens=48)
-
-    return continued
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +165,7 @@ def shallow(smollm2: Pair) -> Any:
 
 @pytest.fixture(scope="module")
 def real(smollm2: Pair, shallow: Any, tmp_path_factory: pytest.TempPathFactory) -> wager.Decoder:
-    """One decoder with every drafter; tests change its policy."""
+    """One decoder with every drafter; the test changes its policy."""
     model, tokenizer = smollm2
     path = tmp_path_factory.mktemp("stores") / "texts.datastore"
     corpus.build(TEXTS, lambda text: tokenizer(text).input_ids, path, vocabulary=len(tokenizer))
@@ -195,22 +173,10 @@ def real(smollm2: Pair, shallow: Any, tmp_path_factory: pytest.TempPathFactory) 
     return wager.Decoder(model, tokenizer, drafters=drafters, policy="random", lengths=(2, 5))
 
 
-@pytest.mark.parametrize("at", range(0, len(TEXTS), 2))
-def test_smollm2_writes_the_same_with_every_drafter_in_turn(
-    at: int, real: wager.Decoder, expected: Callable[[str], tuple[list[int], list[int]]]
-) -> None:
-    real.policy = decoding.build_policy("random", real.arms, seed=at)
-    for text in TEXTS[at : at + 2]:
-        prompt, theirs = expected(text)
-        answer = real.generate(text, max_new_tokens=48, do_sample=False)
-        check(real.model, prompt, answer.tokens, theirs)
-        assert answer.text == real.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-
-
-@pytest.mark.parametrize(("at", "policy"), list(enumerate(POLICIES)))
-def test_smollm2_writes_the_same_under_every_policy(
-    at: int, policy: str, real: wager.Decoder, expected: Callable[[str], tuple[list[int], list[int]]]
-) -> None:
-    real.policy = decoding.build_policy(policy, real.arms, seed=at)
-    prompt, theirs = expected(TEXTS[at % len(TEXTS)])
-    check(real.model, prompt, ours(real, prompt, max_new_tokens=48), theirs)
+@pytest.mark.parametrize(("text", "policy"), zip(TEXTS, ("random", "auto", "nightjar"), strict=True))
+def test_smollm2_writes_the_same_with_every_drafter(text: str, policy: str, real: wager.Decoder) -> None:
+    real.policy = decoding.build_policy(policy, real.arms)
+    prompt = real.tokenizer(text).input_ids
+    answer = real.generate(text, max_new_tokens=24, do_sample=False)
+    check(real.model, prompt, answer.tokens, plain(real.model, prompt, max_new_tokens=24))
+    assert answer.text == real.tokenizer.decode(answer.tokens, skip_special_tokens=True)

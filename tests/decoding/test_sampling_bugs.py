@@ -24,7 +24,7 @@ from sampled import (
 
 from wager.core import Arm
 from wager.decoding.loop import Loop
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors
 from wager.decoding.sampler import RoundSampler
 from wager.drafters import Draft
 
@@ -99,15 +99,15 @@ class AsksTwice(Loop):
 def test_a_bug_in_the_loop_is_noticed_in_long_texts(
     bug: type[Loop], kind: str, temperature: float, store: Path
 ) -> None:
-    """With fewer samples than sound code has to pass with."""
+    """With fewer samples than sound code has to pass with: each is at least 6 standard deviations off."""
     target, processors = Table(5), settings(temperature=temperature)
     torch.manual_seed(4)
-    seen, _ = rows_seen(engine(target, [drafter(kind, target, store)], bug), target, processors, 10_000)
+    seen, _ = rows_seen(engine(target, [drafter(kind, target, store)], bug), target, processors, 5_000)
     assert off(seen, rows_due(target, processors, seen)) > FITS
 
 
 def test_a_crop_off_by_one_is_noticed_in_short_texts(store: Path) -> None:
-    assert off_together({}, store, CropsTooLittle, 1_500) > FITS
+    assert off_together({}, store, CropsTooLittle, 500) > FITS
 
 
 class OneTokenLate(Processors):
@@ -127,15 +127,9 @@ class OneTextForAll(Processors):
 
 @pytest.mark.parametrize(
     ("bug", "name"),
-    [
-        (OneTokenLate, "custom"),
-        (OneTokenLate, "repetition penalty"),
-        (OneTokenLate, "no repeated n-gram"),
-        (OneTextForAll, "custom"),
-        (OneTextForAll, "no repeated n-gram"),
-    ],
+    [(OneTokenLate, "custom"), (OneTokenLate, "no repeated n-gram"), (OneTextForAll, "no repeated n-gram")],
 )
 def test_processors_shown_the_wrong_text_are_noticed(bug: type[Processors], name: str, store: Path) -> None:
     given = PROCESSORS[name]
     wrong = bug([processor for processor, _ in settings(**given).steps])
-    assert off_together(given, store, Loop, 2_500, wrong) > FITS
+    assert off_together(given, store, Loop, 400, wrong) > FITS

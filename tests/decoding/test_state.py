@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import states
 from states import PROMPT, answer, decoder, file_of, keep, state
 
 from wager import Decoder
@@ -21,19 +20,7 @@ from wager.core import Arm, Context, Round, files
 from wager.core.state_file import EVERY, FORMAT, StateWarning
 from wager.policies import Policy, build
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Never the user's own."""
-    monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return states.tiny()
+pytestmark = pytest.mark.usefixtures("one_thread", "cache")
 
 
 def test_a_second_decoder_starts_with_what_the_first_learned_and_chooses_likewise(model: Any) -> None:

@@ -22,19 +22,7 @@ from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
 from wager.policies import build
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Never the user's own."""
-    monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return states.tiny()
+pytestmark = pytest.mark.usefixtures("one_thread", "cache")
 
 
 def _changed(**parts: Any) -> Callable[[str], str]:
@@ -80,8 +68,7 @@ def _ignored_and_replaced(model: Any, path: Path, why: str, where: bool | Path) 
         assert state(decoder(model, where=where)) == state(other)
 
 
-@pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize("case", UNFIT)
+@pytest.mark.parametrize(("case", "named"), [*((case, False) for case in UNFIT), ("other key", True), ("half", True)])
 def test_a_file_that_does_not_fit_is_ignored_with_one_warning_and_replaced(
     model: Any, tmp_path: Path, case: str, named: bool
 ) -> None:

@@ -103,11 +103,11 @@ def test_stop_strings_end_the_text_where_transformers_ends_it(smollm2: Pair, spe
     tokenizer = smollm2[1]
     decoder = wager.Decoder(speaker, tokenizer, policy="random")
     ids = tokenizer("Say it", return_tensors="pt").input_ids
-    for stops in ("jagen", ["nowhere", "café"], ["xen", "狐"]):
+    for stops in ("jagen", ["nowhere", "café"]):
         answer = decoder.generate("Say it", stop_strings=stops, **forced(tokenizer))
         theirs = speaker.generate(ids, stop_strings=stops, tokenizer=tokenizer, **forced(tokenizer))
         assert answer.tokens == theirs[0, ids.shape[1] :].tolist()
-        assert answer.finish == "stop" if stops != ["xen", "狐"] or "狐" in answer.text else "length"
+        assert answer.finish == "stop"
         settings = forced(tokenizer)
         forcing = {"logits_processor": settings.pop("logits_processor")}
         config = GenerationConfig(stop_strings=stops, **settings)

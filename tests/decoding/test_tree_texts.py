@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from tree_setup import NEAR, PROMPT, VOCABULARY, begun, far, ours, plain, tiny
+from decoders import NEAR, PROMPT, VOCABULARY, begun, far, ours, plain, tiny
+from small import Following
 
 import wager
 from wager.core import OFF, Arm, Round, TraceWriter, Tree
@@ -29,7 +30,7 @@ from wager.models.runner import Runner
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Grafted(Drafter):
+class Grafted(Following):
     """Knows how the text goes on, and hides it in a tree: whole or in part, among wrong branches, in any order."""
 
     name = "grafted"
@@ -37,12 +38,6 @@ class Grafted(Drafter):
 
     def __init__(self, text: Sequence[int] = (), seed: int = 0) -> None:
         self.known, self.rng = list(text), random.Random(seed)
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.text = list(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.text += tokens
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         return Draft(self.known[len(self.text) : len(self.text) + length])

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tree_setup import PROMPT, VOCABULARY, paths, plain, tiny
+from decoders import PROMPT, VOCABULARY, plain, tiny
+from small import paths
 
 import wager
 from wager.core import Tree
@@ -23,7 +24,7 @@ def check_shape(draft: Draft, length: int, shape: Tree) -> None:
         assert draft.parents is not None
         assert len(draft.tokens) == len(draft.parents) <= shape.nodes
         assert max(map(len, paths(draft))) <= length
-        assert len(paths(draft)) == len(draft.tokens), "siblings differ"
+        assert len(set(paths(draft))) == len(draft.tokens), "siblings differ"
         assert max(draft.parents.count(at) for at in draft.parents) <= shape.breadth
         assert all(-1 <= parent < at for at, parent in enumerate(draft.parents))
         assert len(draft.hint.confidence) == len(draft.tokens)
@@ -33,11 +34,11 @@ def test_a_suffix_tree_holds_what_followed_wherever_it_branches() -> None:
     drafter = Suffix()
     drafter.begin([1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3, 4, 7, 1, 2, 3])
     draft = drafter.propose_tree(3, Tree(2, 6))
-    assert {(4,), (5,)} <= paths(draft)
+    assert {(4,), (5,)} <= set(paths(draft))
     assert draft.hint.match == 3
     # 1, 2, 3 stands there four times, the last at the end; 4 follows twice and 5 once
     assert dict(zip(draft.tokens, draft.hint.confidence, strict=True))[4] == pytest.approx(0.5)
-    assert paths(drafter.propose_tree(3, Tree(1, 6))) < {(4,), (4, 9), (4, 7), (4, 9, 1), (4, 7, 1)}
+    assert set(paths(drafter.propose_tree(3, Tree(1, 6)))) < {(4,), (4, 9), (4, 7), (4, 9, 1), (4, 7, 1)}
     drafter.begin([1, 2])
     assert drafter.propose_tree(3, Tree(2, 6)).tokens == []
 
@@ -81,14 +82,12 @@ def test_a_retrieval_tree_holds_the_most_frequent_continuations(tmp_path: Path) 
     texts = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 6, 7], [9, 2, 8, 8]]
     drafter = Retrieval(store(texts, tmp_path / "s"))
     drafter.begin([1, 2])
-    assert paths(drafter.propose_tree(2, Tree(2, 3))) == {(3,), (3, 5), (6,)} or paths(
-        drafter.propose_tree(2, Tree(2, 3))
-    ) == {(3,), (3, 5), (3, 4)}
+    assert {(3,), (3, 5)} < set(paths(drafter.propose_tree(2, Tree(2, 3)))) <= {(3,), (3, 5), (6,), (3, 4)}
     whole = drafter.propose_tree(2, Tree(3, 9))
-    assert paths(whole) == {(3,), (3, 4), (3, 5), (6,), (6, 7)}
+    assert set(paths(whole)) == {(3,), (3, 4), (3, 5), (6,), (6, 7)}
     share = dict(zip(map(str, zip(whole.tokens, whole.parents or [], strict=True)), whole.hint.confidence, strict=True))
     assert share["(3, -1)"] == pytest.approx(0.75)
-    assert paths(drafter.propose_tree(2, Tree(1, 9))) == {(3,), (3, 5)}
+    assert set(paths(drafter.propose_tree(2, Tree(1, 9)))) == {(3,), (3, 5)}
     assert drafter.propose_tree(1, Tree(1, 1)).tokens == drafter.propose(1).tokens
     drafter.begin([8, 8])
     assert drafter.propose_tree(2, Tree(3, 9)).tokens == []

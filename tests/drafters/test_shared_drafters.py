@@ -48,7 +48,7 @@ def finish(drafter: Drafter, output: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["prompt-lookup", "retrieval", "suffix"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_interleaved_texts_get_what_each_would_get_alone(name: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from draws import Draws
-from eagle_setup import features, feed, following, paths, reading, slow
+from eagle_setup import begun, features, feed, following, reading, slow
 from heads import PROMPT, TEXT, VOCABULARY, plain, save, tiny, weights
 from identity import first_difference_is_a_tie
+from small import paths
 
 import wager
 from wager.core import Tree
@@ -164,7 +165,7 @@ def test_a_bounded_cache_holds_the_first_and_the_last_entries(tmp_path: Path) ->
 class FeatureTooEarly(Eagle):
     """Joins every token with the feature before its own."""
 
-    def _catch_up(self) -> torch.Tensor:
+    def _catch_up(self) -> tuple[int, torch.Tensor, float, float]:
         assert self._target is not None
         for start, end in self.head.spans(len(self._text) - 1):
             shifted = self._target.features[: end - 1] if start == 0 else self._target.features[start - 1 : end - 1]
@@ -172,7 +173,7 @@ class FeatureTooEarly(Eagle):
                 shifted = torch.cat((shifted[:1] * 0, shifted))
             self._out = self.head.read(self._text[start + 1 : end + 1], shifted, start)
         assert self._out is not None
-        return self._out
+        return 0, self._out, 0.0, 0.0
 
 
 class LeavesDraftsBehind(Head):
@@ -194,10 +195,7 @@ class ForgetsAncestors(Head):
 def test_a_feature_off_by_one_is_noticed(tmp_path: Path) -> None:
     model = tiny()
     target, reference = reading(model), slow(model)
-    eagle = FeatureTooEarly(save(tmp_path, model))
-    eagle.follow(target)
-    eagle.begin(TEXT[:-1])
-    eagle.extend(TEXT[-1:])
+    eagle = begun(FeatureTooEarly(save(tmp_path, model)), target)
     assert eagle.propose(6).tokens != reference.chain(reference.entries(TEXT, features(model)), 6)
 
 
@@ -216,7 +214,7 @@ def test_a_bug_in_the_cache_is_noticed(tmp_path: Path, bug: type[Head], monkeypa
         return drafts
 
     sound = trees()
-    monkeypatch.setattr(head_module, "Head", bug)
+    monkeypatch.setattr("wager.eagle.drafter.Head", bug)
     assert trees() != sound
 
 

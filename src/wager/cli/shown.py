@@ -35,7 +35,7 @@ class SourceWriter:
     """Writes every token in the colour of where it came from; without colours, ``[source]`` stands at each change."""
 
     def __init__(self, console: Console, tokenizer: Any, drafters: Sequence[str]) -> None:
-        from wager.decoding.text import TextStream
+        from wager.decoding.generation import TextStream
 
         self.console, self.text, self.styles = console, TextStream(tokenizer), colours(drafters)
         self.coloured = console.is_terminal and console.color_system is not None and not console.no_color

@@ -61,10 +61,8 @@ def accept_sampled(
 
 
 def accept_tree_greedy(choices: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-    """The path of the target's own choices through a tree, as indices of ``tokens``.
-
-    ``choices`` holds the one after the text's last token, then the one after each of the tree's.
-    """
+    """The path of the target's own choices through a tree, as indices of ``tokens``."""
+    # ``choices`` holds the one after the text's last token, then the one after each of the tree's.
     path: list[int] = []
     last = -1
     for at, parent in enumerate(parents):  # parents come first, so one pass follows the path down
@@ -106,10 +104,8 @@ def _accept_certain(
     below: Sequence[Sequence[int]],
     generator: torch.Generator | None,
 ) -> tuple[list[int], int]:
-    """As above, where q is one at each token: p only loses those refused, so one number a token decides.
-
-    Two transfers, however deep the tree.
-    """
+    """As above, where q is one at each token: p only loses those refused, so one number a token decides."""
+    # Two transfers, however deep the tree.
     path: list[int] = []
     if tokens:
         rows, drafted = torch.tensor((parents, tokens), device=p.device)

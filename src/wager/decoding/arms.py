@@ -22,25 +22,21 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
             return load_model(name, **like)  # it has the target's tokenizer, or says otherwise by its vocabulary's size
         draft, theirs = load(name, **like)
         if tokenizer is not None and theirs.get_vocab() != tokenizer.get_vocab():
-            raise ValueError(
-                f"draft model {name!r} has another vocabulary than the target; choose one of the same family"
-            )
+            raise ValueError(f"draft model {name!r} has another vocabulary than the target; choose one of its family")
         return draft
 
-    names = wanted.split(",") if isinstance(wanted, str) else wanted
+    names = wanted.split(",") if isinstance(wanted, str) else wanted if isinstance(wanted, Iterable) else [wanted]
     known: dict[str, Any] = {"target": getattr(model, "name_or_path", ""), "mark": lambda: fingerprint(model)}
     built: dict[str, Drafter] = {}
     for item in shipped.expand(names, **known):
-        drafter = (
-            registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer, **known)
-            if isinstance(item, str)
-            else item
-        )
-        if drafter is None:
-            continue
-        if drafter.name in built:
-            raise ValueError(f"two drafters are called {drafter.name!r}; give each a name of its own")
-        built[drafter.name] = drafter
+        if isinstance(item, str):
+            item = registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer, **known)
+        if item is not None and not isinstance(item, Drafter):
+            raise TypeError(f"a drafter is a name or a wager.drafters.Drafter, not a {type(item).__name__}")
+        if item is not None and item.name in built:
+            raise ValueError(f"two drafters are called {item.name!r}; give each a name of its own")
+        if item is not None:
+            built[item.name] = item
     return built
 
 
@@ -56,14 +52,18 @@ def build_arms(
     """
     trees = [tree for tree in trees.split(",") if tree] if isinstance(trees, str) else trees
     if arms is None:
-        if not lengths or min(lengths) < 1:
-            raise ValueError(f"draft lengths are 1 or more, not {list(lengths)}")
+        if isinstance(lengths, int):
+            lengths = [lengths]
+        if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
+            raise ValueError(f"draft lengths are whole numbers, 1 or more, not {list(lengths)}")
         lengths = sorted(set(lengths))
         return OFF, *(Arm(name, length) for name in drafters for length in lengths), *_trees(drafters, lengths, trees)
     if trees:
         raise ValueError("arms are named one by one; write a tree's among them, as 'drafter:length@4x16'")
     given = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
     for arm in given:
+        if not isinstance(arm, Arm):
+            raise TypeError(f"an arm is written as 'drafter:length' or is a wager.core.Arm, not a {type(arm).__name__}")
         if arm != OFF and arm.drafter not in drafters:
             raise ValueError(f"no drafter here for arm {arm}; there are {', '.join(drafters) or 'none'}")
         if arm.tree is not None:

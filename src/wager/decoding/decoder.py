@@ -11,19 +11,18 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 
 from wager.core import Arm, TraceWriter, Tree
 from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
 from wager.decoding.features import Prompts
-from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece
+from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece, TextStream
 from wager.decoding.loop import EVERYTHING, Loop, Request, Step
-from wager.decoding.prepare import Prepared, prepared
+from wager.decoding.prepare import Prepared, Stopping, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import open_state
-from wager.decoding.stopping import Stopping
-from wager.decoding.text import TextStream
 from wager.drafters import Drafter
 from wager.models.runner import Runner
 from wager.models.select import current, runner
@@ -67,6 +66,9 @@ class Decoder:
         trace: TraceWriter | None = None,
         sampling: str = SHARED,
     ) -> None:
+        if not hasattr(model, "config"):
+            name = type(model).__name__
+            raise TypeError(f"a Decoder takes a loaded model, not a {name}; wager.models.load(NAME) loads one by name")
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
@@ -85,9 +87,8 @@ class Decoder:
         self.prompts = Prompts()
         self._busy = False
         self._take(self.target)
-        self.state: StateFile | None = None
-        if state is not False:
-            self.state = open_state(state, self.policy, model, self.drafters.values(), self.arms)
+        kept = None if state is False else open_state(state, self.policy, model, self.drafters.values(), self.arms)
+        self.state: StateFile | None = kept
         if self.state is not None:
             weakref.finalize(self, self.state.save)  # when nobody holds the decoder any more, or the process ends
 
@@ -108,8 +109,7 @@ class Decoder:
         ends where it returns False.
         """
         pieces: list[Piece] = []
-        streamer = settings.pop("streamer", None)
-        seed = settings.pop("seed", None)
+        streamer, seed = settings.pop("streamer", None), settings.pop("seed", None)
         text = None if watch is None else self._text_stream()
         seconds = [0.0, 0.0]  # of the prompt, of decoding
         began = perf_counter()
@@ -127,18 +127,12 @@ class Decoder:
         if watch is not None and text is not None and (rest := text.end()):
             watch(Piece(rest, (), (), None))
         tokens = [token for piece in pieces for token in piece.tokens]
+        whole = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
         sources = [source for piece in pieces for source in piece.sources]
-        return Generation(
-            self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else "",
-            tokens,
-            sources,
-            prepared.ids.shape[1],
-            self.finish or INTERRUPTED,
-            prefill_seconds=seconds[0],
-            decode_seconds=seconds[1],
-            rounds=[piece.round for piece in pieces if piece.round is not None],
-            rejected=[piece.rejected for piece in pieces if piece.round is not None],
-        )
+        rounds = [piece.round for piece in pieces if piece.round is not None]
+        rejected = [piece.rejected for piece in pieces if piece.round is not None]
+        prompted, finish = prepared.ids.shape[1], self.finish or INTERRUPTED
+        return Generation(whole, tokens, sources, prompted, finish, seconds[0], seconds[1], rounds, rejected)
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""
@@ -192,12 +186,14 @@ class Decoder:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
         self.current_target()
         ids = self._ids(prompt)
-        if (most := settings.get("max_new_tokens")) is not None and most < 1:
-            raise ValueError(f"max_new_tokens is at least 1, not {most}")
+        if (most := settings.get("max_new_tokens")) is not None and (not isinstance(most, int) or most < 1):
+            raise ValueError(f"max_new_tokens is a whole number of at least 1, not {most!r}")
         given = settings.get("generation_config") or self.model.generation_config
+        if isinstance(settings.get("generation_config"), dict):
+            raise TypeError("generation_config is a transformers.GenerationConfig, not a dict")
         if not {"max_new_tokens", "max_length"} & settings.keys() and not (given.max_new_tokens or given.max_length):
             settings = {**settings, "max_new_tokens": MAX_NEW_TOKENS}
-        if own := {"attention_mask", "custom_generate", "past_key_values"} & settings.keys():
+        if own := {"assistant_model", "attention_mask", "custom_generate", "past_key_values"} & settings.keys():
             raise ValueError(f"a Decoder takes a prompt, and no {sorted(own)[0]}; use wager.generate for that")
         if stops := settings.pop("stop_strings", None) or given.stop_strings:
             from transformers import StoppingCriteriaList, StopStringCriteria
@@ -223,7 +219,12 @@ class Decoder:
             if isinstance(prompt, str):
                 ids = self.tokenizer(prompt).input_ids
             else:
-                ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+                try:
+                    ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+                except TemplateError as error:
+                    raise ValueError(f"the chat template takes no such messages: {error}") from None
+        elif not isinstance(prompt, (Sequence, torch.Tensor)):
+            raise TypeError(f"a prompt is text, token ids or chat messages, not a {type(prompt).__name__}")
         else:
             ids = prompt.tolist() if isinstance(prompt, torch.Tensor) else list(prompt)
             if ids and isinstance(ids[0], list):
@@ -232,7 +233,7 @@ class Decoder:
                 ids = ids[0]
         if not ids:
             raise ValueError("the prompt is empty; give at least one token")
-        if not all(isinstance(t, int) and 0 <= t < self.target.vocabulary for t in ids):
+        if not all(type(t) is int and 0 <= t < self.target.vocabulary for t in ids):
             raise ValueError(f"a prompt's tokens are numbers from 0 to {self.target.vocabulary - 1}")
         return torch.tensor([ids], device=self.model.device)
 
@@ -242,11 +243,16 @@ class Decoder:
         """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
         prompt: list[int] = prepared.ids[0].tolist()
         if len(prompt) >= target.limit:
-            raise ValueError(
-                f"the prompt has {len(prompt):,} tokens, and the model holds {target.limit:,} with at least one new one"
-            )
+            room = f"the model holds {target.limit:,} with at least one new one"
+            raise ValueError(f"the prompt has {len(prompt):,} tokens, and {room}")
         self._refuse_if_busy()
-        sampler = self._sampler(target, seed) if prepared.sample else Greedy()
+        if seed is not None and not isinstance(seed, int):
+            raise TypeError(f"a seed is a whole number, not {seed!r}")
+        sampler: Sampler = Greedy()
+        if prepared.config.do_sample and self.sampling == RESIDUAL:
+            sampler = Residual(self.model.device, seed)
+        elif prepared.config.do_sample:
+            sampler = GumbelSampler(target.vocabulary, self.model.device, seed)
         request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), sampler)
         for drafter in self.drafters.values():
             drafter.follow(target)
@@ -278,19 +284,10 @@ class Decoder:
             if played and self.state is not None and self.state.policy is self.policy:
                 self.state.tick()
 
-    def _sampler(self, target: Runner, seed: int | None) -> Sampler:
-        if self.sampling == RESIDUAL:
-            return Residual(self.model.device, seed)
-        return GumbelSampler(target.vocabulary, self.model.device, seed)
-
 
 def _piece(step: Step, text: TextStream | None) -> Piece:
     shown = text.push(step.tokens) if text is not None else ""
-    return Piece(shown, tuple(step.tokens), tuple(_sources(step)), step.round, step.rejected)
-
-
-def _sources(step: Step) -> list[str]:
-    if step.round is None or not step.round.drafted:
-        return [PLAIN] * len(step.tokens)
-    own = len(step.tokens) - step.accepted
-    return [step.round.arm.drafter] * step.accepted + [BONUS] * own
+    sources = [PLAIN] * len(step.tokens)
+    if step.round is not None and step.round.drafted:
+        sources = [step.round.arm.drafter] * step.accepted + [BONUS] * (len(step.tokens) - step.accepted)
+    return Piece(shown, tuple(step.tokens), tuple(sources), step.round, step.rejected)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from wager.decoding import prepare
-from wager.decoding.decoder import Decoder
-from wager.models.compat_transformers import mask_length
+from wager.decoding.decoder import DRAFTERS, Decoder
+from wager.drafters.draft_model import DraftModel
+from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token
 from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
 
@@ -27,37 +29,55 @@ def generate(
 ) -> Any:
     """Drop-in for transformers: ``model.generate(**inputs, custom_generate=wager.generate)``.
 
-    The first call makes a Decoder with the defaults for this model and later ones go on with it; pass ``decoder=`` for
-    one of your own. transformers does not hand a streamer to a custom function: use ``Decoder.stream``, or
-    ``custom_generate=functools.partial(wager.generate, streamer=…)``.
+    The first call makes a Decoder with the defaults for this model and later ones go on with it; an ``assistant_model``
+    is one more drafter. Pass ``decoder=`` for one of your own. A batch is decoded text by text, with one policy.
     """
-    request = prepare.prepared(model, input_ids, logits_processor, stopping_criteria, generation_config, **inputs)
-    if decoder is None:
-        decoder = model.__dict__.get(KEPT)  # on the model, so that both go when nobody holds the model any more
-        if decoder is None:
-            decoder = model.__dict__[KEPT] = Decoder(model)
-    if decoder.model is not model:
-        raise ValueError(f"the decoder passed was made for another {type(decoder.model).__name__}")
+    how = (logits_processor, stopping_criteria, generation_config)
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
     held = cache.get_seq_length() if cache is not None else 0
-    going_on = held > 0
+    if len(input_ids) > 1 and not held and not generation_config.return_dict_in_generate:
+        masks, texts = mask, []
+        for at, row in enumerate(input_ids):
+            mask = None if masks is None or bool(masks[at].all()) else masks[at : at + 1]
+            texts.append(generate(model, row[None], *how, streamer, decoder, attention_mask=mask)[0])
+        return pad_sequence(texts, batch_first=True, padding_value=pad_token(generation_config))
+    request = prepare.prepared(model, input_ids, *how, **inputs)
+    hidden = hidden_arguments()
+    decoder = decoder or _kept(model, hidden.get("assistant_model"))
+    if decoder.model is not model:
+        raise ValueError(f"the decoder passed was made for another {type(decoder.model).__name__}")
     # Without an all-ones mask, which transformers drops, only its length tells new tokens alone from the whole text.
     whole = mask.shape[1] if mask is not None else mask_length(generation_config, input_ids.shape[1])
-    if going_on and not held < input_ids.shape[1] == whole:
-        raise ValueError(
-            f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; "
-            "pass the whole text, with at least one token that is not in the cache"
-        )
+    if held and not held < input_ids.shape[1] == whole:
+        wanted = "pass the whole text, with at least one token that is not in the cache"
+        raise ValueError(f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; {wanted}")
     target: Runner = decoder.current_target()
-    if going_on or mask is not None or generation_config.return_dict_in_generate:
+    if held or mask is not None or generation_config.return_dict_in_generate:
         from transformers import DynamicCache
 
         own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False
         target = HFRunner(model, own, mask)  # over the caller's own cache or padding
-    tokens = [token for step in decoder.run(request, target, streamer=streamer) for token in step.tokens]
+    tokens: list[int] = []
+    shown: Any = hidden.get("streamer")  # which has had the prompt already
+    for step in decoder.run(request, target, streamer=streamer):
+        tokens += step.tokens
+        for token in step.tokens if shown is not None else ():
+            shown.put(torch.tensor([token]))
+    if shown is not None:
+        shown.end()
     sequences = torch.cat((input_ids, input_ids.new_tensor([tokens])), dim=1)
     if not generation_config.return_dict_in_generate:
         return sequences
     from transformers.generation.utils import GenerateDecoderOnlyOutput
 
     return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences), past_key_values=cache)
+
+
+def _kept(model: Any, assistant: Any) -> Decoder:
+    """The decoder of earlier calls, on the model so that both go together; one that has this assistant as a drafter."""
+    decoder: Decoder | None = model.__dict__.get(KEPT)
+    drafting = [] if decoder is None else [getattr(d.runner, "model", None) for d in decoder.drafters.values()]
+    if decoder is None or (assistant is not None and not any(drafter is assistant for drafter in drafting)):
+        more = [] if assistant is None else [DraftModel(assistant)]
+        decoder = model.__dict__[KEPT] = Decoder(model, drafters=[*DRAFTERS, *more])
+    return decoder

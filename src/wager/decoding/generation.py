@@ -1,17 +1,41 @@
-"""What a finished request gives back."""
+"""What a request gives back: its text as it comes, and how it came about."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from wager.core import OFF, Round
-from wager.decoding.text import TextStream
 
 PLAIN, BONUS = "plain", "bonus"  # sources of a token that no drafter proposed: a round without a draft, or with one
 INTERRUPTED = "interrupted"  # how a text ends that its reader stopped
+
+
+class TextStream:
+    """Gives out text as soon as it is certain: never half a character."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.tokens: list[int] = []
+        self.start = 0  # tokens before this one are decoded only to see how the next join them
+        self.given = 0  # tokens whose text is out
+
+    def push(self, tokens: Sequence[int], end: bool = False) -> str:
+        """The text these tokens complete; at the end whatever is left."""
+        self.tokens += tokens
+        decode = partial(self.tokenizer.decode, skip_special_tokens=True)
+        before, now = decode(self.tokens[self.start : self.given]), decode(self.tokens[self.start :])
+        if now.endswith("\ufffd") and not end:  # a character is still missing bytes
+            return ""
+        self.start, self.given = self.given, len(self.tokens)
+        return str(now[len(before) :])
+
+    def end(self) -> str:
+        """Whatever is left."""
+        return self.push((), end=True)
 
 
 @dataclass(frozen=True, slots=True)

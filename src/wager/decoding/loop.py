@@ -12,9 +12,8 @@ import torch
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors, Stopping
 from wager.decoding.sampler import NO_IDS, Greedy, RoundSampler, Sampler
-from wager.decoding.stopping import Stopping
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
@@ -79,7 +78,8 @@ class Loop:
         self.request, self.finish = request, ""
         self.text = list(request.prompt)
         self.seen = set(self.text) if Signal.REPEATS in self.needs else None
-        self.ids = _Ids(self.text, self.target.device) if self._needs_ids() else None
+        looked_at = request.processors.needs_text or request.stopping.needs_text
+        self.ids = _Ids(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
             drafter.begin(self.text)
@@ -249,9 +249,6 @@ class Loop:
             for name, draft in proposals.items()
             if name != arm.drafter
         }
-
-    def _needs_ids(self) -> bool:
-        return self.request.processors.needs_text or self.request.stopping.needs_text
 
 
 def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:

@@ -1,13 +1,73 @@
-"""A request as transformers itself prepares it: its defaults, its processors, its stopping criteria."""
+"""A request as transformers itself prepares it: its defaults, its logits processors, its stopping criteria."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from wager.decoding.processors import Processors
+from wager.models.compat_transformers import end_tokens, max_length_of, refusal, row_wise, temperature_of
+
+
+class Processors:
+    """From raw logits at several positions to the scores the next token is chosen by, as plain decoding would there."""
+
+    def __init__(self, processors: Any) -> None:
+        for processor in processors:
+            if why := refusal(processor):
+                raise ValueError(f"wager cannot verify drafts under {type(processor).__name__}: {why}")
+        self.steps = [(processor, row_wise(processor)) for processor in processors]
+        self.needs_text = not all(alone for _, alone in self.steps)
+        self.temperature = math.prod(map(temperature_of, processors))
+
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Scores (positions, vocabulary); ``ids`` (1, text and draft) ends where the last position looks back to."""
+        # Where nothing needs the text, ``ids`` may be empty. Raw logits are in float32 before anything is done to them.
+        if not self.steps:
+            return logits
+        scores = logits.to(torch.float32, copy=True)
+        count, whole = scores.shape[0], ids.shape[1]
+        for processor, alone in self.steps:
+            if alone:
+                scores = processor(ids, scores)
+            else:
+                rows = [processor(ids[:, : whole - count + 1 + i], scores[i : i + 1]) for i in range(count)]
+                scores = torch.cat(rows)
+        return scores
+
+
+class Stopping:
+    """transformers' stopping criteria; the two every request has are answered without tensors."""
+
+    def __init__(self, criteria: Any, limit: int) -> None:
+        self.limit = limit  # most tokens of prompt and text together
+        self.why_limit = "context"
+        self.ends: set[int] = set()
+        self.rest: list[Any] = []
+        for criterion in criteria:
+            if (ends := end_tokens(criterion)) is not None:
+                self.ends.update(ends)
+            elif (longest := max_length_of(criterion)) is not None:
+                if longest <= self.limit:
+                    self.limit, self.why_limit = longest, "length"
+            else:
+                self.rest.append(criterion)
+        self.needs_text = bool(self.rest)  # whether ``check`` has to see the text itself
+
+    def check(self, length: int, tokens: Sequence[int], ids: torch.Tensor) -> tuple[int, str]:
+        """How many of the new tokens the text takes after ``length`` others, and why it then ends; "" if it goes on."""
+        # ``ids`` (1, all) holds the text with the new tokens, or nothing where ``needs_text`` is false.
+        for at, token in enumerate(tokens, start=1):
+            if token in self.ends:
+                return at, "eos"
+            if self.rest and any(bool(c(ids[:, : length + at], None).all()) for c in self.rest):
+                return at, "stop"
+            if length + at >= self.limit:
+                return at, self.why_limit
+        return len(tokens), ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +78,6 @@ class Prepared:
     processors: Processors
     criteria: Any
     config: Any  # GenerationConfig
-
-    @property
-    def sample(self) -> bool:
-        return bool(self.config.do_sample)
 
 
 def prepared(
@@ -37,11 +93,14 @@ def prepared(
         raise ValueError(f"wager has no beam search; num_beams is 1, not {generation_config.num_beams}")
     if input_ids.shape[0] != 1:
         raise ValueError(f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
+    if not input_ids.shape[1]:
+        raise ValueError("the prompt is empty; give at least one token")
+    if generation_config.prompt_lookup_num_tokens:
+        raise ValueError("wager looks tokens up in the prompt by itself; generate without prompt_lookup_num_tokens")
     for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(generation_config, name, False):
             raise ValueError(f"wager does not collect {name.removeprefix('output_')}; generate without {name}")
     known = {"attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache"}
     if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
         raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
-    processors = Processors(logits_processor)
-    return Prepared(input_ids, processors, stopping_criteria, generation_config)
+    return Prepared(input_ids, Processors(logits_processor), stopping_criteria, generation_config)

@@ -76,22 +76,16 @@ class Recorder:
 def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]]]:
     """Leading tokens that every two drafters both propose, at each position."""
     names = list(drafts)
-    agreement: dict[str, dict[str, list[int]]] = {
-        one: {other: [] for other in names[i + 1 :]} for i, one in enumerate(names[:-1])
+    at = [drafter_agreement(dict(zip(names, each, strict=True))) for each in zip(*drafts.values(), strict=True)]
+    return {
+        one: {other: [common[one][other] for common in at] for other in names[i + 1 :]}
+        for i, one in enumerate(names[:-1])
     }
-    for proposed in zip(*drafts.values(), strict=True):
-        common = drafter_agreement(dict(zip(names, proposed, strict=True)))
-        for one, others in agreement.items():
-            for other, counts in others.items():
-                counts.append(common[one][other])
-    return agreement
 
 
 def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens: Sequence[int], longest: int) -> Track:
-    """A model drafts the text's own tokens for as long as it agrees with it, so one reading of the text tells all.
-
-    Its confidence past the first disagreement is that along the text, not along its own draft.
-    """
+    """A model drafts the text's own tokens for as long as it agrees with it, so one reading of the text tells all."""
+    # Its confidence past the first disagreement is that along the text, not along its own draft.
     positions = len(tokens) - 1
     readable = min(positions, _readable(drafter.runner, [*prompt, *tokens]) - len(prompt))
     if readable < 1:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from wager.decoding.acceptance import accept_greedy, accept_sampled, accept_tree_greedy, accept_tree_sampled
-from wager.decoding.processors import Processors
+from wager.decoding.prepare import Processors
 from wager.drafters import Draft
 from wager.models.runner import ancestry
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wager.core import Arm, Hint, Tree
@@ -57,10 +58,8 @@ class Draft:
 
     @property
     def logits(self) -> torch.Tensor | None:
-        """The drafter's own at each position of a chain, (tokens, vocabulary).
-
-        None where it has none, or gives ``probs``; to be taken before it drafts again.
-        """
+        """The drafter's own at each position of a chain, (tokens, vocabulary)."""
+        # None where it has none, or gives ``probs``; to be taken before it drafts again.
         return None if self.raw is None else self.raw()[: len(self.tokens)]
 
     def cut(self, length: int) -> Draft:
@@ -130,14 +129,11 @@ class Drafter(ABC):
 def drafter_agreement(proposals: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
     """For every drafter and every other: how many tokens, from the first, both propose."""
     found: dict[str, dict[str, int]] = {name: {} for name in proposals}
-    names = list(proposals)
-    for i, one in enumerate(names):
-        ours = proposals[one]
-        for other in names[i + 1 :]:
-            n = 0
-            for a, b in zip(ours, proposals[other], strict=False):
-                if a != b:
-                    break
-                n += 1
-            found[one][other] = found[other][one] = n
+    for (one, ours), (other, theirs) in combinations(proposals.items(), 2):
+        n = 0
+        for a, b in zip(ours, theirs, strict=False):
+            if a != b:
+                break
+            n += 1
+        found[one][other] = found[other][one] = n
     return found

@@ -33,12 +33,10 @@ def check(files: Sequence[Path]) -> None:
 def documents(files: Sequence[Path], field: str | None = None, report: Report | None = None) -> Iterator[str]:
     """The documents in these files: a text is one, every record of a JSON-lines file is one."""
     check(files)
-    total = sum(path.stat().st_size for path in files)
-    done = 0
+    total, done = sum(path.stat().st_size for path in files), 0
     for path in files:
         with path.open("rb") as file:
-            read = _records(file, path, field) if path.suffix == ".jsonl" else _pieces(file, path)
-            for document in read:
+            for document in _records(file, path, field) if path.suffix == ".jsonl" else _pieces(file, path):
                 yield document
                 if report is not None and total:
                     report((done + file.tell()) / total)
@@ -66,13 +64,10 @@ def _records(file: BinaryIO, path: Path, field: str | None) -> Iterator[str]:
             record = json.loads(line)
         except ValueError:
             raise ValueError(f"line {number} of {path} is not JSON") from None
-        if field is None:
-            yield "\n".join(_strings(record))
-        elif isinstance(record, dict) and field in record:
-            yield "\n".join(_strings(record[field]))
-        else:
+        if field is not None and (not isinstance(record, dict) or field not in record):
             has = ", ".join(record) if isinstance(record, dict) else "no fields at all"
             raise ValueError(f"line {number} of {path} has no field {field!r}; it has {has}")
+        yield "\n".join(_strings(record if field is None else record[field]))
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[str]:
@@ -119,15 +114,7 @@ def build(
     cells = backwards(pieces, 0xFFFF if width == 2 else 0xFFFFFFFF)
     if len(cells) >= 2**32:
         raise ValueError(f"a datastore holds fewer than 2**32 tokens and separators, not {len(cells):,}; use less text")
-    header = Header(
-        tokens=sum(map(len, pieces)),
-        documents=len(pieces),
-        vocabulary=vocabulary,
-        width=width,
-        cells=len(cells),
-        model=model,
-        fingerprint=fingerprint,
-    )
+    header = Header(sum(map(len, pieces)), len(pieces), vocabulary, width, len(cells), model, fingerprint)
     del pieces
     suffixes = suffix_order(cells, width, report)
     _write(Path(path), header, cells.astype(f">u{width}"), suffixes.astype("=u4"))
@@ -145,10 +132,8 @@ def backwards(pieces: Sequence[npt.NDArray[np.uint32]], separator: int) -> npt.N
 
 
 def suffix_order(cells: npt.NDArray[np.uint32], width: int, report: Report | None = None) -> npt.NDArray[np.int64]:
-    """Positions of all tokens, sorted by the DEPTH cells from there on.
-
-    Prefix doubling (Manber and Myers 1993): the order by twice as many cells is the order of pairs of ranks.
-    """
+    """Positions of all tokens, sorted by the DEPTH cells from there on."""
+    # Prefix doubling (Manber and Myers 1993): the order by twice as many cells is the order of pairs of ranks.
     # as many cells as fit in 64 bits make the first key
     known = 8 // width
     padded = np.concatenate([cells, np.full(DEPTH, cells[-1], dtype=np.uint32)]).astype(np.uint64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import sys
@@ -107,10 +108,8 @@ class Datastore:
         """Refuse a tokenizer other than the one the datastore was made with."""
         if self.header.fingerprint and fingerprint != self.header.fingerprint:
             made = f" of {self.header.model}" if self.header.model else ""
-            raise ValueError(
-                f"datastore {self.path} was made with another tokenizer{made} "
-                f"({self.header.fingerprint}, not {fingerprint}); build one for this model"
-            )
+            other = f"another tokenizer{made} ({self.header.fingerprint}, not {fingerprint})"
+            raise ValueError(f"datastore {self.path} was made with {other}; build one for this model")
 
     def __len__(self) -> int:
         return self.header.tokens
@@ -170,17 +169,11 @@ class Datastore:
     def _common(self, left: bytes, right: bytes) -> int:
         """Tokens two keys have in common at their beginning."""
         width = self.header.width
-        if left == right:
-            return len(left) // width
-        for i in range(0, len(left), width):
-            if left[i : i + width] != right[i : i + width]:
-                return i // width
-        return len(left) // width
+        differs = (i for i in range(0, len(left), width) if left[i : i + width] != right[i : i + width])
+        return (len(left) if left == right else next(differs, len(left))) // width
 
 
 def fingerprint(tokenizer: Any) -> str:
     """A short name for a tokenizer's vocabulary: two with the same name number their tokens alike."""
-    import hashlib
-
     vocabulary = sorted(tokenizer.get_vocab().items())
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()[:16]

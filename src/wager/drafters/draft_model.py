@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
 
 from wager.core import Hint
 from wager.drafters.base import Draft, Drafter, DraftSampler
-
-if TYPE_CHECKING:
-    import torch
-
+from wager.models.select import runner
 
 SINKS = 4  # first tokens that a bounded view keeps: attention rests on them (StreamingLLM)
 PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no more than this
@@ -28,8 +27,6 @@ class DraftModel(Drafter):
     cheap: ClassVar[bool] = False
 
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
-        from wager.models.select import runner
-
         if window < 0:
             raise ValueError(f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
@@ -45,11 +42,9 @@ class DraftModel(Drafter):
         raise ValueError(f"{self.name} follows one text at a time; vLLM runs draft models itself")
 
     def fit(self, vocabulary: int) -> None:
-        if abs(vocabulary - self.runner.vocabulary) > PADDING:
-            raise ValueError(
-                f"the draft model has a vocabulary of {self.runner.vocabulary:,} tokens and the target one of "
-                f"{vocabulary:,}; choose a draft model of the target's family"
-            )
+        if abs(vocabulary - (ours := self.runner.vocabulary)) > PADDING:
+            sizes = f"the draft model has a vocabulary of {ours:,} tokens and the target one of {vocabulary:,}"
+            raise ValueError(f"{sizes}; choose a draft model of the target's family")
         self.vocabulary = vocabulary
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -77,11 +72,10 @@ class DraftModel(Drafter):
     @property
     def memory(self) -> int:
         """Bytes of its weights and its cache."""
-        cache = getattr(self.runner, "cache", None)
+        cache = self.runner.cache
         layers = getattr(cache, "layers", None) or ()
-        held = [t for layer in layers for t in (layer.keys, layer.values) if t is not None] if layers else [cache]
-        weights = getattr(getattr(self.runner, "model", None), "parameters", tuple)
-        return sum(getattr(t, "nbytes", 0) for t in (*weights(), *held))
+        held = [t for layer in layers for t in (layer.keys, layer.values)] if layers else [cache]
+        return sum(getattr(t, "nbytes", 0) for t in (*self.runner.model.parameters(), *held))
 
     def _let_go(self) -> None:
         """Leave out what lies between the first few tokens and the window, once it is as long as the window."""
@@ -124,20 +118,12 @@ class DraftModel(Drafter):
         # One token always has to be read, so only what reading the others added is lag. A single token of it is
         # every round's that kept its whole draft, and goes along with the next for nothing.
         paid = max(0.0, first_seconds - self._step_seconds) if lag > 1 and self._step_seconds else 0.0
-        told = partial(_stacked, raw) if raw else None
-        return Draft(tokens, Hint(confidence=tuple(sure)), _stacked(kept) if kept else None, lag, paid, raw=told)
+        told = partial(torch.stack, raw) if raw else None
+        return Draft(tokens, Hint(confidence=tuple(sure)), torch.stack(kept) if kept else None, lag, paid, raw=told)
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits over the target's vocabulary: tables padded to different sizes hold the same tokens."""
         missing = self.vocabulary - logits.shape[-1]
         if missing <= 0:
             return logits[: self.vocabulary]
-        import torch
-
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-
-
-def _stacked(rows: list[torch.Tensor]) -> torch.Tensor:
-    import torch
-
-    return torch.stack(rows)

@@ -22,14 +22,12 @@ class PromptLookup(Drafter):
         self, *, longest: int = 4, shortest: int = 2, match_cap: int = 32, name: str = "prompt-lookup"
     ) -> None:
         if not 1 <= shortest <= longest <= match_cap:
-            raise ValueError(
-                f"prompt lookup needs 1 <= shortest <= longest <= match_cap, not {shortest}, {longest} and {match_cap}"
-            )
+            given = f"{shortest}, {longest} and {match_cap}"
+            raise ValueError(f"prompt lookup needs 1 <= shortest <= longest <= match_cap, not {given}")
         self.name = name
         self.sizes = tuple(range(longest, shortest - 1, -1))
         self.match_cap = match_cap  # tokens a match is followed backwards, for the hint
-        self._text: list[int] = []
-        self._after: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in self.sizes)
+        self.end()
 
     def share(self) -> PromptLookup:
         return PromptLookup(longest=self.sizes[0], shortest=self.sizes[-1], match_cap=self.match_cap, name=self.name)
@@ -39,7 +37,7 @@ class PromptLookup(Drafter):
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._text = text = list(prompt)
-        self._after = tuple({} for _ in self.sizes)
+        self._after: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in self.sizes)
         for size, after in zip(self.sizes, self._after, strict=True):
             # later positions overwrite earlier ones; the last n-gram has nothing after it and stays out
             grams = zip(*(text[i : i + max(0, len(text) - size)] for i in range(size)), strict=True)

@@ -32,12 +32,6 @@ class Options:
     target: str = ""  # name of the model that is drafted for
     mark: Callable[[], str] | None = None  # gives its fingerprint
 
-    def model(self) -> Any:
-        """The model the value names, loaded."""
-        if self.load is None:
-            raise ValueError(f"drafter {self.spec!r} needs a way to load models; pass load=")
-        return self.load(self.value)
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -65,10 +59,11 @@ def _retrieval(options: Options) -> Drafter:
 
 
 def _draft_model(options: Options) -> Drafter:
-    model = options.model()
+    if options.load is None:
+        raise ValueError(f"drafter {options.spec!r} needs a way to load models; pass load=")
     from wager.drafters.draft_model import DraftModel  # imports torch
 
-    return DraftModel(model, options.name)
+    return DraftModel(options.load(options.value), options.name)
 
 
 def _eagle(options: Options) -> Drafter:
@@ -138,8 +133,7 @@ def parse(spec: str) -> tuple[str, str]:
             raise ValueError(f"drafter {spec!r} is written {kind}:NAME=PATH, or {kind}:NAME for one that is shipped")
         return name, value
     if name not in DRAFTERS:
-        known = ", ".join(written())
-        raise ValueError(f"unknown drafter {spec!r}; choose from {known}")
+        raise ValueError(f"unknown drafter {spec!r}; choose from {', '.join(written())}")
     entry = DRAFTERS[name]
     if bool(entry.value) != bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {entry.written(name)}")

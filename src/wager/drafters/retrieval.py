@@ -46,10 +46,8 @@ class Retrieval(Drafter):
     def fit(self, vocabulary: int) -> None:
         held = self.datastore.header.vocabulary
         if held > vocabulary:
-            raise ValueError(
-                f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}; "
-                "build one with the target's tokenizer"
-            )
+            sizes = f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}"
+            raise ValueError(f"{sizes}; build one with the target's tokenizer")
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._tail = []
@@ -64,23 +62,26 @@ class Retrieval(Drafter):
         self._tail = tail
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
-        for match, places in self._matches(length):
-            tokens, confidence = self._count(places, length)
+        for match, place in self._matches(length):
+            tokens: list[int] = []
+            confidence: list[float] = []
+            while len(tokens) < length and (nearest := self._next(place, 1)):
+                ((token, share, place),) = nearest
+                tokens.append(token)
+                confidence.append(share)
             if tokens:
-                return Draft(tokens, Hint(match, confidence))
+                return Draft(tokens, Hint(match, tuple(confidence)))
         return Draft()
 
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
-        width = self.datastore.header.width
-        for match, places in self._matches(length):
-            going: dict[bytes, int] = Counter(self.datastore.after(places, length))
-            found = grow((going, (length - 1) * width), self._next, length, shape, 0.0, match)
+        for match, place in self._matches(length):
+            found = grow(place, self._next, length, shape, 0.0, match)
             if found.tokens:
                 return found.draft()
         return Draft()
 
-    def _matches(self, length: int) -> Iterator[tuple[int, Sequence[int]]]:
-        """Matches of the text's end, the longest first, and where each occurs."""
+    def _matches(self, length: int) -> Iterator[tuple[int, _Place]]:
+        """Matches of the text's end, the longest first, and how each goes on."""
         store = self.datastore
         if length < 1 or len(self._tail) < self.shortest:
             return
@@ -89,7 +90,8 @@ class Retrieval(Drafter):
         while match >= self.shortest:
             low, high = store.span(key[: match * store.header.width], at)
             found, look = high - low, self.look
-            yield match, range(low, high) if found <= look else [low + found * i // look for i in range(look)]
+            places = range(low, high) if found <= look else [low + found * i // look for i in range(look)]
+            yield match, (Counter(store.after(places, length)), (length - 1) * store.header.width)
             match -= 1
 
     def _next(self, place: _Place, most: int) -> list[tuple[int, float, _Place]]:
@@ -106,30 +108,3 @@ class Retrieval(Drafter):
             (int.from_bytes(token, "big"), -against / total, (by[token], start - width))
             for against, token in counts[:most]
         ]
-
-    def _count(self, places: Sequence[int], length: int) -> tuple[list[int], tuple[float, ...]]:
-        """The most frequent continuation of these occurrences, and each token's share among those that came so far."""
-        store, width = self.datastore, self.datastore.header.width
-        end = b"\xff" * width
-        # whole continuations, the nearest token last, and how often each occurs: often there are few different ones
-        going: dict[bytes, int] = Counter(store.after(places, length))
-        total = len(places)
-        tokens: list[int] = []
-        confidence: list[float] = []
-        for start in range((length - 1) * width, -1, -width):
-            counts: dict[bytes, int] = {}
-            for text, times in going.items():
-                token = text[start : start + width]
-                counts[token] = counts.get(token, 0) + times
-            branches = len(counts) > 1
-            counts.pop(end, None)
-            if not counts:
-                break
-            most = max(counts.values())
-            chosen = min([token for token, times in counts.items() if times == most])
-            tokens.append(int.from_bytes(chosen, "big"))
-            confidence.append(most / total)
-            if branches:
-                going = {text: times for text, times in going.items() if text[start : start + width] == chosen}
-                total = most
-        return tokens, tuple(confidence)

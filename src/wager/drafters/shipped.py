@@ -34,9 +34,8 @@ class Shipped:
 
 def places() -> list[Path]:
     """Where drafters are looked for, the first first: WAGER_DRAFTERS, the checkout, the user's cache."""
-    own = os.environ.get(VARIABLE)
     checkout = Path(__file__).resolve().parents[3]
-    found = [Path(own).expanduser()] if own else []
+    found = [Path(own).expanduser()] if (own := os.environ.get(VARIABLE)) else []
     if (checkout / "pyproject.toml").is_file():  # not where wager is installed among other packages
         found.append(checkout / "drafters")
     return [*found, embedded.cache() / "drafters"]
@@ -93,18 +92,17 @@ def expand(specs: Sequence[Any], target: str = "", mark: Mark | None = None) -> 
     expanded: list[Any] = []
     for spec in specs:
         named = split(spec.strip()) if isinstance(spec, str) else None
-        if named is not None and named[1].endswith(MAYBE):
-            plain, found = spec.strip().removesuffix(MAYBE), available(target, mark)
-            if plain in found or (mark is None and not found):
-                expanded.append(plain if plain in found else spec.strip())
-            continue
-        if named is None or named[1] != EVERY:
+        if named is None or not (named[1] == EVERY or named[1].endswith(MAYBE)):
             expanded.append(spec)
             continue
-        found = available(target, mark)
+        spec, found = spec.strip(), available(target, mark)
+        plain = spec.removesuffix(MAYBE)
+        if plain != spec:
+            expanded += [plain] if plain in found else [spec] if mark is None and not found else []
+            continue
         ours = [one for one in found if one.startswith(f"{named[0]}:")]
         if not ours:
-            raise ValueError(_missing(spec.strip(), target, found))
+            raise ValueError(_missing(spec, target, found))
         expanded += ours
     return expanded
 
@@ -130,7 +128,5 @@ def _mark(folder: Path) -> str:
 
 
 def _missing(spec: str, target: str, found: dict[str, Shipped]) -> str:
-    name = Path(target).name
-    there = f"there are {', '.join(found)}" if found else "there are none"
-    looked = ", ".join(map(str, places()))
-    return f"no drafter {spec!r} for {name or 'this model'}; {there} in {looked}"
+    there = f"there are {', '.join(found) or 'none'} in {', '.join(map(str, places()))}"
+    return f"no drafter {spec!r} for {Path(target).name or 'this model'}; {there}"

@@ -11,8 +11,7 @@ from weakref import finalize
 
 from wager.core import Hint, Tree
 from wager.drafters.base import Draft, Drafter, DraftSampler
-from wager.drafters.suffix_tree import Document, Limits, Path, SuffixTree
-from wager.drafters.token_tree import TokenTree
+from wager.drafters.suffix_tree import Document, Limits, SuffixTree
 
 
 @dataclass(slots=True, eq=False)
@@ -105,10 +104,8 @@ class Suffix(Drafter):
         if max_tree_depth < 2:
             raise ValueError(f"a suffix tree needs a depth of at least 2 tokens, not {max_tree_depth}")
         if not max_spec_factor > 0 or not 0 <= min_token_prob <= 1:
-            raise ValueError(
-                f"max_spec_factor is above 0 and min_token_prob lies in [0, 1], not {max_spec_factor} and "
-                f"{min_token_prob}"
-            )
+            given = f"{max_spec_factor} and {min_token_prob}"
+            raise ValueError(f"max_spec_factor is above 0 and min_token_prob lies in [0, 1], not {given}")
         if max_cached_tokens < 0:
             raise ValueError(f"max_cached_tokens is a number of tokens, 0 for none, not {max_cached_tokens}")
         self.name = name
@@ -160,7 +157,11 @@ class Suffix(Drafter):
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
-        tokens, survival, _, match = self._best(self._running, length)
+        limits, least, running = self._limit(length), self.min_token_prob, self._running
+        path = running.own.best(running.text, self._tail, limits, least)
+        # The better of the best paths in the two trees; of equal ones that of the text itself.
+        other = self._outputs.tree.best(running.output, self._tail, limits, least, above=path.score)
+        tokens, survival, _, match = other if other.tokens else path
         if not tokens:
             return Draft()
         # survival multiplies up along the draft; a hint holds the probability of each token given those before it
@@ -170,20 +171,10 @@ class Suffix(Drafter):
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         if length < 1 or len(self._tail) < 2 or self._running is None:
             return Draft()
-        return self._tree(self._running, length, shape).draft()
-
-    def _best(self, running: _Running, length: int) -> Path:
-        """The better of the best paths in the two trees; of equal ones that of the text itself."""
-        limits, least = self._limit(length), self.min_token_prob
-        path = running.own.best(running.text, self._tail, limits, least)
-        other = self._outputs.tree.best(running.output, self._tail, limits, least, above=path.score)
-        return other if other.tokens else path
-
-    def _tree(self, running: _Running, length: int, shape: Tree) -> TokenTree:
-        limits, least = self._limit(length), self.min_token_prob
+        limits, least, running = self._limit(length), self.min_token_prob, self._running
         own = running.own.tree(running.text, self._tail, limits, least, shape)
         other = self._outputs.tree.tree(running.output, self._tail, limits, least, shape)
-        return other if other.score > own.score else own
+        return (other if other.score > own.score else own).draft()
 
     def _limit(self, length: int) -> Limits:
         limits = self._limits.get(length)

@@ -58,10 +58,8 @@ class Node:
             self.order.setdefault(1, {})[token] = None
 
     def lift(self, token: int, count: int) -> None:
-        """A token that had followed so often followed once more.
-
-        It joins the next higher count: in front where it was the first of its own count, otherwise at the back.
-        """
+        """A token that had followed so often followed once more."""
+        # It joins the next higher count: in front where it was the first of its own count, otherwise at the back.
         order = self.order
         assert order is not None
         group, above = order[count], order.get(count + 1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wager.core import Tree
 from wager.drafters.suffix_node import Node, occurrences
-from wager.drafters.token_tree import EMPTY, TokenTree, better, cannot_improve, grow
+from wager.drafters.token_tree import EMPTY, TokenTree, grow
 
 END = -1  # stands for what follows the last token of a text; no token is negative
 PAGE = 1 << 32  # more tokens than a text has: positions count on from a multiple of this in every text
@@ -183,16 +183,15 @@ class SuffixTree:
         return Path(tokens, [count / counts[0] for count in counts[1:]], best, chosen)
 
     def tree(self, document: Document, context: Sequence[int], limits: Limits, least: float, shape: Tree) -> TokenTree:
-        """The tree of continuations that promises most tokens, of equal ones that of the longest match.
-
-        A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
-        """
+        """The tree of continuations that promises most tokens, of equal ones that of the longest match."""
+        # A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
         places = self._places(document, context)
         found, least = EMPTY, least * (1 - 1e-9)  # shares multiply up with rounding
         for match in limits.order:
             most = limits.by_match[match]
-            if match <= len(places) and not cannot_improve(most, match, found):
-                found = better(found, grow(places[match - 1], self._children, most, shape, least, match))
+            if match <= len(places) and (most, match) > (found.score, found.match):  # else none can be better
+                tree = grow(places[match - 1], self._children, most, shape, least, match)
+                found = max(found, tree, key=lambda one: (one.score, one.match))
         return found
 
     def _places(self, document: Document, context: Sequence[int]) -> Sequence[Node | int]:

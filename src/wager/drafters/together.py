@@ -86,9 +86,7 @@ class Together(Drafter):
         return Draft(tokens, parents=parents, lag=lag, lag_seconds=sum(draft.lag_seconds for draft in drafts))
 
     def _drafts(self, length: int, sample: DraftSampler | None) -> list[Draft]:
-        """Every drafter's chain: drawn where the noise is known, else its likeliest, chosen for certain.
-
-        Chains that were drawn apart could not be told from one another by the residual rule.
-        """
+        """Every drafter's chain: drawn where the noise is known, else its likeliest, chosen for certain."""
+        # Chains that were drawn apart could not be told from one another by the residual rule.
         drawn = sample if sample is not None and sample.gumbel(1) is not None else None
         return [drafter.propose(length, drawn) for drafter in self.drafters]

@@ -65,13 +65,3 @@ def grow(
         tokens.append(token)
         parents.append(parent)
         survival.append(alive)
-
-
-def better(one: TokenTree, other: TokenTree) -> TokenTree:
-    """The tree that promises more tokens; of equal ones that of the longer match, then the first."""
-    return other if (other.score, other.match) > (one.score, one.match) else one
-
-
-def cannot_improve(most: float, match: int, best: TokenTree) -> bool:
-    """Whether no tree of this match that promises at most so many tokens is better."""
-    return (most, match) <= (best.score, best.match)

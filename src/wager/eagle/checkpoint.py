@@ -46,14 +46,19 @@ def read(folder: str | Path) -> Checkpoint:
     content = read_config(folder)
     notes = content.get("wager", {})
     if not isinstance(notes, dict):
-        raise ValueError(
-            f"the head in {folder} has no mapping under 'wager' in config.json; train or download it again"
-        )
+        raise _wrong(folder, "has no mapping under 'wager' in config.json; train or download it again")
     config = _config(folder, content)
-    tensors = _tensors(folder)
-    wanted = shapes(config)
-    _check(folder, tensors, wanted)
-    frequent = _frequent(folder, notes, config.vocab_size)
+    tensors, wanted = _tensors(folder), shapes(config)
+    for name, shape in wanted.items():
+        if name not in tensors:
+            raise _wrong(folder, f"has no tensor {name}; it is none of EAGLE's, or incomplete")
+        if (theirs := tuple(tensors[name].shape)) != shape:
+            raise _wrong(folder, f"has {name} of shape {theirs} where its config.json says {shape}")
+        if not tensors[name].is_floating_point():
+            raise _wrong(folder, f"has {name} in {tensors[name].dtype}; wager runs unquantized heads")
+    if more := sorted(tensors.keys() - wanted.keys() - set(BORROWED)):
+        raise _wrong(folder, f"has a tensor {more[0]}, which wager would leave out; it is another kind")
+    frequent = _frequent(folder, notes.get("frequent", 0), config.vocab_size)
     return Checkpoint(folder, config, notes, {name: tensors[name] for name in wanted}, frequent)
 
 
@@ -69,18 +74,13 @@ def write(
 
     folder, ids = Path(folder), list(frequent)
     folder.mkdir(parents=True, exist_ok=True)
-    content = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "tie_word_embeddings": False,
-        **config,
-        "num_hidden_layers": 1,
-        "wager": {"kind": "eagle", "frequent": len(ids), **notes},
-    }
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    as_llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False}
+    content = {**as_llama, **config, "num_hidden_layers": 1}
+    content["wager"] = {"kind": "eagle", "frequent": len(ids), **notes}
     index = {"metadata": {}, "weight_map": dict.fromkeys(sorted(tensors), WEIGHTS)}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    for name, written in (("config.json", content), (INDEX, index)):
+        (folder / name).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
     if ids:
         save_file({FREQUENT_IDS: torch.tensor(ids, dtype=torch.int32)}, folder / FREQUENT)
     else:
@@ -127,11 +127,9 @@ def _config(folder: Path, content: Mapping[str, Any]) -> Any:
     for key in NEEDED:
         if not isinstance(content.get(key), int) or content[key] < 1:
             raise ValueError(f"config.json of the head in {folder} has {key} {content.get(key)!r}; it is 1 or more")
-    if content["num_hidden_layers"] != 1:
-        raise ValueError(
-            f"{folder} holds a model of {content['num_hidden_layers']} layers; an EAGLE head has one "
-            "(a whole model drafts as draft-model=MODEL)"
-        )
+    if (layers := content["num_hidden_layers"]) != 1:
+        instead = "an EAGLE head has one (a whole model drafts as draft-model=MODEL)"
+        raise ValueError(f"{folder} holds a model of {layers} layers; {instead}")
     try:
         config: Any = LlamaConfig(**{key: value for key, value in content.items() if key != "wager"})
         rope = config.rope_parameters["rope_type"]
@@ -139,15 +137,12 @@ def _config(folder: Path, content: Mapping[str, Any]) -> Any:
         reason = _first_line(error.__cause__ or error)
         raise ValueError(f"config.json of the head in {folder} is no Llama's: {reason}") from None
     if rope not in STEADY_ROPES or config.hidden_act != "silu":
-        raise ValueError(
-            f"the head in {folder} has rotary type {rope!r} and activation {config.hidden_act!r}; "
-            f"wager runs {', '.join(STEADY_ROPES)} and 'silu'"
-        )
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise ValueError(
-            f"the head in {folder} has {config.num_attention_heads} attention heads for "
-            f"{config.num_key_value_heads} of keys; the first is a multiple of the second"
-        )
+        covered = f"wager runs {', '.join(STEADY_ROPES)} and 'silu'"
+        raise _wrong(folder, f"has rotary type {rope!r} and activation {config.hidden_act!r}; {covered}")
+    heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if heads % num_kv_heads:
+        multiple = "the first is a multiple of the second"
+        raise _wrong(folder, f"has {heads} attention heads for {num_kv_heads} of keys; {multiple}")
     return config
 
 
@@ -163,13 +158,13 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
         named = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(named.values()))
     except FileNotFoundError:
-        raise ValueError(f"the head in {folder} has no {WEIGHTS}; train or download it again") from None
+        raise _wrong(folder, f"has no {WEIGHTS}; train or download it again") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"cannot read {INDEX} of the head in {folder}: {_first_line(error)}") from None
     tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
         if not (folder / shard).is_file():
-            raise ValueError(f"the head in {folder} lacks its shard {shard}; download it again")
+            raise _wrong(folder, f"lacks its shard {shard}; download it again")
         tensors |= _load(folder / shard)
     return tensors
 
@@ -185,27 +180,12 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
         raise ValueError(f"cannot read {path}: {_first_line(error)}; download or train it again") from None
 
 
-def _check(folder: Path, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    for name, shape in wanted.items():
-        if name not in tensors:
-            raise ValueError(f"the head in {folder} has no tensor {name}; it is none of EAGLE's, or incomplete")
-        if (theirs := tuple(tensors[name].shape)) != shape:
-            raise ValueError(f"the head in {folder} has {name} of shape {theirs} where its config.json says {shape}")
-        if not tensors[name].is_floating_point():
-            raise ValueError(f"the head in {folder} has {name} in {tensors[name].dtype}; wager runs unquantized heads")
-    if more := sorted(tensors.keys() - wanted.keys() - set(BORROWED)):
-        raise ValueError(
-            f"the head in {folder} has a tensor {more[0]}, which wager would leave out; it is another kind"
-        )
-
-
-def _frequent(folder: Path, notes: Mapping[str, Any], vocabulary: int) -> torch.Tensor | None:
-    count = notes.get("frequent", 0)
-    path = folder / FREQUENT
+def _frequent(folder: Path, count: int, vocabulary: int) -> torch.Tensor | None:
     if not count:
         return None
+    path = folder / FREQUENT
     if not path.is_file():
-        raise ValueError(f"the head in {folder} drafts {count:,} frequent tokens but has no {FREQUENT} to say which")
+        raise _wrong(folder, f"drafts {count:,} frequent tokens but has no {FREQUENT} to say which")
     ids = _load(path).get(FREQUENT_IDS)
     if ids is None or ids.dim() != 1 or len(ids) != count:
         raise ValueError(f"{path} does not hold the {count:,} ids that config.json tells of; train the head again")
@@ -213,6 +193,10 @@ def _frequent(folder: Path, notes: Mapping[str, Any], vocabulary: int) -> torch.
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary or len(set(ids.tolist())) != len(ids):
         raise ValueError(f"{path} holds ids that are not different tokens below {vocabulary:,}; train the head again")
     return ids
+
+
+def _wrong(folder: Path, what: str) -> ValueError:
+    return ValueError(f"the head in {folder} {what}")
 
 
 def _first_line(error: BaseException) -> str:

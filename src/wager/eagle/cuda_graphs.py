@@ -14,10 +14,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 
-from wager.eagle.fused_layer import best_paths, fits_kernels, fused_layer, likeliest_tokens
-from wager.eagle.gumbel import GumbelNoise
+from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.head import Chain, Head
-from wager.eagle.tree import DraftTree, choose, grow
+from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models.cuda_capture import capture
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
 
@@ -209,10 +208,8 @@ class CUDAGraphHead(Head):
         return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
 
     def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
-        """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back.
-
-        The first time everything that is warm without it is captured with it: one slow draft in place of many.
-        """
+        """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back."""
+        # The first time everything that is warm without it is captured with it: one slow draft in place of many.
         if gumbel is None:
             return None
         if self.held_noise is None:
@@ -258,14 +255,18 @@ class CUDAGraphHead(Head):
     def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
             return super()._top(scores, count)
-        return likeliest_tokens(scores, count)
+        from wager.eagle import kernels
+
+        return kernels.likeliest(scores, count)
 
     def best(
         self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.ahead is None or not self.fused or len(scores) > BROADEST:
             return super().best(scores, logp, tokens)
-        return best_paths(scores, logp, tokens)
+        from wager.eagle import kernels
+
+        return kernels.best(scores, logp, tokens)
 
     def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         if self.ahead is None:

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import torch
 
 from wager.core import Arm, Hint, Tree
 from wager.drafters.base import Draft, Drafter, DraftSampler
-
-if TYPE_CHECKING:
-    import torch
-
-    from wager.eagle.gumbel import GumbelNoise
-    from wager.models.runner import Runner
-
+from wager.eagle.head import Head
+from wager.eagle.tree import GumbelNoise
+from wager.models.runner import Runner
 
 # A head errs, and its likeliest tokens are then still the better guess: where it knows the target's noise, it picks as
 # if the temperature were so much lower.
@@ -36,26 +34,20 @@ class Eagle(Drafter):
     trees: ClassVar[bool] = True
 
     def __init__(self, folder: str | Path, name: str = "eagle", *, window: int = 0) -> None:
-        from wager.eagle.head import Head
-
         self.name = name
         self.head = Head(folder, window=window)
         self.window = window
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
-        self._text: list[int] = []
-        self._newest = 0  # tokens the last round added
         self._target: Runner | None = None
-        self._out: torch.Tensor | None = None  # the head's output at the last entry it read
+        self.begin(())
 
     def share(self) -> Drafter:
         raise ValueError(f"{self.name} follows one text at a time; vLLM runs EAGLE heads itself")
 
     def fit(self, vocabulary: int) -> None:
         if vocabulary != self.head.vocabulary:
-            raise ValueError(
-                f"{self.name} has a vocabulary of {self.head.vocabulary:,} tokens and the target one of "
-                f"{vocabulary:,}; take a head made for the target"
-            )
+            sizes = f"a vocabulary of {self.head.vocabulary:,} tokens and the target one of {vocabulary:,}"
+            raise ValueError(f"{self.name} has {sizes}; take a head made for the target")
 
     def follow(self, target: Runner) -> None:
         if target.device.type == "cuda":
@@ -65,7 +57,7 @@ class Eagle(Drafter):
                 self.head = CUDAGraphHead(self.head.file.folder, window=self.window)
         self.head.follow(target)
         self._target = target
-        self._text, self._newest, self._out = [], 0, None
+        self.begin(())
 
     def warm(self, arms: Iterable[Arm]) -> None:
         played = [arm for arm in arms if arm.length]
@@ -73,12 +65,14 @@ class Eagle(Drafter):
             {arm.length for arm in played if arm.tree is None},
             {(arm.length, arm.tree.breadth) for arm in played if arm.tree is not None},
         )
-        self._text, self._newest, self._out = [], 0, None
+        self.begin(())
 
     # -- the text
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._text, self._newest, self._out = list(prompt), 0, None
+        self._text = list(prompt)
+        self._newest = 0  # tokens the last round added
+        self._out: torch.Tensor | None = None  # the head's output at the last entry it read
         self.head.begin()
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -108,9 +102,7 @@ class Eagle(Drafter):
         """
         if not self._readable or length < 1:
             return Draft()
-        began, lag = perf_counter(), self.lag
-        out = self._catch_up()
-        caught = self._clock(lag)
+        lag, out, began, caught = self._catch_up()
         sure: list[float] = []
         probs: torch.Tensor | None = None
         raw: Callable[[], torch.Tensor] | None = None
@@ -123,21 +115,17 @@ class Eagle(Drafter):
         else:
             tokens, probs = self._draw(out, length, sample)
             sure = [min(1.0, p) for p in probs[list(range(length)), tokens].tolist()]
-        self.head.crop(len(self._text) - 1)
-        paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
+        paid = self._done(lag, began, caught, length)
         return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid, raw=raw)
 
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
         if not self._readable or length < 1:
             return Draft()
-        began, lag = perf_counter(), self.lag
-        out = self._catch_up()
-        caught = self._clock(lag)
+        lag, out, began, caught = self._catch_up()
         grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
         sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
-        self.head.crop(len(self._text) - 1)
-        paid = _paid(lag, caught - began, (perf_counter() - caught) / length)
+        paid = self._done(lag, began, caught, length)
         return Draft(grown.tokens, sure, None, lag, paid, grown.parents)
 
     @property
@@ -146,36 +134,34 @@ class Eagle(Drafter):
         entries = len(self._text) - 1
         return entries > 0 and self._target is not None and self._target.length >= entries
 
-    def _catch_up(self) -> torch.Tensor:
-        """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
+    def _catch_up(self) -> tuple[int, torch.Tensor, float, float]:
+        """Read the text's new entries, each a feature of the target's and the token after it."""
+        # Their lag, the last one's output, and when that began and was over.
         assert self._target is not None
+        began, lag = perf_counter(), self.lag
         for start, end in self.head.spans(len(self._text) - 1):
             tokens = self._text[start + 1 : end + 1]
             self._out = self.head.read(tokens, self._target.features[start:end], start)
         assert self._out is not None
-        return self._out
+        if lag > 1 and self.head.embed.is_cuda:  # lag that is to be paid: the device has to be done with it
+            torch.cuda.synchronize(self.head.embed.device)
+        return lag, self._out, began, perf_counter()
+
+    def _done(self, lag: int, began: float, caught: float, length: int) -> float:
+        """Take out what was drafted; seconds of lag: one entry always has to be read, and a few cost no more."""
+        self.head.crop(len(self._text) - 1)
+        step = (perf_counter() - caught) / length
+        return max(0.0, caught - began - step) if lag > 1 else 0.0
 
     def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:
         noise = None if sample is None else sample.gumbel(levels)
         return None if sample is None or noise is None else self.head.gumbel(noise, SHARPER * sample.temperature)
 
-    def _clock(self, lag: int) -> float:
-        """Now; where there was lag to be paid, once the device has done what it was told."""
-        if lag > 1 and self.head.embed.is_cuda:
-            import torch
-
-            torch.cuda.synchronize(self.head.embed.device)
-        return perf_counter()
-
     def _over_vocabulary(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        import torch
-
         return self.head.spread(torch.cat(tuple(rows)))
 
     def _draw(self, out: torch.Tensor, length: int, sample: DraftSampler) -> tuple[list[int], torch.Tensor]:
         """A chain of drawn tokens, and the distributions they were drawn from."""
-        import torch
-
         head = self.head
         tokens: list[int] = []
         rows: list[torch.Tensor] = []
@@ -187,11 +173,6 @@ class Eagle(Drafter):
             if at + 1 < length:
                 out = head.forward(torch.tensor([token], device=out.device), out)
         return tokens, torch.stack(rows)
-
-
-def _paid(lag: int, reading: float, step: float) -> float:
-    """Seconds of reading that are lag: one entry always has to be read, and a few go along with it for nothing."""
-    return max(0.0, reading - step) if lag > 1 else 0.0
 
 
 def _mark(weight: torch.Tensor) -> str:

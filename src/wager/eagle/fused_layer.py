@@ -21,22 +21,6 @@ def fits_kernels(head: Head) -> bool:
     return head.window == 0 and sized and head.embed.is_contiguous()
 
 
-def likeliest_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row (rows, size) the ``count`` largest: log-probabilities and columns."""
-    from wager.eagle import kernels
-
-    return kernels.likeliest(scores, count)
-
-
-def best_paths(
-    scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``Head.best`` by a kernel."""
-    from wager.eagle import kernels
-
-    return kernels.best(scores, logp, tokens)
-
-
 def fused_layer(
     head: Head,
     scratch: dict[int, torch.Tensor],  # rows -> room for attention's parts; filled here

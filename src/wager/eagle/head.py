@@ -19,15 +19,12 @@ import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from wager.eagle.checkpoint import Checkpoint, read
-from wager.eagle.gumbel import GumbelNoise
 from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
-from wager.eagle.tree import DraftTree, choose, grow
+from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
 from wager.models.attention import attend, rope_tables, rotate
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.runner import CHUNK, Runner
-
-__all__ = ["Head", "fingerprint"]
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
 
@@ -56,11 +53,8 @@ class Head:
         self.window = window
         config = self.file.config
         self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
-        self.heads, self.num_kv_heads, self.size = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            self.file.head_size,
-        )
+        self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.size = self.file.head_size
         self.scale = self.size**-0.5
         self.pruned: PrunedLMHead | None = None  # the target's output head for frequent tokens
         self.embed = torch.empty(0)  # the target's
@@ -92,19 +86,13 @@ class Head:
     def check(self, target: Runner) -> None:
         """Refuse a target that the head was not made for."""
         where = f"the head in {self.file.folder}"
-        if self.hidden != target.hidden:
-            raise ValueError(
-                f"{where} has hidden size {self.hidden} and the target {target.hidden}; take one made for it"
-            )
-        if self.hidden != target.embed.shape[1]:
-            raise ValueError(
-                f"{where} needs embeddings of size {self.hidden}, and the target's have {target.embed.shape[1]}"
-            )
-        if self.vocabulary != target.vocabulary:
-            raise ValueError(
-                f"{where} has a vocabulary of {self.vocabulary:,} tokens and the target one of {target.vocabulary:,}; "
-                "take one made for it"
-            )
+        for what, ours, theirs in (
+            ("hidden size", self.hidden, target.hidden),
+            ("embeddings of size", self.hidden, target.embed.shape[1]),
+            ("a vocabulary of", self.vocabulary, target.vocabulary),
+        ):
+            if ours != theirs:
+                raise ValueError(f"{where} has {what} {ours:,} and the target {theirs:,}; take one made for it")
         mark, model = self.file.notes.get("target_fingerprint"), getattr(target, "model", None)
         if mark and model is not None and not agree(mark, fingerprint(model)):
             name = self.file.notes.get("target") or "another model"
@@ -242,10 +230,8 @@ class Head:
     def likeliest(
         self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each.
-
-        With Gumbel noise both are of the perturbed scores.
-        """
+        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
+        # With Gumbel noise both are of the perturbed scores.
         logits = self.logits(out)
         return self._top(logits if gumbel is None else gumbel.perturb(logits, level), count)
 
@@ -256,10 +242,8 @@ class Head:
     def best(
         self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths.
-
-        Where they are among all, in which row, their tokens, and how likely their paths are.
-        """
+        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths."""
+        # Where they are among all, in which row, their tokens, and how likely their paths are.
         top = (scores[:, None] + logp).flatten().topk(len(scores))
         return top.indices, top.indices // len(scores), tokens[top.indices], top.values
 
@@ -311,17 +295,13 @@ class Head:
     ) -> torch.Tensor:
         width, heads, num_kv_heads, size = len(qkv), self.heads, self.num_kv_heads, self.size
         qkv = qkv.view(width, heads + 2 * num_kv_heads, size)
-        rotating = qkv[:, : heads + num_kv_heads]
-        rotated = rotate(rotating, *rope)
+        rotated = rotate(qkv[:, : heads + num_kv_heads], *rope)
         fresh = torch.cat((rotated[:, heads:], qkv[:, heads + num_kv_heads :]), dim=1).transpose(0, 1)
         if isinstance(at, slice):
             self.cache[:, at] = fresh
         else:
             self.cache.index_copy_(1, at, fresh)
-        keys, values = (
-            self.cache[:num_kv_heads, :end],
-            self.cache[num_kv_heads:, :end],
-        )  # (num_kv_heads, end, head size)
+        keys, values = self.cache[:num_kv_heads, :end], self.cache[num_kv_heads:, :end]  # (kv heads, end, head size)
         return attend(rotated[:, :heads].transpose(0, 1), keys, values, mask, self.scale)
 
     # -- what it takes

@@ -8,12 +8,24 @@ The device grows, and hands everything back in one tensor; the host chooses.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from wager.eagle.gumbel import GumbelNoise
+if TYPE_CHECKING:
+    from wager.eagle.head import Head
+
+
+class GumbelNoise(NamedTuple):
+    """The noise a sampled target will add, where it is known: it takes the largest of logits / temperature + rows."""
+
+    rows: torch.Tensor  # (levels, vocabulary) or (levels, pruned vocabulary)
+    temperature: torch.Tensor  # ()
+
+    def perturb(self, logits: torch.Tensor, level: int) -> torch.Tensor:
+        """Scores by which tokens so many levels after an entry are chosen, in float32."""
+        return logits.float() / self.temperature + self.rows[level]
 
 
 class DraftTree(NamedTuple):
@@ -24,35 +36,13 @@ class DraftTree(NamedTuple):
     confidence: list[float]  # the head's probability of each, given those before it and the noise, if any
 
 
-class Expander(Protocol):
-    """What a tree is grown with: a head."""
-
-    def likeliest(
-        self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
-
-    def named(self, columns: torch.Tensor) -> torch.Tensor:
-        """The tokens that columns of the logits stand for."""
-
-    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
-        """Outputs of nodes at one depth; ``seen`` says which of the tree's entries each sees."""
-
-    def best(
-        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of a level's nodes those with the likeliest paths: index, row, token and score."""
-
-
 def grown_nodes(depth: int, breadth: int) -> int:
     """Nodes a tree grows to before some are chosen."""
     return breadth + (depth - 1) * breadth**2
 
 
 @torch.inference_mode()
-def grow(
-    head: Expander, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None
-) -> torch.Tensor:
+def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None) -> torch.Tensor:
     """Everything that grows after the entry with this output, level by level, in float64; nothing is read back.
 
     First the nodes' tokens, then their log-probabilities, then of every level that is expanded, but for the first, the
@@ -81,8 +71,7 @@ def grow(
     grown = torch.empty(len(whole) + count, dtype=torch.float64, device=out.device)
     grown[:count] = whole[:count]
     grown[count : 2 * count] = sures
-    if len(whole) > count:
-        grown[2 * count :] = whole[count:]
+    grown[2 * count :] = whole[count:]
     return grown
 
 
@@ -94,12 +83,10 @@ def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nod
     parents = np.full(count, -1)
     paths = sure.astype(np.float32)  # as the device added them
     for level in range(1, depth):
-        first, before = grown_nodes(level, breadth), grown_nodes(level - 1, breadth) if level > 1 else 0
-        if level == 1:
-            leaves = np.arange(breadth)
-        else:
+        first, leaves = grown_nodes(level, breadth), np.arange(breadth)
+        if level > 1:
             at = 2 * all_nodes + (level - 2) * breadth
-            leaves = before + grown[at : at + breadth].astype(np.int64)
+            leaves = grown_nodes(level - 1, breadth) + grown[at : at + breadth].astype(np.int64)
         above = np.repeat(leaves, breadth)
         parents[first : first + len(above)] = above
         paths[first : first + len(above)] += paths[above]

@@ -28,12 +28,16 @@ def attend(
     """Attention over a cache: (width, heads * head)."""
     (heads, width, head), num_kv_heads = q.shape, len(keys)
     if width > NARROW:
-        return attend_wide(q, keys, values, mask, scale)
+        # Many tokens at once, by torch, but not by cuDNN, which plans for every new shape for longer than a short text.
+        with sdpa_kernel(NOT_CUDNN) if q.is_cuda else nullcontext():
+            mixed = scaled_dot_product_attention(
+                q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=heads != num_kv_heads
+            )
+        return mixed[0].transpose(0, 1).flatten(1)
     # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated. The
     # mask is added afterwards: with one to add, torch on ARM runs a product for each group.
-    scores = torch.bmm(
-        q.reshape(num_kv_heads, -1, head), keys.transpose(1, 2)
-    )  # (num_kv_heads, heads / num_kv_heads * width, end)
+    # (num_kv_heads, heads / num_kv_heads * width, end)
+    scores = torch.bmm(q.reshape(num_kv_heads, -1, head), keys.transpose(1, 2))
     if scale != 1.0:
         scores = scores.mul_(scale)
     if mask is not None:
@@ -42,29 +46,9 @@ def attend(
     return torch.bmm(weights, values).view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
 
 
-def attend_wide(
-    q: torch.Tensor,  # (heads, width, head)
-    keys: torch.Tensor,  # (num_kv_heads, end, head)
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-) -> torch.Tensor:
-    """Attention of many tokens by torch: (width, heads * head).
-
-    Not by cuDNN, which plans for every new shape, and that takes longer than a short text.
-    """
-    with sdpa_kernel(NOT_CUDNN) if q.is_cuda else nullcontext():
-        mixed = scaled_dot_product_attention(
-            q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=len(q) != len(keys)
-        )
-    return mixed[0].transpose(0, 1).flatten(1)
-
-
 def rope_tables(rotary: Any, positions: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotary tables of transformers' module, (positions, 1, head) each, in the dtype and on the device of ``like``.
-
-    The sine's first half is negated, so that rotating is one roll and one multiply-add.
-    """
+    """Rotary tables of transformers' module, (positions, 1, head) each, in the dtype and on the device of ``like``."""
+    # The sine's first half is negated, so that rotating is one roll and one multiply-add.
     cos, sin = rotary(like[:0], torch.arange(positions, device=like.device)[None])
     sin = sin.clone()
     sin[..., : sin.shape[-1] // 2].neg_()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -68,10 +70,8 @@ def of_product(name: str, weight: Weight) -> list[str]:
 
 
 def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, budget: float = BUDGET) -> Plan:
-    """The fastest way of every operation, from the cache or by measuring.
-
-    The plan is kept for this processor, torch, number of threads and these shapes.
-    """
+    """The fastest way of every operation, from the cache or by measuring."""
+    # The plan is kept for this processor, torch, number of threads and these shapes.
     sizes = ", ".join(f"{name} {outputs}x{inputs}" for name, (outputs, inputs) in shapes.items())
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32, v{VERSION}, {sizes}"
     if (known := _load(key, operations)) is not None:
@@ -101,8 +101,17 @@ def measure(
                 for way in list(ways):
                     if clock() > deadline:
                         return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, False
-                    taken = _once(ready, name, way, ways, width, timer)
-                    if taken is None or (way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN])):
+                    try:
+                        run = ready.get((name, way)) or ready.setdefault((name, way), ways[way]())
+                        began = timer()
+                        run(width)
+                        taken = timer() - began
+                    except RuntimeError as error:  # this processor has no such kernel
+                        if way == PLAIN:
+                            raise
+                        log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
+                        taken = math.inf
+                    if way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN]):
                         del ways[way]
                         seconds.pop(way, None)
                     else:
@@ -120,28 +129,6 @@ def _chosen(measured: Mapping[int, Mapping[str, float]], ways: int) -> list[str]
     return [known[min(known, key=lambda near: abs(near - width))] if known else PLAIN for width in WIDTHS]
 
 
-def _once(
-    ready: dict[tuple[str, str], Way],
-    name: str,
-    way: str,
-    ways: Mapping[str, Callable[[], Way]],
-    width: int,
-    timer: Callable[[], float],
-) -> float | None:
-    """Seconds of one call; None if this processor has no such kernel."""
-    try:
-        if (name, way) not in ready:
-            ready[name, way] = ways[way]()
-        began = timer()
-        ready[name, way](width)
-        return timer() - began
-    except RuntimeError as error:
-        if way == PLAIN:
-            raise
-        log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
-        return None
-
-
 def processor() -> str:
     """The processor's name where the system gives it, else its architecture."""
     try:
@@ -154,9 +141,6 @@ def processor() -> str:
     return " ".join([platform.machine(), *(names or [platform.processor()])]).strip()
 
 
-# -- the file
-
-
 def _load(key: str, operations: Operations) -> Plan | None:
     """A plan that was kept, if it is one for these operations."""
     try:
@@ -165,23 +149,20 @@ def _load(key: str, operations: Operations) -> Plan | None:
         return None
     if not isinstance(plan, dict) or plan.keys() != operations.keys():
         return None
-    for name, ways in plan.items():
-        if not isinstance(ways, list) or len(ways) != len(WIDTHS):
-            return None
-        if not all(isinstance(way, str) and way in operations[name] for way in ways):
-            return None
-    return plan
+    sound = (
+        isinstance(ways, list) and len(ways) == len(WIDTHS) and all(str(way) in operations[name] for way in ways)
+        for name, ways in plan.items()
+    )
+    return plan if all(sound) else None
 
 
 def _save(key: str, plan: Plan) -> None:
     """Keep a plan beside the others; a damaged file is replaced."""
-    path = cache() / FILE
+    path, known = cache() / FILE, {}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with suppress(FileNotFoundError, ValueError):
             known = files.read_json(path)
-        except (FileNotFoundError, ValueError):
-            known = {}
         files.write_json(path, {**known, key: plan})
     except OSError as error:
         log.info("the calibration of packed weights is not kept: %s", error)

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 # Logits processors that look at each row of scores alone. The rest look at the text before them.
-ROW_WISE = frozenset(
-    {
-        "TemperatureLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "MinPLogitsWarper",
-        "TopHLogitsWarper",
-        "TypicalLogitsWarper",
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "InfNanRemoveLogitsProcessor",
-        "LogitNormalization",
-        "SuppressTokensLogitsProcessor",
-    }
-)
+ROW_WISE = {"InfNanRemoveLogitsProcessor", "LogitNormalization", "SuppressTokensLogitsProcessor"} | {
+    f"{kind}LogitsWarper" for kind in ("Temperature", "TopK", "TopP", "MinP", "TopH", "Typical", "Epsilon", "Eta")
+}
 REFUSED = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance runs the model a second time for every token",
     "SynthIDTextWatermarkLogitsProcessor": "it counts its calls, and drafts that are not kept would count",
@@ -60,6 +49,22 @@ def max_length_of(criterion: Any) -> int | None:
 def mask_length(generation_config: Any, default: int) -> int:
     """Length of an attention mask of ones that ``generate`` dropped before it called the custom function."""
     return int(getattr(generation_config, "_mask_length", default))
+
+
+def pad_token(generation_config: Any) -> int:
+    """What ``generate`` fills up the shorter texts of a batch with, as it worked it out."""
+    token = getattr(generation_config, "_pad_token_tensor", None)
+    return 0 if token is None else int(token)
+
+
+def hidden_arguments() -> dict[str, Any]:
+    """The streamer and the assistant model that ``generate`` was given and hands to no custom function."""
+    from transformers import GenerationMixin
+
+    frame, code = inspect.currentframe(), inspect.unwrap(GenerationMixin.generate).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
 
 
 # -- caches

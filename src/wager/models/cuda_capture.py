@@ -11,10 +11,8 @@ Made = TypeVar("Made")
 
 
 def capture(body: Callable[[], Made], pool: Any) -> tuple[torch.cuda.CUDAGraph, Made]:
-    """A graph of what ``body`` does on the current device, and the tensors that every replay overwrites.
-
-    Two runs beforehand let every library choose its kernels.
-    """
+    """A graph of what ``body`` does on the current device, and the tensors that every replay overwrites."""
+    # Two runs beforehand let every library choose its kernels.
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

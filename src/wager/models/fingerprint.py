@@ -10,15 +10,8 @@ import hashlib
 import struct
 from typing import Any
 
-SHAPE = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-)
+SIZES = ("vocab_size", "hidden_size", "intermediate_size")
+SHAPE = ("model_type", *SIZES, "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 VALUES = 16  # numbers of the embedding that are looked at
 CLOSE = 2**-6  # relative; bfloat16 rounds by 2**-9, and the mark by 2**-7
 TINY = 2e-6  # absolute: smaller than what float16 can tell from 0 with some care

@@ -29,14 +29,11 @@ class HFRunner(Runner):
         self.model = model
         self.cache = cache
         self.mask = mask  # (1, prompt) of a padded prompt; None: nothing is padded
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        self._keeps, self._positions = "logits_to_keep" in takes, "position_ids" in takes
         self.temporary = False  # whether another runner could take over once the model is back to its usual shape
-        if "past_key_values" not in inspect.signature(model.forward).parameters:
-            raise ValueError(
-                f"{type(model).__name__} takes no key-value cache, and what else it keeps cannot be cropped, so drafts "
-                "cannot be taken back; use it without wager"
-            )
+        if "past_key_values" not in takes:
+            raise self._refusal("takes no key-value cache, and what else it keeps cannot be cropped")
         self.length = int(cache.get_seq_length()) if cache is not None else 0
         if cache is not None:
             self._prepare()
@@ -51,11 +48,11 @@ class HFRunner(Runner):
         """Refuse a cache that cannot be cropped; tell one that forgets to keep what it may have to give back."""
         kinds = {type(layer).__name__ for layer in self.cache.layers if not compat.croppable(layer)}
         if kinds:
-            raise ValueError(
-                f"{type(self.model).__name__} keeps a cache that cannot be cropped ({', '.join(sorted(kinds))}), "
-                "so drafts cannot be taken back; use it without wager"
-            )
+            raise self._refusal(f"keeps a cache that cannot be cropped ({', '.join(sorted(kinds))})")
         compat.record_past(self.cache)
+
+    def _refusal(self, why: str) -> ValueError:
+        return ValueError(f"{type(self.model).__name__} {why}, so drafts cannot be taken back; use it without wager")
 
     @torch.no_grad()
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
@@ -154,22 +151,15 @@ class HFRunner(Runner):
         head = self.model.get_output_embeddings()
         nearly = TOLERANCE.get(self.model.dtype, 1e-4)
         if not states or head is None or not apart(head(states[-1]), out.logits) <= nearly:
-            raise ValueError(
-                f"{type(self.model).__name__} does not show the features its head is applied to; "
-                "leave out drafters that need them"
-            )
+            hides = f"{type(self.model).__name__} does not show the features its head is applied to"
+            raise ValueError(f"{hides}; leave out drafters that need them")
         self.watched, self.hidden = True, int(states[-1].shape[-1])
         self._reserve(max(1, self.length))
 
     def _reserve(self, tokens: int) -> None:
         """Room for the features of so many tokens; growing copies them, at most once per doubling."""
-        if tokens <= len(self.features):
-            return
-        capacity = max(256, 1 << (tokens - 1).bit_length())
-        grown = torch.zeros((capacity, self.hidden), dtype=self.model.dtype, device=self.device)
-        if len(self.features):
-            grown[: len(self.features)] = self.features
-        self.features = grown
+        if tokens > len(self.features):
+            self._widen(max(256, 1 << (tokens - 1).bit_length()), self.model.dtype)
 
     @property
     def embed(self) -> torch.Tensor:

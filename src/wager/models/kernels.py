@@ -91,23 +91,9 @@ def _rotate_store(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["layer", "earlier", "width"])
 def _attend(  # type: ignore[no-untyped-def]
-    q,
-    where,
-    partial,
-    layer,
-    earlier,
-    width,
-    share,
-    num_kv_heads,
-    rows,
-    scale,
-    ROWS: tl.constexpr,
-    HEAD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-    DTYPE: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+    q, where, partial, layer, earlier, width, share, num_kv_heads, rows, scale, ROWS: tl.constexpr, HEAD: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, DTYPE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     # One program: up to ROWS queries of one group's heads, over one part of the cache.
     group = tl.program_id(0)
     part = tl.program_id(1)
@@ -223,10 +209,8 @@ def attention(
     scratch: torch.Tensor,  # (num_kv_heads, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
     earlier: int = 0,  # tokens of the same tree that the cache holds after its first tokens; 0 for a chain
 ) -> torch.Tensor:
-    """Put keys and values into the cache, and attend to all of it: (width, heads * head).
-
-    More than WIDEST_TREE tokens are always a chain.
-    """
+    """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
+    # More than WIDEST_TREE tokens are always a chain.
     width, heads, head = q.shape
     assert not earlier or earlier + width <= WIDEST_TREE, "what a query sees of its tree is one word"
     num_kv_heads, rows = k.shape[1], scratch.shape[2]

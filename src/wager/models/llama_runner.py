@@ -65,7 +65,7 @@ class LlamaRunner(Runner):
         self.cache, self.capacity = grown, capacity
         self.cos, self.sin = rope_tables(self.model.model.rotary_emb, capacity, self.embed)
         if self.watched:
-            self._widen()
+            self._widen(capacity, self.dtype)
 
     def _move(self, places: list[int], to: int) -> None:
         end, at = to + len(places), torch.tensor(places, device=self.device)
@@ -79,15 +79,7 @@ class LlamaRunner(Runner):
     def watch(self) -> None:
         if not self.watched:
             self.watched = True
-            self._widen()
-
-    def _widen(self) -> None:
-        """Room for the features of as many tokens as the cache holds."""
-        known = min(len(self.features), self.length)
-        grown = torch.zeros((self.capacity, self.hidden), dtype=self.dtype, device=self.device)
-        if known:
-            grown[:known] = self.features[:known]
-        self.features = grown
+            self._widen(self.capacity, self.dtype)
 
     @property
     def embed(self) -> torch.Tensor:
@@ -127,20 +119,16 @@ class LlamaRunner(Runner):
         return self.weights.logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
 
     def _rope(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer.
-
-        Queries are scaled by it too, and values stand still.
-        """
+        """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer."""
+        # Queries are scaled by it too, and values stand still.
         queries, keys = (-1, self.heads, -1), (-1, self.num_kv_heads, -1)
         still = torch.ones_like(cos).expand(keys)
         turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
         return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
 
     def _mask(self, width: int, start: int, tree: torch.Tensor | None = None) -> torch.Tensor | None:
-        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything.
-
-        ``tree`` tells which of each other they see, (width, width), where they are no chain.
-        """
+        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
+        # ``tree`` tells which of each other they see, (width, width), where they are no chain.
         if width == 1:
             return None
         mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device)
@@ -156,8 +144,7 @@ class LlamaRunner(Runner):
         sin: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        width, start = qkv.shape[0], self.length
-        end = start + width
+        width, start, end = len(qkv), self.length, self.length + len(qkv)
         heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
         qkv = qkv.view(width, heads + 2 * num_kv_heads, head)
         if layer.q_norm is not None and layer.k_norm is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -75,33 +75,26 @@ class Products:
     down: packed.AddedProduct
 
 
-@dataclass(slots=True)
 class Layer:
     """What one layer's forward needs."""
 
-    before: torch.Tensor  # (hidden,) weight of the norm before attention
-    after: torch.Tensor  # (hidden,) of the norm before the MLP
-    q_norm: torch.Tensor | None  # (head,) of Qwen3's norm of each query
-    k_norm: torch.Tensor | None
-    qkv: packed.Weight
-    out: packed.Weight
-    gate: packed.Weight
-    up: packed.Weight
-    down: packed.Weight
-    products: dict[Ways, Products] = field(default_factory=dict)  # made when they are first used
+    def __init__(self, block: Any) -> None:
+        attn, mlp, of = block.self_attn, block.mlp, packed.Weight.of
+        self.before = block.input_layernorm.weight  # (hidden,) of the norm before attention
+        self.after = block.post_attention_layernorm.weight  # (hidden,) of the norm before the MLP
+        norms = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))  # (head,) of Qwen3's norm of each query
+        self.q_norm, self.k_norm = (None if norm is None else norm.weight for norm in norms)
+        self.qkv, self.out = of(attn.q_proj, attn.k_proj, attn.v_proj), of(attn.o_proj)
+        self.gate, self.up, self.down = of(mlp.gate_proj), of(mlp.up_proj), of(mlp.down_proj)
+        self.products: dict[Ways, Products] = {}  # made when they are first used
 
     def by(self, ways: Ways) -> Products:
         """The products run in these ways; weights that take packing are packed the first time."""
-        known = self.products.get(ways)
-        if known is None:
-            qkv, out, gated, down = ways
-            known = self.products[ways] = Products(
-                packed.product(self.qkv, qkv),
-                packed.added(self.out, out),
-                packed.gated(self.gate, self.up, gated),
-                packed.added(self.down, down),
-            )
-        return known
+        if ways not in self.products:
+            qkv, out = packed.product(self.qkv, ways[0]), packed.added(self.out, ways[1])
+            gated, down = packed.gated(self.gate, self.up, ways[2]), packed.added(self.down, ways[3])
+            self.products[ways] = Products(qkv, out, gated, down)
+        return self.products[ways]
 
 
 class LlamaWeights:
@@ -111,7 +104,7 @@ class LlamaWeights:
         body, head = model.model, model.lm_head
         self.device, self.dtype = model.device, model.dtype
         self.embed, self.final = body.embed_tokens.weight, body.norm.weight
-        self.layers = [_layer(block) for block in body.layers]
+        self.layers = [Layer(block) for block in body.layers]
         self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
         self.plan: calibration.Plan = {}  # empty: everything is plain
@@ -212,10 +205,8 @@ def _glance(weight: torch.Tensor) -> float:
 
 
 def sample_of(model: Any) -> Any | None:
-    """The model with a few of its layers, the first and the last among them, which all others are like.
-
-    A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
-    """
+    """The model with a few of its layers, the first and the last among them, which all others are like."""
+    # A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
     layers = list(model.model.layers)
     if sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3:
         return None
@@ -237,20 +228,3 @@ def _fits(model: Any) -> bool:
     except (ValueError, OSError, AttributeError):
         return True
     return bool(2 * sum(p.numel() * p.element_size() for p in model.parameters()) < pages)
-
-
-def _layer(block: Any) -> Layer:
-    attn, mlp = block.self_attn, block.mlp
-    q_norm, k_norm = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))
-    of = packed.Weight.of
-    return Layer(
-        before=block.input_layernorm.weight,
-        after=block.post_attention_layernorm.weight,
-        q_norm=None if q_norm is None else q_norm.weight,
-        k_norm=None if k_norm is None else k_norm.weight,
-        qkv=of(attn.q_proj, attn.k_proj, attn.v_proj),
-        out=of(attn.o_proj),
-        gate=of(mlp.gate_proj),
-        up=of(mlp.up_proj),
-        down=of(mlp.down_proj),
-    )

@@ -73,29 +73,21 @@ def _would_work() -> str:
 
 def _on_hub(name: str) -> Path | str:
     """The id when the hub answers for it, else the folder of an earlier download."""
-    _check_installed()
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
     try:
         # One question, asked once: transformers would ask for every file and repeat each question five times.
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS, token=None)
         return name
-    except HFValidationError:
+    except errors.HFValidationError:
         raise ValueError(f"no folder {name!r}, and no id a hub could have; {_would_work()}") from None
-    except GatedRepoError:
+    except errors.GatedRepoError:
         problem = "it is on the hub, but gated: accept its terms there and log in with `hf auth login`"
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         problem = "the hub has no public model of that id (for a private one, log in with `hf auth login`)"
-    except EntryNotFoundError:
+    except errors.EntryNotFoundError:
         problem = "it is on the hub, but without a config.json"
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         problem = "HF_HUB_OFFLINE forbids asking the hub"
     except Exception as error:  # the HTTP client, and so its errors, changes between releases of huggingface_hub
         problem = f"the hub cannot be reached ({type(error).__name__})"
@@ -106,7 +98,6 @@ def _on_hub(name: str) -> Path | str:
 
 
 def _model(name: str | Path, where: Path | str, dtype: str, device: str) -> PreTrainedModel:
-    _check_installed()
     from transformers import AutoConfig, AutoModelForCausalLM
 
     place = _device(device)
@@ -116,15 +107,13 @@ def _model(name: str | Path, where: Path | str, dtype: str, device: str) -> PreT
     if isinstance(where, Path) and not any(next(where.glob(pattern), None) for pattern in WEIGHTS):
         raise ValueError(f"the folder of {name} has no weights: no *.safetensors and no pytorch_model.bin in {where}")
     with _one_sentence(name, "model"):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            where, config=config, dtype=_dtype(name, dtype, place), trust_remote_code=False
-        )
+        chosen = _dtype(name, dtype, place)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=chosen, trust_remote_code=False)
         model: PreTrainedModel = loaded.to(place).eval()
     return model
 
 
 def _tokenizer(name: str | Path, where: Path | str) -> PreTrainedTokenizerBase:
-    _check_installed()
     from transformers import AutoTokenizer
 
     with _one_sentence(name, "tokenizer"):
@@ -141,15 +130,12 @@ def _check_choices(dtype: str, device: str) -> None:
 
 
 def _dtype(name: str | Path, dtype: str, place: torch.device) -> str:
-    if dtype != "auto":
-        return dtype
-    if place.type == "cpu":
+    if dtype == "auto" and place.type == "cpu":
         return "float32"
-    return embedded.DTYPE if name == embedded.NAME else "auto"
+    return embedded.DTYPE if dtype == "auto" and name == embedded.NAME else dtype
 
 
 def _device(device: str) -> torch.device:
-    _check_installed()
     import torch
 
     if device == "auto":
@@ -174,14 +160,6 @@ def _check_decoder_only(name: str | Path, config: Any) -> None:
     # A BERT has a causal class too, so the type alone does not tell: the saved architecture does.
     if not known or (config.architectures and not causal.intersection(config.architectures)):
         raise ValueError(f"{name} is no causal language model ({what}); wager needs a decoder-only one such as a Llama")
-
-
-def _check_installed() -> None:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f"loading a model needs torch and transformers ({error}): pip install them first") from None
 
 
 @contextmanager

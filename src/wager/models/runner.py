@@ -32,7 +32,8 @@ class Runner(ABC):
 
     def __init__(self, model: Any) -> None:
         self.vocabulary = vocabulary(model)
-        self.hidden = hidden_size(model)
+        named = getattr(model.config.get_text_config(), "hidden_size", None)
+        self.hidden = int(named or model.get_input_embeddings().weight.shape[1])
         self.limit = context_limit(model)
         self.device = model.device
         self.length = 0  # tokens in the cache
@@ -71,6 +72,14 @@ class Runner(ABC):
     def watch(self) -> None:
         """Keep the features of every token from now on; those already in the cache have zeros."""
         raise ValueError(f"{type(self).__name__} shows no features; leave out drafters that need them")
+
+    def _widen(self, capacity: int, dtype: torch.dtype) -> None:
+        """Room for the features of so many tokens."""
+        known = min(len(self.features), self.length)
+        grown = torch.zeros((capacity, self.hidden), dtype=dtype, device=self.device)
+        if known:
+            grown[:known] = self.features[:known]
+        self.features = grown
 
     @property
     def embed(self) -> torch.Tensor:
@@ -140,12 +149,6 @@ def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def vocabulary(model: Any) -> int:
     """Tokens the model knows."""
     return int(model.get_input_embeddings().weight.shape[0])
-
-
-def hidden_size(model: Any) -> int:
-    """Numbers a token's features have."""
-    named = getattr(model.config.get_text_config(), "hidden_size", None)
-    return int(named or model.get_input_embeddings().weight.shape[1])
 
 
 def context_limit(model: Any) -> int:

@@ -26,12 +26,8 @@ def runner(model: Any) -> Runner:
         if not reason:
             ours.outline = outline(model)
             return ours
-    log.log(
-        logging.INFO if temporary else logging.WARNING,
-        "%s runs through transformers' own forward: %s",
-        type(model).__name__,
-        reason,
-    )
+    level = logging.INFO if temporary else logging.WARNING
+    log.log(level, "%s runs through transformers' own forward: %s", type(model).__name__, reason)
     plain = HFRunner(model)
     plain.temporary = temporary
     return plain

@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -54,15 +55,12 @@ class Text:
 def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: int = 0) -> list[Part]:
     """The whole work: at every temperature its share of the prompts, prompts of like length together."""
     made: list[Part] = []
-    tokens = [
-        tuple(tokenizer.apply_chat_template(list(p.messages), add_generation_prompt=True, return_dict=False))
-        for p in prompts
-    ]
-    known = [(p, ids) for p, ids in zip(prompts, tokens, strict=True) if len(ids) <= answers.longest_prompt]
+    template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
+    tokens = [(p, tuple(template(list(p.messages)))) for p in prompts]
+    known = [(p, ids) for p, ids in tokens if len(ids) <= answers.longest_prompt]
     for temperature, share in zip(answers.temperatures, answers.share, strict=True):
         dice = random.Random(f"{seed} {temperature}")
-        chosen = [pair for pair in known if dice.random() < share]
-        chosen.sort(key=lambda pair: len(pair[1]))
+        chosen = sorted((pair for pair in known if dice.random() < share), key=lambda pair: len(pair[1]))
         for at in range(0, len(chosen), answers.batch):
             name = f"t{temperature:g}-{at // answers.batch:04d}"
             made.append(Part(name, temperature, tuple(chosen[at : at + answers.batch])))
@@ -106,11 +104,9 @@ def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
     for row, (_, tokens) in enumerate(part.prompts):
         ids[row, longest - len(tokens) :] = torch.tensor(tokens)
         mask[row, longest - len(tokens) :] = 1
-    how: dict[str, Any] = (
-        {"do_sample": True, "temperature": part.temperature, "top_k": 0, "top_p": 1.0}
-        if part.temperature
-        else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    )
+    how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    if part.temperature:
+        how = {"do_sample": True, "temperature": part.temperature, "top_k": 0, "top_p": 1.0}
     torch.manual_seed(crc32(part.name.encode()))
     with torch.inference_mode():
         ids, mask = ids.to(model.device), mask.to(model.device)
@@ -123,6 +119,7 @@ def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
 
 
 def _save(path: Path, part: Part, texts: Sequence[Sequence[int]]) -> None:
+    """Write a part's texts, whole or not at all."""
     held = path.with_suffix(f".{os.getpid()}.tmp")
     with held.open("wb") as file:
         np.savez(

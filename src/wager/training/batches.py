@@ -21,17 +21,20 @@ class Batch:
     tokens: torch.Tensor  # (texts, longest)
     prompts: torch.Tensor  # (texts,) tokens of each prompt
     lengths: torch.Tensor  # (texts,)
-    greedy: bool = False  # every text was decoded greedily
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        tokens, prompts, lengths = (x.to(device, non_blocking=True) for x in (self.tokens, self.prompts, self.lengths))
-        return Batch(tokens, prompts, lengths, self.greedy)
+        return Batch(*(x.to(device, non_blocking=True) for x in (self.tokens, self.prompts, self.lengths)))
 
     def answered(self) -> torch.Tensor:
         """(texts, longest): whether a token belongs to an answer."""
         at = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (at >= self.prompts[:, None]) & (at < self.lengths[:, None])
+
+    def continued(self) -> torch.Tensor:
+        """(texts, longest): whether a token belongs to an answer that goes on after it."""
+        answered = self.answered()
+        return answered & torch.cat((answered[:, 1:], torch.zeros_like(answered[:, :1])), 1)
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
@@ -83,5 +86,4 @@ def _padded(texts: Sequence[Text]) -> Batch:
     tokens = torch.zeros((len(texts), longest), dtype=torch.long)
     for row, text in enumerate(texts):
         tokens[row, : len(text.tokens)] = torch.from_numpy(text.tokens)
-    greedy = all(t.temperature == 0 for t in texts)
-    return Batch(tokens, torch.tensor([t.prompt for t in texts]), lengths, greedy)
+    return Batch(tokens, torch.tensor([t.prompt for t in texts]), lengths)

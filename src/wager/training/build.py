@@ -1,24 +1,29 @@
-"""From a plan to a trainer, and from a trained drafter back to something that can be judged."""
+"""From a plan to a trainer, and from a trained drafter to a folder that wager and vLLM both load, and back."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 
 from wager.eagle import checkpoint
 from wager.models import load_model
-from wager.training import export
 from wager.training.answers import Text
 from wager.training.config import KINDS, Drafter, Plan
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
 Export = Callable[[Path, Mapping[str, Any]], None]
+LEFT_OUT = {"_name_or_path", "id2label", "label2id", "problem_type", "return_dict", "chunk_size_feed_forward"}
 
 
 def learner(
@@ -26,16 +31,46 @@ def learner(
 ) -> tuple[Learner, Any]:
     """The untrained drafter, and the configuration it will be saved with; a head may draft the ``columns`` only."""
     torch.manual_seed(drafter.seed)
+    config = config or llama_config(target.model.config, drafter)
     if drafter.kind == "eagle":
-        config = config or export.head_config(target.model)
         return EagleLearner(target, drafter, config, columns), config
-    config = config or export.small_config(target.model, drafter)
     return SmallLearner(target, drafter, config), config
+
+
+def llama_config(target: Any, drafter: Drafter) -> Any:
+    """A Llama of the target's vocabulary: a head is one layer in the target's sizes, a model has the drafter's own."""
+    from transformers import LlamaConfig
+
+    heads, kv_heads = drafter.heads, drafter.heads
+    hidden, inner, layers = drafter.hidden, drafter.intermediate, drafter.layers
+    size, rope = hidden // heads, dict[str, Any]()
+    if drafter.kind == "eagle":
+        heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
+        hidden, inner, layers = target.hidden_size, target.intermediate_size, 1
+        size = getattr(target, "head_dim", None) or hidden // heads
+        rope = {"rope_parameters": dict(target.rope_parameters)}
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=size,
+        vocab_size=target.vocab_size,
+        max_position_embeddings=target.max_position_embeddings,
+        rms_norm_eps=target.rms_norm_eps,
+        tie_word_embeddings=True,
+        bos_token_id=target.bos_token_id,
+        eos_token_id=target.eos_token_id,
+        dtype="bfloat16",
+        **rope,
+    )
 
 
 def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text], work: Path) -> tuple[Trainer, Export]:
     """What trains a drafter of the plan on these answers, and what writes it to a folder afterwards."""
-    common = export.frequent(texts, drafter.frequent) if drafter.frequent else None
+    common = frequent(texts, drafter.frequent) if drafter.frequent else None
     made, config = learner(drafter, target, columns=None if common is None else torch.from_numpy(common).long())
     domains = plan.domains_of(drafter)
     if drafter.start:
@@ -43,25 +78,64 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     own = [text for text in texts if text.domain in domains]
     running = Trainer(made, drafter, own, work / drafter.name, target.embed.device)
 
-    def save(folder: Path, about: Mapping[str, Any]) -> None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+    def export(folder: Path, about: Mapping[str, Any]) -> None:
         recipe = {**asdict(drafter), "domains": list(domains)}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out}
-        export.save(folder, drafter, running.best, config, notes, common=common)
+        save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
 
-    return running, save
+    return running, export
+
+
+def frequent(texts: Sequence[Text], count: int) -> np.ndarray:
+    """The tokens that occur most often in the answers, sorted; fewer where there are not so many."""
+    seen: Counter[int] = Counter()
+    for text in texts:
+        tokens, times = np.unique(text.tokens[text.prompt :], return_counts=True)
+        seen.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
+    return np.array(sorted(token for token, _ in seen.most_common(count)), dtype=np.int32)
 
 
 def best(folder: Path) -> dict[str, torch.Tensor]:
     """The best weights of a drafter trained before."""
     path = folder / "checkpoint.pt"
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        found: dict[str, torch.Tensor] = state["best"]
+        found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["best"]
         return found
     except (OSError, KeyError, RuntimeError, EOFError, UnpicklingError):
         raise ValueError(f"no checkpoint {path} to start from; train {folder.name} first") from None
+
+
+def save(
+    folder: Path,
+    drafter: Drafter,
+    weights: Mapping[str, torch.Tensor],
+    config: Any,
+    notes: Mapping[str, Any],
+    common: Sequence[int] = (),
+) -> None:
+    """Write the drafter beside where it belongs, then put it in its place, whole."""
+    from safetensors.torch import save_file
+
+    tensors = {k: v.to(torch.bfloat16).contiguous() for k, v in weights.items() if k != "lm_head.weight"}  # tied
+    # without what every configuration has and no Llama needs
+    known = {k: v for k, v in config.to_dict().items() if k not in LEFT_OUT and v is not None}
+    terse = {k: v for k, v in known.items() if not k.startswith(("output_", "is_encoder", "transformers_"))}
+    making = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    try:
+        if drafter.kind == "eagle":
+            checkpoint.write(making, terse, tensors, notes, common)
+        else:
+            save_file(tensors, making / "model.safetensors", metadata={"format": "pt"})
+            content = json.dumps({**terse, "wager": {"kind": "draft", **notes}}, indent=2, sort_keys=True)
+            (making / "config.json").write_text(content + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        making.replace(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def loaded(folder: Path, target: Target) -> Learner:
@@ -69,9 +143,7 @@ def loaded(folder: Path, target: Target) -> Learner:
     notes = checkpoint.read_config(folder).get("wager", {})
     kind = notes.get("kind") if isinstance(notes, dict) else None
     if kind not in KINDS:
-        raise ValueError(
-            f"{folder} holds no drafter that `wager train` made: its config.json does not say of what kind"
-        )
+        raise ValueError(f"{folder} holds no drafter that `wager train` made: its config.json does not say which kind")
     weights: Mapping[str, torch.Tensor]
     columns: torch.Tensor | None = None
     if kind == "eagle":

@@ -1,36 +1,19 @@
-"""What is trained: EAGLE heads on the target's features, and small models of their own."""
+"""What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch.nn.functional import linear, silu, smooth_l1_loss
 
+from wager.models.attention import rope_tables, rotate
 from wager.training.batches import Batch
 from wager.training.config import Drafter
-from wager.training.loss import soft_cross_entropy
 
-
-class Learner(Protocol):
-    """A drafter in the making."""
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """What holds its weights."""
-        ...
-
-    def loss(self, batch: Batch) -> torch.Tensor:
-        """What is to be made small."""
-        ...
-
-    def accepted(self, batch: Batch) -> torch.Tensor:
-        """(texts, longest): of a draft made when the text reaches to this token, how many tokens are the target's own.
-
-        A negative number where no draft is judged; the texts are greedy ones.
-        """
-        ...
+Turn = Callable[[torch.Tensor], torch.Tensor]  # rotates entries by their positions
 
 
 class Target:
@@ -48,14 +31,9 @@ class Target:
         out: torch.Tensor = self.model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
         return out
 
-    @torch.no_grad()
-    def distribution(self, features: torch.Tensor) -> torch.Tensor:
-        """(rows, vocabulary) of the token after each of these rows."""
-        return torch.softmax(linear(features, self.head), -1)
 
-
-def _product(inputs: int, outputs: int) -> torch.nn.Linear:
-    return torch.nn.Linear(inputs, outputs, bias=False)
+def _products(sizes: dict[str, tuple[int, int]]) -> torch.nn.ModuleDict:
+    return torch.nn.ModuleDict({f"{name}_proj": torch.nn.Linear(*size, bias=False) for name, size in sizes.items()})
 
 
 class Layer(torch.nn.Module):
@@ -65,36 +43,23 @@ class Layer(torch.nn.Module):
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
         self.head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-        self.heads, self.num_kv_heads, self.eps = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.rms_norm_eps,
-        )
+        self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         queries, shared = self.heads * self.head, self.num_kv_heads * self.head
-        self.self_attn = torch.nn.ModuleDict(
-            {
-                "q_proj": _product(hidden, queries),
-                "k_proj": _product(hidden, shared),
-                "v_proj": _product(hidden, shared),
-                "o_proj": _product(queries, hidden),
-            }
-        )
-        opened = {"gate_proj": _product(hidden, inner), "up_proj": _product(hidden, inner)}
-        self.mlp = torch.nn.ModuleDict({**opened, "down_proj": _product(inner, hidden)})
-        self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=self.eps)
+        sizes = {"q": (hidden, queries), "k": (hidden, shared), "v": (hidden, shared), "o": (queries, hidden)}
+        self.self_attn = _products(sizes)
+        self.mlp = _products({"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)})
+        self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=config.rms_norm_eps)
 
     def forward(self, x: torch.Tensor, turn: Turn, earlier: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``.
-
-        The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
-        """
+        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``."""
+        # The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
         texts, entries, _ = x.shape
         step = len(earlier)
         by = self.self_attn
-        q = by["q_proj"](x).view(texts, entries, self.num_kv_heads, -1, self.head).permute(0, 2, 3, 1, 4)
-        k = by["k_proj"](x).view(texts, entries, self.num_kv_heads, 1, self.head).permute(0, 2, 3, 1, 4)
-        v = by["v_proj"](x).view(texts, entries, self.num_kv_heads, 1, self.head).permute(0, 2, 3, 1, 4)
-        q, k = turn(q) * self.head**-0.5, turn(k)  # (texts, kv heads, heads of each or 1, entries, head)
+        split = (texts, entries, self.num_kv_heads, -1, self.head)
+        # (texts, kv heads, heads of each or 1, entries, head)
+        q, k, v = (by[f"{name}_proj"](x).view(split).permute(0, 2, 3, 1, 4) for name in "qkv")
+        q, k = turn(q) * self.head**-0.5, turn(k)
         earlier.append((k, v))
         seen = torch.ones(entries, entries, dtype=torch.bool, device=x.device).tril(-step)
         scores = (q @ earlier[0][0].transpose(-1, -2)).masked_fill(~seen, -1e4)
@@ -108,19 +73,6 @@ class Layer(torch.nn.Module):
         y = self.post_attention_layernorm(x)
         out: torch.Tensor = x + self.mlp["down_proj"](silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
         return out
-
-
-class Turn:
-    """Rotary positions of the entries."""
-
-    def __init__(self, model: Any, entries: int, like: torch.Tensor) -> None:
-        cos, sin = model.model.rotary_emb(like, torch.arange(entries, device=like.device)[None])
-        self.cos, self.sin = cos[0], sin[0]  # (entries, head)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        low, high = x.chunk(2, -1)
-        turned: torch.Tensor = x * self.cos + torch.cat((-high, low), -1) * self.sin
-        return turned
 
 
 def back(x: torch.Tensor, by: int) -> torch.Tensor:
@@ -155,28 +107,25 @@ class EagleLearner:
         """What every draft step makes of every entry, (texts, entries, hidden)."""
         known = self.target.embed[batch.tokens[:, 1:]]
         feature = features[:, :-1]
-        turn = Turn(self.target.model, feature.shape[1], feature)
+        cos, sin = rope_tables(self.target.model.model.rotary_emb, feature.shape[1], feature)
+        turn = partial(rotate, cos=cos[:, 0], sin=sin[:, 0])
         earlier: list[tuple[torch.Tensor, torch.Tensor]] = []
         for _ in range(self.drafter.unroll):
             out = self.module.layers[0](self.module.fc(torch.cat((known, feature), -1)), turn, earlier)
             yield out
             feature = back(out, 1).to(feature.dtype)
 
-    def _judged(self, batch: Batch) -> torch.Tensor:
-        """(texts, entries): entries whose token to be drafted belongs to an answer."""
-        answered = batch.answered()
-        return answered[:, 1:] & torch.cat((answered[:, 2:], torch.zeros_like(answered[:, :1])), 1)
-
     def loss(self, batch: Batch) -> torch.Tensor:
-        at = self._judged(batch).flatten().nonzero()[:, 0]  # looked for once: the device is waited for
+        # Entries whose token to be drafted belongs to an answer; looked for once: the device is waited for.
+        at = batch.continued()[:, 1:].flatten().nonzero()[:, 0]
         if not len(at):  # answers of a token or two leave nothing to draft
             return self.module.fc.weight.sum() * 0.0
         features = self.target.features(batch)
-        after = _rows(features[:, 1:], at)
+        after = features[:, 1:].flatten(0, 1).index_select(0, at)
         wanted = torch.softmax(linear(after, self.output), -1)
         total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
         for out in self._steps(batch, features):
-            made = _rows(out, at).to(after.dtype)
+            made = out.flatten(0, 1).index_select(0, at).to(after.dtype)
             loss = soft_cross_entropy(linear(made, self.output), wanted)
             loss = loss + self.drafter.feature * smooth_l1_loss(made.float(), after.float())
             total, weights = total + weight * loss, weights + weight
@@ -185,8 +134,11 @@ class EagleLearner:
 
     @torch.no_grad()
     def accepted(self, batch: Batch) -> torch.Tensor:
-        features = self.target.features(batch)
-        judged = self._judged(batch)
+        """(texts, longest): of a draft made when the text reaches to this token, how many tokens are the target's own.
+
+        A negative number where no draft is judged; the texts are greedy ones.
+        """
+        features, judged = self.target.features(batch), batch.continued()[:, 1:]
         choices = linear(features[:, 1:][judged], self.target.head).argmax(-1)
         alive = judged
         count = torch.zeros_like(judged, dtype=torch.long)
@@ -196,7 +148,8 @@ class EagleLearner:
             right[judged] = (drafted if self.columns is None else self.columns[drafted]) == choices
             alive = right if not step else back(alive[..., None], 1)[..., 0] & right
             count += torch.cat((alive[:, step:], torch.zeros_like(alive[:, :step])), 1)  # where the draft began
-        return _by_token(count, judged)
+        # An entry ends at the token after its own.
+        return torch.cat((torch.full_like(count[:, :1], -1), torch.where(judged, count, -1)), 1)
 
 
 class SmallLearner:
@@ -206,24 +159,14 @@ class SmallLearner:
         from transformers import LlamaForCausalLM
 
         self.target, self.drafter = target, drafter
-        self.module: Any = LlamaForCausalLM(config).to(  # type: ignore[no-untyped-call]
-            target.embed.device
-        )
-        self._embed()
-
-    @torch.no_grad()
-    def _embed(self) -> None:
-        """Start from the target's own embedding, squeezed into the directions it uses most."""
-        known = self.target.embed.float()
+        made: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        self.module = made.to(target.embed.device)
+        # It starts from the target's own embedding, squeezed into the directions that it uses most.
+        centred = target.embed.float() - target.embed.float().mean(0)
         weight = self.module.get_input_embeddings().weight
-        _, _, directions = torch.pca_lowrank(known - known.mean(0), weight.shape[1], niter=4)
-        squeezed = (known - known.mean(0)) @ directions
-        weight.copy_(squeezed * (0.02 / squeezed.std()))
-
-    def _judged(self, batch: Batch) -> torch.Tensor:
-        """(texts, longest): tokens after which an answer goes on."""
-        answered = batch.answered()
-        return answered & torch.cat((answered[:, 1:], torch.zeros_like(answered[:, :1])), 1)
+        with torch.no_grad():
+            squeezed = centred @ torch.pca_lowrank(centred, weight.shape[1], niter=4)[2]
+            weight.copy_(squeezed * (0.02 / squeezed.std()))
 
     def _logits(self, batch: Batch, judged: torch.Tensor) -> torch.Tensor:
         hidden = self.module.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
@@ -231,14 +174,14 @@ class SmallLearner:
         return out
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        judged = self._judged(batch)
-        wanted = self.target.distribution(self.target.features(batch)[judged])
+        judged = batch.continued()
+        wanted = torch.softmax(linear(self.target.features(batch)[judged], self.target.head), -1)
         return soft_cross_entropy(self._logits(batch, judged), wanted)
 
     @torch.no_grad()
     def accepted(self, batch: Batch) -> torch.Tensor:
         """On greedy texts the small model reads what it would have drafted for as long as it is right."""
-        judged = self._judged(batch)
+        judged = batch.continued()
         choices = linear(self.target.features(batch)[judged], self.target.head).argmax(-1)
         right = torch.zeros_like(judged)
         right[judged] = self._logits(batch, judged).argmax(-1) == choices
@@ -250,12 +193,41 @@ class SmallLearner:
         return torch.where(judged, count, -1)
 
 
-def _rows(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """Those of (texts, entries, size) at these places, counted through all texts: (rows, size)."""
-    return x.flatten(0, 1).index_select(0, at)
+Learner = EagleLearner | SmallLearner
+
+# -- the loss, over a whole vocabulary in little memory
 
 
-def _by_token(count: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
-    """From entries, which end at the token after theirs, to tokens."""
-    first = torch.full_like(count[:, :1], -1)
-    return torch.cat((first, torch.where(judged, count, -1)), 1)
+def _rows(logits: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy of each row, and its gradient by the logits."""
+    exact = logits.float()
+    total = torch.logsumexp(exact, -1, keepdim=True)
+    loss = total[:, 0] - (wanted.float() * exact).sum(-1)
+    return loss, (torch.exp(exact - total) - wanted.float()).to(logits.dtype)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(_rows, dynamic=True)
+
+
+class _SoftCrossEntropy(torch.autograd.Function):
+    """Keeps the gradient instead of what it is made of."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        loss, gradient = (_compiled() if logits.is_cuda else _rows)(logits, wanted)
+        ctx.save_for_backward(gradient)
+        mean: torch.Tensor = loss.mean()
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * (outer[0] / len(gradient)).to(gradient.dtype), None
+
+
+def soft_cross_entropy(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """The mean over rows of - sum of wanted * log softmax(logits); both (rows, vocabulary), wanted a distribution."""
+    mean: torch.Tensor = _SoftCrossEntropy.apply(logits, wanted)  # type: ignore[no-untyped-call]
+    return mean

@@ -14,8 +14,10 @@ from typing import Any
 from wager.training.config import Plan, Source
 
 Message = dict[str, str]
+Records = Sequence[Mapping[str, Any]]
 LIMIT = 4000  # characters of a passage
 NAME = re.compile(r"(?<=[a-z,] )(?:[A-Z][a-z]+(?: of| the| [A-Z][a-z]+)+|[A-Z][a-z]{4,})")
+SUMMARIZE = ("Summarize: {}", "Summarize this text in a few sentences.\n\n{}", "{}\n\nSummarize the above.")
 ASKED = (
     "Who is {}?",
     "What is {}?",
@@ -61,12 +63,8 @@ def _made(source: Source, data: Path, dice: random.Random) -> list[list[Message]
     fields, make = RECIPES[source.kind]
     path = data / source.file
     try:
-        text = path.read_text(encoding="utf-8")
-        records = (
-            [json.loads(line) for line in text.splitlines() if line.strip()]
-            if path.suffix == ".jsonl"
-            else [{"text": line} for line in text.splitlines() if line.strip()]
-        )
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        records = [json.loads(line) if path.suffix == ".jsonl" else {"text": line} for line in lines]
         made = list(make(records, source, dice))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}; pass --data with the folder it lies in") from None
@@ -74,9 +72,6 @@ def _made(source: Source, data: Path, dice: random.Random) -> list[list[Message]
         raise ValueError(f"{path} should hold one JSON record a line with {fields}") from None
     dice.shuffle(made)
     return made
-
-
-Records = Sequence[Mapping[str, Any]]
 
 
 def _user(text: str) -> list[Message]:
@@ -155,10 +150,7 @@ def _passages(records: Records, dice: random.Random) -> Iterator[str]:
 
 def _summarize(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
     for text in _passages(records, dice):
-        ask = dice.choice(
-            ("Summarize: {}", "Summarize this text in a few sentences.\n\n{}", "{}\n\nSummarize the above.")
-        )
-        yield _user(ask.format(text))
+        yield _user(dice.choice(SUMMARIZE).format(text))
 
 
 def _ask(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:

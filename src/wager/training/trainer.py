@@ -15,27 +15,20 @@ from typing import Any
 
 import torch
 
+from wager.core import files
 from wager.training.answers import Text
 from wager.training.batches import batches, split
 from wager.training.config import Drafter
-from wager.training.judge import judge
+from wager.training.evaluate import judge
 from wager.training.learners import Learner
 
 WARM_UP = 100  # steps
 CLIP = 1.0  # longest gradient
 AVERAGE = 0.05  # weight of a step in the loss that is shown
 
-
-@dataclass(slots=True)
-class Look:
-    """One look at the held-out answers."""
-
-    step: int
-    loss: float  # running mean of the training loss
-    acceptance: list[float]  # per draft position: of drafts that came so far, the share that is right there too
-    mat: float  # tokens a round of the longest draft
-    seconds: float  # of training so far
-    tokens: int  # trained on so far
+# One look at the held-out answers: step, running mean of the loss, acceptance per draft position (of drafts that came
+# so far, the share that is right there too), MAT of the longest draft, seconds and tokens of training so far.
+Look = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -48,7 +41,7 @@ class Progress:
     loss: float = math.nan
     best: float = 0.0  # highest MAT seen
     best_step: int = 0
-    looks: list[dict[str, Any]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)  # at held-out answers
 
 
 class Trainer:
@@ -60,15 +53,13 @@ class Trainer:
         self.learner, self.drafter, self.folder, self.device = learner, drafter, folder, device
         self.train, self.held = split(texts)
         if not self.train or not self.held:
-            raise ValueError(
-                f"{len(texts)} answers are too few to train {drafter.name}: none is left to "
-                f"{'judge it by' if self.train else 'learn from'}; answer more prompts of its domains greedily"
-            )
+            few = f"{len(texts)} answers are too few to train {drafter.name}: none is left to "
+            few += "judge it by" if self.train else "learn from"
+            raise ValueError(f"{few}; answer more prompts of its domains greedily")
         self.best: dict[str, torch.Tensor] = {}
         self.progress = Progress()
-        self.optimizer = torch.optim.AdamW(
-            learner.module.parameters(), lr=drafter.rate, betas=(0.9, 0.95), weight_decay=0.01
-        )
+        weights = learner.module.parameters()
+        self.optimizer = torch.optim.AdamW(weights, lr=drafter.rate, betas=(0.9, 0.95), weight_decay=0.01)
         folder.mkdir(parents=True, exist_ok=True)
         if self.checkpoint.exists():
             self._resume()
@@ -95,15 +86,13 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             progress.step += 1
             progress.tokens += int(batch.tokens.numel())
-            look = None
             if progress.step % 10 == 0 or progress.step in (1, drafter.steps):
                 value = float(loss.detach())
                 fresh = math.isnan(progress.loss)
                 progress.loss = value if fresh else progress.loss + 10 * AVERAGE * (value - progress.loss)
             progress.seconds = perf_counter() - began
-            if progress.step % drafter.evaluate == 0 or progress.step == drafter.steps:
-                look = self._look()
-            shown(progress, look)
+            due = progress.step % drafter.evaluate == 0 or progress.step == drafter.steps
+            shown(progress, self._look() if due else None)
         return self.best
 
     def _rate(self, step: int) -> float:
@@ -125,8 +114,9 @@ class Trainer:
         progress = self.progress
         with self._mixed():
             (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
-        look = Look(progress.step, progress.loss, held.acceptance, held.mat, progress.seconds, progress.tokens)
-        progress.looks.append(asdict(look))
+        look: Look = {"step": progress.step, "loss": progress.loss, "acceptance": held.acceptance, "mat": held.mat}
+        look |= {"seconds": progress.seconds, "tokens": progress.tokens}
+        progress.looks.append(look)
         if held.mat > progress.best:
             progress.best, progress.best_step = held.mat, progress.step
             self.best = {k: v.detach().to("cpu", copy=True) for k, v in self.learner.module.state_dict().items()}
@@ -136,7 +126,6 @@ class Trainer:
     # -- checkpoints
 
     def _save(self) -> None:
-        held = self.checkpoint.with_suffix(f".{os.getpid()}.tmp")
         state = {
             "drafter": asdict(self.drafter),
             "progress": asdict(self.progress),
@@ -144,27 +133,23 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
         }
+        held = self.checkpoint.with_suffix(f".{os.getpid()}.tmp")
         torch.save(state, held)
         held.replace(self.checkpoint)
-        log = self.folder / "log.json"
-        held = log.with_suffix(f".{os.getpid()}.tmp")
-        held.write_text(json.dumps({"drafter": asdict(self.drafter), "looks": self.progress.looks}, indent=1) + "\n")
-        held.replace(log)
+        log = {"drafter": asdict(self.drafter), "looks": self.progress.looks}
+        files.write_text(self.folder / "log.json", json.dumps(log, indent=1) + "\n")
 
     def _resume(self) -> None:
         try:
             state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             known = {**state["drafter"], "steps": self.drafter.steps, "patience": self.drafter.patience}
             if known != asdict(self.drafter):
-                raise ValueError(
-                    f"{self.checkpoint} was made with other settings of {self.drafter.name}; "
-                    "put them back, or delete it to start anew"
-                )
+                other = f"{self.checkpoint} was made with other settings of {self.drafter.name}"
+                raise ValueError(f"{other}; put them back, or delete it to start anew")
             self.learner.module.load_state_dict(state["module"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.best = {k: v.cpu() for k, v in state["best"].items()}
             self.progress = Progress(**state["progress"])
         except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError):
-            raise ValueError(
-                f"{self.checkpoint} is no checkpoint of {self.drafter.name}; delete it to start anew"
-            ) from None
+            none = f"{self.checkpoint} is no checkpoint of {self.drafter.name}"
+            raise ValueError(f"{none}; delete it to start anew") from None
