@@ -1,6 +1,6 @@
 """Serving on one GPU: engines that are loaded together and measured by turns.
 
-python -m reproduction.turns default|heads --prompts FILE --out FILE [--seconds S]
+python -m reproduction.turns default heads --prompts FILE --out FILE
 
 Every engine is a process of its own with vLLM in it; all load at the same time, then take turns of less than a second,
 back and forth, so that what the machine does in the meantime meets all of them alike. In a turn there is always the
@@ -55,12 +55,13 @@ ENGINES: dict[str, dict[str, tuple[tuple[str, ...], int, list[float] | None]]] =
 def orders(plan: str, seconds: float, rounds: int) -> list[dict[str, Any]]:
     """Every turn: which engine, which policy, what load."""
     lengths = ("off", "1", "2", "4") if plan == "heads" else ()
-    turns = []
+    same = {"plan": plan, "seconds": seconds}
+    turns: list[dict[str, Any]] = []
     for kind in ("chat",) if plan == "heads" else ("chat", "copy"):
         for batch in BATCHES:
             for turn in range(-1, rounds):  # the first is not counted: the policy meets this load
                 own = [
-                    {"engine": name, "policy": policy, "kind": kind, "batch": batch, "turn": turn, "seconds": seconds}
+                    {**same, "engine": name, "policy": policy, "kind": kind, "batch": batch, "turn": turn}
                     for name, (drafters, *_) in ENGINES[plan].items()
                     for policy in ((*lengths, "auto") if drafters else ("none",))
                 ]
@@ -68,7 +69,7 @@ def orders(plan: str, seconds: float, rounds: int) -> list[dict[str, Any]]:
     if plan == "heads":
         return turns
     # Lengths at random in every step while batches grow and shrink: crashes and stalls would show.
-    last = {"kind": "chat", "batch": 0, "turn": 0, "seconds": 20 * seconds, "policy": "random"}
+    last = {"plan": plan, "kind": "chat", "batch": 0, "turn": 0, "seconds": 20 * seconds, "policy": "random"}
     return turns + [{**last, "engine": name} for name, (drafters, *_) in ENGINES[plan].items() if drafters][-2:]
 
 
@@ -109,7 +110,11 @@ class Served:
         large = plan == "heads"
         model = str(folder / "target") if large else str(resolve("smollm2-135m"))
         given: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": max(BATCHES), "enable_prefix_caching": False}
-        given |= {"dtype": "bfloat16", "kv_cache_memory_bytes": 8 << 30, "gpu_memory_utilization": 0.05}
+        given |= {
+            "dtype": "bfloat16",
+            "kv_cache_memory_bytes": (6 if large else 2) << 30,
+            "gpu_memory_utilization": 0.05,
+        }
         if large:
             given |= {"load_format": "dummy", "skip_tokenizer_init": True}
         self.control = folder / f"{name}.policy"
@@ -206,7 +211,7 @@ def summary(plan: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (kind, batch, name, policy), own in cells.items():
         ratios = sorted(row["tokens"] / row["took"] / statistics.fmean(plain[kind, batch, row["turn"]]) for row in own)
         made.append({
-            "kind": kind, "batch": batch, "engine": name, "policy": policy, "turns": len(own),
+            "plan": plan, "kind": kind, "batch": batch, "engine": name, "policy": policy, "turns": len(own),
             "ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1],
             "step_ms": statistics.median(row["step_ms"] for row in own),
             "tokens_a_step": statistics.median(row["tokens"] / row["steps"] / batch for row in own),
@@ -218,7 +223,7 @@ def summary(plan: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Load all engines, give them their turns, write and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=ENGINES)
+    parser.add_argument("plan", choices=ENGINES, nargs="+")
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=0.7, help="of a turn")
@@ -226,37 +231,38 @@ def main() -> None:
     parser.add_argument("--engine", nargs=2, help=argparse.SUPPRESS)  # name and folder: this process is that engine
     given = parser.parse_args()
     if given.engine:
-        serve(given.plan, given.engine[0], given.prompts, Path(given.engine[1]))
+        serve(given.plan[0], given.engine[0], given.prompts, Path(given.engine[1]))
     folder = Path(tempfile.mkdtemp(prefix="turns-"))
-    if given.plan == "heads":
+    if "heads" in given.plan:
         for head in (False, True):
             make_model(folder, head=head)
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     engines = {}
-    for name in ENGINES[given.plan]:
-        words = [sys.executable, __file__, given.plan, "--prompts", str(given.prompts)]
-        engines[name] = subprocess.Popen(
-            [*words, "--engine", name, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            stderr=(folder / f"{name}.log").open("w"), env=environment,
-        )  # fmt: skip
+    for plan, name in [(plan, name) for plan in given.plan for name in ENGINES[plan]]:
+        words = [sys.executable, __file__, plan, "--prompts", str(given.prompts), "--engine", name, str(folder)]
+        log = (folder / f"{plan} {name}.log").open("w")
+        engines[plan, name] = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=log, env=environment
+        )
     began = time.time()
     rows: list[dict[str, Any]] = []
-    for name, engine in engines.items():
+    for (plan, name), engine in engines.items():
         if not engine.stdout or not engine.stdout.readline():
-            sys.exit(f"{name} did not start:\n" + (folder / f"{name}.log").read_text()[-3000:])
+            sys.exit(f"{name} did not start:\n" + (folder / f"{plan} {name}.log").read_text()[-3000:])
     print(f"{len(engines)} engines loaded in {time.time() - began:.0f} s", file=sys.stderr, flush=True)
-    for order in orders(given.plan, given.seconds, given.rounds):
-        engine = engines[order["engine"]]
+    for order in (order for plan in given.plan for order in orders(plan, given.seconds, given.rounds)):
+        plan, name = order["plan"], order["engine"]
+        engine = engines[plan, name]
         assert engine.stdin is not None
         assert engine.stdout is not None
         print(json.dumps(order), file=engine.stdin, flush=True)
         answer = engine.stdout.readline()
         if not answer:
-            sys.exit(f"{order} ended {order['engine']}:\n" + (folder / f"{order['engine']}.log").read_text()[-3000:])
+            sys.exit(f"{order} ended it:\n" + (folder / f"{plan} {name}.log").read_text()[-3000:])
         rows.append(json.loads(answer))
     for engine in engines.values():
         engine.kill()
-    table = summary(given.plan, rows)
+    table = [row for plan in given.plan for row in summary(plan, [row for row in rows if row["plan"] == plan])]
     if given.out:
         said = {"kind": "turns", **provenance("python -m reproduction.turns"), "summary": table, "turns": rows}
         given.out.write_text(json.dumps(said, indent=1) + "\n")
