@@ -7,14 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from agreement import (
-    MIXED,
-    SCENARIOS,
-    SEED,
-    Stream,
-    disagreement_of,
-    params_of,
-)
+from agreement import MIXED, SCENARIOS, SEED, Stream, disagreement_of, params_of
 from reference import REFERENCES
 
 from wager.core import OFF, Context, Hint
