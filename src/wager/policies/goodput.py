@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -69,8 +68,7 @@ class DSD(ModelPolicy):
         slope = (xy / n - x * y / n**2) / variance if variance > 1e-12 else 0.0
         return (y - slope * x) / n, slope
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def settle(self) -> None:
         for drafter, counts in self.counts.items():
             self.fit(drafter, *counts)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.rewards import timed
@@ -97,8 +96,7 @@ class Analytical(ModelPolicy):
         for i in self.by_length[length]:
             self.verifying[i] = seconds
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def settle(self) -> None:
         for drafter in self.past:
             self._fit(drafter)
         for length in self.verify:

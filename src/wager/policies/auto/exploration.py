@@ -4,15 +4,15 @@ which kinds of steps it tries in a batch."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
+from wager.policies.base import Learner
 
 
-class DrafterSelection:
+class DrafterSelection(Learner):
     """Which cheap drafters are called: one that brings less than its seconds are worth is called ever more rarely."""
 
     learned = ("drafter_value", "rounds_until_probe", "probe_backoff", "rounds_since_change")
@@ -65,8 +65,10 @@ class DrafterSelection:
             self.rounds_since_change = 0
 
 
-class StepTrials:
+class StepTrials(Learner):
     """Which kind of step a batch plays: the best, and now and then another, to learn what it costs."""
+
+    learned = ("steps",)
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
@@ -100,10 +102,10 @@ class StepTrials:
         return (kind, 1) if self.rng.random() * best < goodput[kind] else (leader, 0)
 
 
-class Exploration:
+class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
-    learned = ("rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter")
+    learned = ("rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter", "selection", "trials")
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
         self.config = config
@@ -129,17 +131,3 @@ class Exploration:
             stayed = min(self.rounds_stayed, self.config.max_stay)
             self.expected_stay += (stayed - self.expected_stay) / self.config.repeats
         self.last_drafter, self.rounds_stayed = drafter, 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        own = {name: getattr(self, name) for name in self.learned}
-        own["selection"] = {name: getattr(self.selection, name) for name in self.selection.learned}
-        return own | {"steps": self.trials.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        for name in self.learned:
-            setattr(self, name, state[name])
-        for name, value in state["selection"].items():
-            setattr(self.selection, name, value)
-        self.trials.steps = state["steps"]

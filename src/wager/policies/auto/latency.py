@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import ClassVar
 
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
+from wager.policies.base import Learner
 
 
-class DraftLine:
+class DraftLine(Learner):
     """Seconds of one drafter's drafts by length: a fixed part and one for each token, by fading least squares."""
 
     __slots__ = ("config", "count", "drafts", "each", "fixed", "lengths", "products", "seconds", "squares")
@@ -42,6 +42,8 @@ class DraftLine:
 
     def settle(self) -> None:
         """Solve for the two parts; before lengths differ, all seconds are the tokens'."""
+        if not self.count:
+            return
         n, prior = self.drafts, self.config.latency_prior
         length, seconds = self.lengths / n, self.seconds / n
         most = seconds / length
@@ -49,24 +51,16 @@ class DraftLine:
         self.each = each = min(most, max(0.0, each))
         self.fixed = seconds - each * length
 
-    def state(self) -> list[float]:
-        """Everything learned."""
-        return [getattr(self, name) for name in self.learned]
 
-    def load(self, state: Sequence[float]) -> None:
-        """Go on from it."""
-        for name, value in zip(self.learned, state, strict=True):
-            setattr(self, name, value)
-        if self.count:
-            self.settle()
-
-
-class DraftLatency:
+class DraftLatency(Learner):
     """Seconds of drafters that are models: of their drafts, and of catching up on tokens they have not read.
 
     Catching up on a hundred tokens takes hardly longer than on ten where they are read at once, so it is known by the
     power of two of their number, and more than was ever seen is expected to take as long as the most that was.
     """
+
+    learned = ("lines", "lags")
+    elements: ClassVar = {"lines": DraftLine}
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
@@ -81,7 +75,7 @@ class DraftLatency:
         if line is None:
             line = self.lines[at] = DraftLine(self.config)
             if key in self._latest:
-                line.load(self._latest[key].state())
+                line.load_state_dict(self._latest[key].state_dict())
             self._latest[key] = line
         return line
 
@@ -113,20 +107,14 @@ class DraftLatency:
             rate = self.config.latency_drift if seconds > before else 0.5
             known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        return {"lines": {at: line.state() for at, line in self.lines.items()}, "lags": self.lags}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        self.lags, self.lines, self._latest = state["lags"], {}, {}
-        for (key, size), values in state["lines"].items():
-            self.lines[key, size] = self._latest[key] = DraftLine(self.config)
-            self.lines[key, size].load(values)
+    def settle(self) -> None:
+        self._latest = {key: line for (key, _), line in self.lines.items()}
 
 
-class ReferenceRate:
+class ReferenceRate(Learner):
     """Tokens a second of the latest rounds, for every bucket of batch sizes: what a second is worth."""
+
+    learned = ("sums",)
 
     def __init__(self, config: AutoConfig) -> None:
         self.keep = 1.0 - 1.0 / config.long_memory
@@ -145,8 +133,10 @@ class ReferenceRate:
             self.sums[size] = keep * before + tokens, keep * taken + seconds
 
 
-class LatencyModel:
+class LatencyModel(Learner):
     """Seconds of any round, learned from rounds."""
+
+    learned = ("verify", "batches", "drafts", "rates")
 
     def __init__(self, widest: int, longest: int, config: AutoConfig) -> None:
         self.longest = longest  # tokens of the longest draft
@@ -192,18 +182,7 @@ class LatencyModel:
         if self.batches.learn(batch, drafted, longest * batch, seconds):
             self._tables.clear()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        parts = (self.verify, self.batches, self.drafts)
-        return {"parts": [part.state_dict() for part in parts], "rates": self.rates.sums}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        verify, batches, drafts = state["parts"]
-        self.verify.load_state_dict(verify)
-        self.batches.load_state_dict(batches)
-        self.drafts.load_state_dict(drafts)
-        self.rates.sums = {size: (tokens, seconds) for size, (tokens, seconds) in state["rates"].items()}
+    def settle(self) -> None:
         self._tables.clear()
 
 

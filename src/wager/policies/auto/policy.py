@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, inf
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class Auto(Policy):
     per_request = True
     explains = True
     config = AutoConfig()
-    learned: ClassVar[tuple[str, ...]] = ("models",)
+    learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
         *("acceptance", "batch", "exploration", "hinted", "index", "latency", "positional"),
@@ -324,27 +323,3 @@ class Auto(Policy):
         elif batch.confidence.size:
             self.observe(round_of_one(result, self.drafters))
             self.acceptance.suspend(int(batch.slots[0]))
-
-    # --- saving ------------------------------------------------------------------------------------------------------
-
-    @property
-    def models(self) -> dict[str, Any]:
-        """Everything learned."""
-        parts = ("acceptance", "positional", "latency", "exploration")
-        return {name: getattr(self, name).state_dict() for name in parts} | {
-            "kind": self.batch.kind,
-            "hinted": sorted(self.hinted),
-            "proposals": [proposal.state_dict() for proposal in self._proposals],
-            "selection": [list(self._gains), dict(self._called), self._value_rate, self._plain_seconds],
-        }
-
-    @models.setter
-    def models(self, state: Mapping[str, Any]) -> None:
-        for name in ("acceptance", "positional", "latency", "exploration"):
-            getattr(self, name).load_state_dict(state[name])
-        self.batch.kind, self.hinted = state["kind"], set(state["hinted"])
-        self._plans.clear()
-        self._gains, self._called, self._value_rate, self._plain_seconds = state["selection"]
-        self._proposals = [
-            Proposal.from_state(self.index[saved["name"]], self.longest, saved) for saved in state["proposals"]
-        ]
