@@ -87,7 +87,7 @@ def test_every_policy_with_a_reference_is_compared() -> None:
 def test_policy_decides_as_its_reference(spec: str, scenario: str) -> None:
     outcome = disagreement_of(spec, scenario)
     assert not outcome.disagreement, f"{spec} on {scenario}: {outcome.disagreement}"
-    assert outcome.rounds >= 600
+    assert outcome.rounds == SCENARIOS[scenario].rounds
     assert outcome.ties < 0.01 * outcome.rounds
 
 

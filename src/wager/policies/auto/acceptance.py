@@ -60,13 +60,14 @@ class Scored(NamedTuple):
 class AcceptanceModel(Learner):
     """Acceptance probabilities of the drafters whose proposals are known before a round; each called by its index."""
 
-    learned = ("weights", "squares", "mean_ema", "text_ema", "slot_ema", "turn")
+    learned = ("weights", "squares", "scored", "mean_ema", "text_ema", "slot_ema", "turn")
 
     def __init__(self, drafters: int, config: AutoConfig) -> None:
         self.drafters, self.config = drafters, config
         self.width = AGREEMENT + 4 * drafters
         self.weights = [[0.0] * self.width for _ in range(drafters)]
         self.squares = [[1.0] * self.width for _ in range(drafters)]  # sums of squared gradients
+        self.scored = [0] * drafters  # tokens learned from
         self.mean_ema = [0.0] * drafters  # acceptance average over all texts
         self.text_ema = [0.0] * drafters  # of the one text that is generated now
         self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
@@ -91,7 +92,7 @@ class AcceptanceModel(Learner):
         self.slot_ema[slot, : self.drafters] = self.text_ema
 
     def cut(
-        self, proposal: Proposal, seconds: Sequence[float], rate: float, min_reach: float = MIN_REACH
+        self, proposal: Proposal, seconds: Sequence[float], rate: float, min_reach: float = MIN_REACH, trust: float = 1.0
     ) -> tuple[float, int, float]:
         """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
@@ -128,7 +129,7 @@ class AcceptanceModel(Learner):
             if chance > most:
                 chance = most
             chances[j] = chance
-            reach *= chance
+            reach *= chance * trust
             tokens += reach
             value = tokens - rate * seconds[j + 2]
             if value > top:
@@ -163,6 +164,7 @@ class AcceptanceModel(Learner):
             ema += text * (target - ema)
             mean += every * (target - mean)
         self.text_ema[i], self.mean_ema[i] = ema, mean
+        self.scored[i] += scored
 
     # --- a batch -----------------------------------------------------------------------------------------------------
 

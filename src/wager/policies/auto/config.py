@@ -30,6 +30,8 @@ class AutoConfig:
     repeats: int = 3  # rounds that settle a question: outliers in a row, first steps of each kind, first drafts
 
     # Exploration
+    allowance: float = 1.5  # tokens that a text may fall behind plain decoding by drafts that are not known to pay
+    allowance_share: float = 0.01  # of its tokens, in addition
     probe_interval: int = 250  # rounds without plain decoding, or of nothing else, after which one is timed
     max_stay: int = 32  # rounds that the cost of catching up is spread over, at most
     max_backoff: int = 64  # rounds a drafter that does not pay is left out, at most

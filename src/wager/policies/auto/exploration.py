@@ -105,15 +105,21 @@ class StepTrials(Learner):
 class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
-    learned = ("rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter", "selection", "trials")
+    learned = ("allowance", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter", "selection", "trials")
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
         self.config = config
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
+        self.allowance = 0.0  # tokens that this text may fall behind plain decoding
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = float(config.max_stay)  # rounds such a drafter is run: catching up is spread over them
+
+    def begin(self) -> None:
+        """A new text."""
+        self.allowance = self.config.allowance
+        self.selection.begin()
 
     def drafted(self, hinted: bool, above_average: bool) -> None:
         """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until

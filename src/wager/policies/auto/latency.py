@@ -86,11 +86,13 @@ class DraftLatency(Learner):
             return 0.0, min(line.each, unknown) if line.count else unknown
         return line.fixed, line.each
 
-    def catch_up(self, drafter: str, tokens: int) -> float:
-        """Seconds to catch up on so many tokens."""
-        known = self.lags.get(drafter)
-        if not tokens or not known:
+    def catch_up(self, drafter: str, tokens: int, plain: float) -> float:
+        """Seconds to catch up on so many tokens, where plain decoding takes ``plain``."""
+        known, share = self.lags.get(drafter), self.config.token_share
+        if tokens < 2:  # one token is read along with the next
             return 0.0
+        if not known:  # a drafter takes that share of what the target would
+            return share * (1.0 + share * tokens) * plain
         size = tokens.bit_length()
         if size in known:
             return known[size]

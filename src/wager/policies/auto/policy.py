@@ -88,7 +88,7 @@ class Auto(Policy):
             self._read(context.arms)
         if batch == 1 and context.previous is None:
             self.acceptance.begin()
-            self.exploration.selection.begin()
+            exploration.begin()
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
         self._weighed, self._proposals, self._gains = [], [], ()
@@ -118,17 +118,38 @@ class Auto(Policy):
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
         elif probing and best is not off:  # one token tells what drafting costs by now
             best = table.shortest[best[0].drafter], best[1], best[2]
+        elif batch == 1 and table.off:
+            late = self.latency.drafts.catch_up(best[0].drafter, context.lag.get(best[0].drafter, 0), plain)
+            if best[2] + late - plain > exploration.allowance * plain:
+                best = self._cautious(context, seconds, rate, off)
         self._chosen = best
         return best[0]
 
-    def _weigh_hinted(self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders) -> None:
+    def _cautious(self, context: Context, seconds: Table, rate: float, off: Estimate) -> Estimate:
+        """The best arm where nothing may be lost: what is little known counts for little."""
+        values: list[float] = [1.0 - rate * off[2], -inf, -inf]
+        leaders: Leaders = [off, None, None]
+        self._weighed, self._estimates = [], [off]
+        if context.hints:
+            self._weigh_hinted(context, seconds, rate, values, leaders, True)
+        if len(self.hinted) < len(self.drafters):
+            self._weigh_unhinted(context, seconds, rate, values, leaders, True)
+        best = leaders[max(range(3), key=values.__getitem__)]
+        assert best is not None
+        return best
+
+    def _weigh_hinted(
+        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool = False
+    ) -> None:
         """Find the best prefix of every proposal."""
         top = second = values[OFF_STEP]  # second: the best without the drafter of the best
         leader, cut, exact, at_least = -1, self.acceptance.cut, self._table.exact, self._table.at_least
         self._proposals = proposals = self._fill(context)
         for proposal in proposals:
             i = proposal.index
-            value, n, tokens = cut(proposal, seconds, rate)
+            known = self.acceptance.scored[i]
+            trust = known / (known + self.config.shrinkage) if cautious else 1.0
+            value, n, tokens = cut(proposal, seconds, rate, trust=trust)
             arm = exact[i][n] if n < proposal.length else at_least[i][n]
             if arm is not None:
                 own = arm, tokens, seconds[n + 1]
@@ -161,7 +182,9 @@ class Auto(Policy):
                 top, best = value, (arm, tokens, seconds[n + 1])
         return best
 
-    def _weigh_unhinted(self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders) -> None:
+    def _weigh_unhinted(
+        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool = False
+    ) -> None:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
         batch, lags, drafts = context.batch, context.lag, self.latency.drafts
         plan = self._plans.get(bucket(batch))
@@ -170,15 +193,15 @@ class Auto(Policy):
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         draws, most, weighed = self.positional.draws_for(len(plan)), self.config.max_acceptance, self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
-        late = drafts.lags if lags else None
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
-            odds, factor = counts.odds, exp(draws.pop() * counts.deviation)
+            odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
-            if late and drafter in lags:
-                fixed += drafts.catch_up(drafter, lags[drafter]) / (self.exploration.expected_stay * batch)
+            if drafter in lags:
+                late = drafts.catch_up(drafter, lags[drafter], seconds[1])
+                fixed += late / (self.exploration.expected_stay * batch)
             weighed.append((group, odds, factor, fixed, each))
             reach = tokens = 1.0
             done = 0
@@ -253,6 +276,10 @@ class Auto(Policy):
             proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
         self._proposals = []
         batch, exploration = round.batch, self.exploration
+        if batch == 1:
+            exploration.allowance += self.config.allowance_share * emitted
+            if drafted and self._plain_seconds:
+                exploration.allowance += emitted - round.seconds / self._plain_seconds
         exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)
         self._called = {}
         unhinted = drafted > 0 and not hinted

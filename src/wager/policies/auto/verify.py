@@ -106,11 +106,12 @@ class VerifyLatency(Learner):
     def _average(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
         prior, memory = self.config.latency_prior, self.config.round_memory
+        guesses = self._guesses()
         blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
         for width in range(1, len(self.ratios)):
             known = min(self.rounds[width], memory)
             weight, count = known + prior, 1
-            ratio = (known * self.ratios[width] + prior * self._prior[width]) / weight
+            ratio = (known * self.ratios[width] + prior * guesses[width]) / weight
             while blocks and blocks[-1][0] > ratio:
                 other, more, widths = blocks.pop()
                 ratio = (ratio * weight + other * more) / (weight + more)
@@ -120,6 +121,19 @@ class VerifyLatency(Learner):
         for ratio, _, count in blocks:
             self._shape += [ratio] * count
         self.settle()
+
+    def _guesses(self) -> list[float]:
+        """Ratios as the timed widths around each suggest: on a line between two, beyond the last by `token_share`."""
+        guesses, share = list(self._prior), self.config.token_share
+        last, level = 1, 1.0
+        for width in range(2, len(guesses)):
+            if self.rounds[width]:
+                slope = (self.ratios[width] - level) / (width - last)
+                for between in range(last + 1, width):
+                    guesses[between] = level + slope * (between - last)
+                last, level = width, self.ratios[width]
+            guesses[width] = level + share * (width - last)
+        return guesses
 
     def overdue(self) -> bool:
         """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
