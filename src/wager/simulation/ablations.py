@@ -99,7 +99,7 @@ class NoStay(Auto):
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        self.exploration.expected_stay = float(self.config.max_stay)
+        self.exploration.expected_stay = self.config.round_memory
 
 
 class Scaled(Auto):

@@ -150,7 +150,7 @@ class AcceptanceModel(Learner):
             self.evaluate(proposal, 0.0)
         i, config, chances = proposal.index, self.config, proposal.chances
         keep, rate = 1.0 - 1.0 / config.count_memory, config.learning_rate
-        text, every = 1.0 / config.text_memory, 1.0 / config.long_memory
+        text, every = 1.0 / config.short_memory, 1.0 / config.round_memory
         weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
             truth, target = (1.0, WON) if j < agreed else (0.0, LOST)
@@ -224,9 +224,9 @@ class AcceptanceModel(Learner):
         known, right_of = scored[:, part].sum(axis=1).tolist(), hits[:, part].sum(axis=1).tolist()
         for i, (tokens, right) in enumerate(zip(known, right_of, strict=True)):
             if tokens:
-                left = (1.0 - 1.0 / self.config.long_memory) ** tokens
+                left = (1.0 - 1.0 / self.config.round_memory) ** tokens
                 self.mean_ema[i] = left * self.mean_ema[i] + (1 - left) * (LOST + (WON - LOST) * right / tokens)
-        average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.text_memory
+        average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.short_memory
         average = WON - (WON - average) * (1.0 - share) ** hits
         average += (scored > agreed) * share * (LOST - average)
         self.slot_ema[batch.slots] = average.T

@@ -52,16 +52,16 @@ class DrafterSelection(Learner):
             i = self.index[name]
             memory = config.round_memory if backoff[i] == 1 else config.repeats
             value[i] += ((gains[i] if gains else 0.0) - value[i]) / memory
-            cost = config.value_credit * rate * seconds - value[i] if seconds > config.negligible_share * plain else 0.0
+            cost = config.value_credit * rate * seconds - value[i] if seconds > config.trial_share * plain else 0.0
             if backoff[i] == 1:
                 if cost > loss:
                     worst, loss = i, cost
             elif cost > 0:
-                backoff[i] = self.rounds_until_probe[i] = min(config.max_backoff, 2 * backoff[i])
+                backoff[i] = self.rounds_until_probe[i] = min(int(config.round_memory), 2 * backoff[i])
             else:
                 backoff[i], self.rounds_since_change = 1, 0
         if worst >= 0 and self.rounds_since_change > config.round_memory:
-            backoff[worst] = self.rounds_until_probe[worst] = max(2, config.max_backoff // 8)
+            backoff[worst] = self.rounds_until_probe[worst] = max(2, int(config.round_memory) // 8)
             self.rounds_since_change = 0
 
 
@@ -112,9 +112,9 @@ class Exploration(Learner):
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
-        self.allowance = 0.0  # tokens that this text may fall behind plain decoding
+        self.allowance = config.allowance  # plain tokens that this text may still fall behind
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
-        self.expected_stay = float(config.max_stay)  # rounds such a drafter is run: catching up is spread over them
+        self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
 
     def begin(self) -> None:
         """A new text."""
@@ -134,6 +134,6 @@ class Exploration(Learner):
             self.rounds_stayed += 1
             return
         if self.last_drafter:
-            stayed = min(self.rounds_stayed, self.config.max_stay)
+            stayed = min(self.rounds_stayed, self.config.round_memory)
             self.expected_stay += (stayed - self.expected_stay) / self.config.repeats
         self.last_drafter, self.rounds_stayed = drafter, 1

@@ -103,10 +103,10 @@ class DraftLatency(Learner):
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
         known, size = self.lags.setdefault(drafter, {}), max(1, tokens).bit_length()
         before = known.get(size)
-        if before is None:
+        if not before:
             known[size] = seconds
         else:
-            rate = self.config.latency_drift if seconds > before else 0.5
+            rate = 1.0 / self.config.short_memory if seconds > before else 0.5
             known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
 
     def settle(self) -> None:
@@ -119,7 +119,7 @@ class ReferenceRate(Learner):
     learned = ("sums",)
 
     def __init__(self, config: AutoConfig) -> None:
-        self.keep = 1.0 - 1.0 / config.long_memory
+        self.keep = 1.0 - 1.0 / config.round_memory
         self.sums: dict[int, tuple[float, float]] = {}  # tokens, seconds
 
     def at(self, batch: int, otherwise: float) -> float:
@@ -176,7 +176,7 @@ class LatencyModel(Learner):
         elif not drafted:  # without a clock there is nothing to wait for
             self.verify.rounds[1] += 1.0
         self.rates.learn(batch, round.emitted, round.seconds)
-        if round.lag_seconds:
+        if round.lag > 1:
             self.drafts.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
 
     def learn_step(self, batch: int, drafted: int, longest: int, seconds: float) -> None:

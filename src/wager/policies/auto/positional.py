@@ -101,13 +101,13 @@ class PositionalAcceptance(Learner):
             tried = [1.0]
             for _ in range(length - 1):
                 tried.append(tried[-1] * rate)
-            scale = min(trials, self.config.change_memory) / sum(tried)
+            scale = min(trials, 2 * self.config.short_memory) / sum(tried)
             tried = [share * scale for share in tried]
             self._add(key, length, tried, [n * rate for n in tried])
 
     def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> None:
         own, config = self.of(key, length), self.config
-        rate, keep = own.rate, 1.0 - 1.0 / config.change_memory
+        rate, keep = own.rate, 1.0 - 0.5 / config.short_memory
         n, hits = own.latest[0] * keep, own.latest[1] * keep
         counts = own.tried
         for j, x in enumerate(tried):

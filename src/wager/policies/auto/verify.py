@@ -32,14 +32,14 @@ class OutlierFilter(Learner):
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.usual_error = config.latency_drift  # mean error of a round's seconds, as a share of those expected
+        self.usual_error = config.token_share  # mean error of a round's seconds, as a share of those expected
         self.streak: dict[int, int] = {}  # outliers in a row, by class
 
     def judge(self, at: int, seconds: float, expected: float, known: bool) -> int:
         """What a round of class ``at`` is; ``known``: this class was timed before."""
         config, far = self.config, abs(seconds / expected - 1.0)
         limit = max(config.outlier * self.usual_error, config.token_share)
-        self.usual_error += (min(far, limit) - self.usual_error) / config.change_memory
+        self.usual_error += (min(far, limit) - self.usual_error) / config.short_memory
         if not known or far <= limit:
             self.streak[at] = 0
             return EXPECTED
@@ -91,7 +91,7 @@ class VerifyLatency(Learner):
             self._average()
             return
         if known:
-            self.scale += config.latency_drift * self.scale * (seconds / self.seconds[width] - 1.0)
+            self.scale += self.scale * (seconds / self.seconds[width] - 1.0) / config.short_memory
         self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(known, config.round_memory) + 1.0)
         self.rounds[width] = known + 1.0
         if self.learned_rounds < 64 or self.learned_rounds % 8 == 0:  # by then one round changes little
