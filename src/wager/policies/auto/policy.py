@@ -154,7 +154,7 @@ class Auto(Policy):
             if arm is not None:
                 own = arm, tokens, seconds[n + 1]
             else:
-                found = self._best_available(proposal, seconds, rate)
+                found = self._best_available(proposal, seconds, rate, trust)
                 if found is None:
                     continue
                 own, value = found, found[1] - rate * found[2]
@@ -169,12 +169,12 @@ class Auto(Policy):
         if leader >= 0:
             gains[leader] = top - second if second > -inf else 1.0
 
-    def _best_available(self, proposal: Proposal, seconds: list[float], rate: float) -> Estimate | None:
+    def _best_available(self, proposal: Proposal, seconds: Table, rate: float, trust: float) -> Estimate | None:
         """The best prefix of a proposal among those there is an arm for."""
         reach = tokens = 1.0
         top, best = -inf, None
         for n, chance in enumerate(proposal.chances[: proposal.evaluated], 1):
-            reach *= chance
+            reach *= chance * trust
             tokens += reach
             value = tokens - rate * seconds[n + 1]
             arm = (self._table.exact if n < proposal.length else self._table.at_least)[proposal.index][n]
