@@ -41,15 +41,10 @@ class Batch:
 
     def of(self, requests: Sequence[int]) -> Batch:
         """Some of the requests only."""
-        return Batch(
-            self.slots[requests],
-            self.fresh[requests],
-            self.match[:, requests],
-            self.size[:, requests],
-            self.confidence[:, requests],
-            self.limit[requests],
-            None if self.agreement is None else self.agreement[:, :, requests],
-        )
+        match, size, confidence = (column[:, requests] for column in (self.match, self.size, self.confidence))
+        agreement = None if self.agreement is None else self.agreement[:, :, requests]
+        own = self.slots[requests], self.fresh[requests], match, size, confidence, self.limit[requests]
+        return Batch(*own, agreement)
 
 
 @dataclass(frozen=True, slots=True)

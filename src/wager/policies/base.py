@@ -94,7 +94,6 @@ class Policy(Learner, ABC):
         self.seed, self.rng = seed, np.random.default_rng(seed)
         self._seen: tuple[Arm, ...] | None = None
         self._slots: list[int] = []
-        self._rungs: dict[str, list[Arm]] = {}
 
     def select_drafters(self, context: Context) -> tuple[str, ...]:
         """The cheap drafters that shall propose before the choice; the context has no hints yet. No side effect."""
@@ -121,19 +120,11 @@ class Policy(Learner, ABC):
         """Learn from a finished step; unless overridden, as from one round of ``result.arm``."""
         if result.seconds <= 0.0:
             return
-        accepted = np.minimum(result.emitted - 1, result.drafted)
-        self.observe(
-            Round(
-                result.arm,
-                drafted=int(result.drafted.sum()),
-                accepted=int(accepted.sum()),
-                emitted=min(int(result.emitted.sum()), int(accepted.sum()) + len(accepted)),
-                batch=len(accepted),
-                rejected=int((accepted < result.drafted).sum()),
-                draft_seconds=result.draft_seconds,
-                verify_seconds=result.seconds,
-            )
-        )
+        kept = np.minimum(result.emitted - 1, result.drafted)
+        batch, drafted, accepted = len(kept), int(result.drafted.sum()), int(kept.sum())
+        emitted, rejected = min(int(result.emitted.sum()), accepted + batch), int((kept < result.drafted).sum())
+        seconds = result.draft_seconds, result.seconds
+        self.observe(Round(result.arm, drafted, accepted, emitted, batch, rejected, *seconds))
 
     def options(self) -> list[Option]:
         """What was expected of the arms compared for the last choice: of the chosen one first, then of the best."""
@@ -151,7 +142,6 @@ class Policy(Learner, ABC):
                 self._slots = sorted({self.slot[arm] for arm in arms})
             except KeyError as missing:
                 raise ValueError(f"arm {missing.args[0]} is not one of {[str(a) for a in self.arms]}") from None
-            self._rungs = {}
             self._seen = arms
         return self._slots
 
@@ -171,16 +161,9 @@ class Policy(Learner, ABC):
 
     def at_most(self, limit: int, drafter: str, slots: list[int]) -> Arm:
         """The drafter's longest available arm of at most so many tokens; if it has none, the shortest arm there is."""
-        rungs = self._rungs.get(drafter)
-        if rungs is None:
-            steps = [self.arms[i] for i in slots if self.arms[i].drafter == drafter]
-            floor = min((self.arms[i] for i in slots), key=_length)
-            rungs = [
-                max((arm for arm in steps if arm.length <= n), key=_length, default=floor)
-                for n in range(self.longest + 1)
-            ]
-            self._rungs[drafter] = rungs
-        return rungs[limit]
+        arms = [self.arms[i] for i in slots]
+        own = (arm for arm in arms if arm.drafter == drafter and arm.length <= limit)
+        return max(own, key=_length, default=None) or min(arms, key=_length)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned, as JSON."""

@@ -92,7 +92,12 @@ class AcceptanceModel(Learner):
         self.slot_ema[slot, : self.drafters] = self.text_ema
 
     def cut(
-        self, proposal: Proposal, seconds: Sequence[float], rate: float, min_reach: float = MIN_REACH, trust: float = 1.0
+        self,
+        proposal: Proposal,
+        seconds: Sequence[float],
+        rate: float,
+        min_reach: float = MIN_REACH,
+        trust: float = 1.0,
     ) -> tuple[float, int, float]:
         """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
 

@@ -17,7 +17,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
-from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket, kind_of
+from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket, kind_of
 from wager.policies.base import Option, Policy, require
 
 NO_HINT = Hint()
@@ -94,52 +94,51 @@ class Auto(Policy):
         self._weighed, self._proposals, self._gains = [], [], ()
         self._called, self._value_rate = context.proposal_seconds, rate
         self._verify_seconds, self._plain_seconds = seconds, plain
-        off = OFF, 1.0, plain
-        self._estimates = [off] if table.off else []
+        self._estimates = []
         if batch == 1 and table.off and self.latency.verify.overdue():
-            self._chosen = off
+            self._chosen = OFF, 1.0, plain
             return OFF
         probing = exploration.rounds_since_draft >= self.config.probe_interval
-        top = 1.0 - rate * plain if table.off and not probing else -inf
-        values: list[float] = [top, -inf, -inf]  # by kind of step
-        leaders: Leaders = [off if table.off else None, None, None]
-        if context.hints:
-            self._weigh_hinted(context, seconds, rate, values, leaders)
-        if len(self.hinted) < len(self.drafters):
-            self._weigh_unhinted(context, seconds, rate, values, leaders)
-        kind = OFF_STEP if top >= values[RAGGED] and top >= values[UNIFORM] else RAGGED
-        if values[UNIFORM] > values[kind]:
-            kind = UNIFORM
+        values, leaders = self._weigh(context, seconds, rate, -inf if probing or not table.off else 1.0 - rate * plain)
+        kind = max(range(3), key=values.__getitem__)
         if batch > 1 and not probing and exploration.trials.due(bucket(batch)):
             goodput = [0.0 if e is None else e[1] / e[2] for e in leaders]
             kind = exploration.trials.choose(bucket(batch), values, goodput)[0]
         best = leaders[kind]
         if best is None:  # nobody proposes, and plain decoding is not available
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
-        elif probing and best is not off:  # one token tells what drafting costs by now
+        elif probing and best[0] is not OFF:  # one token tells what drafting costs by now
             best = table.shortest[best[0].drafter], best[1], best[2]
-        elif batch == 1 and table.off:
-            late = self.latency.drafts.catch_up(best[0].drafter, context.lag.get(best[0].drafter, 0), plain)
-            if best[2] + late - plain > exploration.allowance * plain:
-                best = self._cautious(context, seconds, rate, off)
+        elif batch == 1 and table.off and best[0] is not OFF and not self._affords(best, context):
+            values, leaders = self._weigh(context, seconds, rate, 1.0 - rate * plain, cautious=True)
+            best = leaders[max(range(3), key=values.__getitem__)] or best
         self._chosen = best
         return best[0]
 
-    def _cautious(self, context: Context, seconds: Table, rate: float, off: Estimate) -> Estimate:
-        """The best arm where nothing may be lost: what is little known counts for little."""
-        values: list[float] = [1.0 - rate * off[2], -inf, -inf]
-        leaders: Leaders = [off, None, None]
-        self._weighed, self._estimates = [], [off]
+    def _affords(self, best: Estimate, context: Context) -> bool:
+        """Whether the draft may be rejected without this text falling behind plain decoding by more than is allowed."""
+        (arm, _, seconds), plain = best, self._plain_seconds
+        late = self.latency.drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        return seconds + late - plain <= self.exploration.allowance * plain
+
+    def _weigh(
+        self, context: Context, seconds: Table, rate: float, top: float, cautious: bool = False
+    ) -> tuple[Table, Leaders]:
+        """The value and the best arm of each kind of step, plain decoding having the value ``top``.
+
+        Where that is cautious, acceptance is taken to be the lower the less is known of it.
+        """
+        off = (OFF, 1.0, seconds[1]) if self._table.off else None
+        values, leaders = [top, -inf, -inf], [off, None, None]
+        self._estimates, self._weighed = [off] if off else [], []
         if context.hints:
-            self._weigh_hinted(context, seconds, rate, values, leaders, True)
+            self._weigh_hinted(context, seconds, rate, values, leaders, cautious)
         if len(self.hinted) < len(self.drafters):
-            self._weigh_unhinted(context, seconds, rate, values, leaders, True)
-        best = leaders[max(range(3), key=values.__getitem__)]
-        assert best is not None
-        return best
+            self._weigh_unhinted(context, seconds, rate, values, leaders, cautious)
+        return values, leaders
 
     def _weigh_hinted(
-        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool = False
+        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool
     ) -> None:
         """Find the best prefix of every proposal."""
         top = second = values[OFF_STEP]  # second: the best without the drafter of the best
@@ -183,7 +182,7 @@ class Auto(Policy):
         return best
 
     def _weigh_unhinted(
-        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool = False
+        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool
     ) -> None:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
         batch, lags, drafts = context.batch, context.lag, self.latency.drafts

@@ -42,10 +42,10 @@ class AcceptanceCounts(Learner):
         hits, misses = self.shrinkage * rate, self.shrinkage * (1.0 - rate)
         self.odds = [(k + hits) / (n - k + misses) for k, n in zip(self.kept, self.tried, strict=True)]
 
-    def fade(self, keep: float) -> None:
-        """Leave so much of the evidence."""
-        self.tried = [x * keep for x in self.tried]
-        self.kept = [x * keep for x in self.kept]
+    def fade(self, tokens: float) -> None:
+        """Leave so many tokens of evidence."""
+        keep = tokens / self.total
+        self.tried, self.kept = [x * keep for x in self.tried], [x * keep for x in self.kept]
 
 
 class PositionalAcceptance(Learner):
@@ -124,7 +124,7 @@ class PositionalAcceptance(Learner):
             if (hits - rate * n) ** 2 > config.change_deviations**2 * rate * (1 - rate) * n:
                 self._changed(own)
             elif total > 1.1 * config.count_memory:
-                own.fade(config.count_memory / total)
+                own.fade(config.count_memory)
 
     def _changed(self, own: AcceptanceCounts) -> None:
         """Drop what was known before the latest rounds, of which half stays: some of it is older than the change."""
@@ -135,5 +135,5 @@ class PositionalAcceptance(Learner):
         own.settle()
         for other in self.counts.values():
             if other is not own and other.total > self.config.shrinkage:
-                other.fade(self.config.shrinkage / other.total)
+                other.fade(self.config.shrinkage)
                 other.settle()
