@@ -43,8 +43,8 @@ class LinesWriter:
         self.close()
 
 
-def header(line: str, path: str | Path, format: str, version: int) -> dict[str, Any]:
-    """The meta data of a file whose first line this is; ValueError where it is not such a file of this version."""
+def header(line: str, path: str | Path, format: str, version: int, error: type[ValueError]) -> dict[str, Any]:
+    """The meta data of a file whose first line this is; the error where it is not such a file of this version."""
     kind = format.removeprefix("wager-")
     try:
         content = json.loads(line)
@@ -52,7 +52,7 @@ def header(line: str, path: str | Path, format: str, version: int) -> dict[str, 
     except (ValueError, TypeError, KeyError):
         known = False
     if not known:
-        raise ValueError(f"{path} is not a wager {kind}: its first line is not a '{format}' header")
+        raise error(f"{path} is not a wager {kind}: its first line is not a '{format}' header")
     if content.get("version") != version:
-        raise ValueError(f"{path} is a {kind} of version {content.get('version')}; this wager reads version {version}")
+        raise error(f"{path} is a {kind} of version {content.get('version')}; this wager reads version {version}")
     return dict(content.get("meta", {}))

@@ -122,19 +122,15 @@ def read(path: Path) -> tuple[dict[str, Any], list[Text]]:
     texts: list[Text] = []
     try:
         with open_text(path, "r") as file:
-            meta = header(file.readline(), path, FORMAT, VERSION)
+            meta = header(file.readline(), path, FORMAT, VERSION, RecordingError)
             for number, line in enumerate(file, 2):
                 if not line.endswith("\n"):
                     break
                 texts.append(_text(line, path, number))
     except EOFError:  # compressed, and cut off
         pass
-    except RecordingError:
-        raise
     except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise RecordingError(f"{path} is not a wager recording ({error})") from None
-    except ValueError as error:
-        raise RecordingError(str(error)) from None
     if not texts:
         raise RecordingError(f"{path} holds no text")
     return meta, texts

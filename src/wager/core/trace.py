@@ -95,13 +95,13 @@ class TraceWriter(LinesWriter):
 def read_meta(path: str | Path) -> dict[str, Any]:
     """What the header says of the trace: model, machine, command."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        return _header(file.readline(), path)
+        return header(file.readline(), path, FORMAT, VERSION, TraceError)
 
 
 def read(path: str | Path) -> Iterator[Record]:
     """The records of a trace in order; a truncated last line is left out."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        _header(file.readline(), path)
+        header(file.readline(), path, FORMAT, VERSION, TraceError)
         number, held = 1, ""
         for line in file:
             if held:
@@ -119,10 +119,3 @@ def _at(line: str, path: str | Path, number: int) -> Record:
         return decode(line)
     except TraceError as error:
         raise TraceError(f"{path}, line {number}: {error}") from error
-
-
-def _header(line: str, path: str | Path) -> dict[str, Any]:
-    try:
-        return header(line, path, FORMAT, VERSION)
-    except ValueError as error:
-        raise TraceError(str(error)) from None
