@@ -71,7 +71,7 @@ def with_model(scenario: Replay, acceptance: Sequence[float], step: float = 0.06
 
 
 def first_texts(scenario: Replay, spec: str = "auto", every: int = 1, tokens: int = 64) -> list[float]:
-    """The policy's speed over plain decoding's for each text alone, nothing known before; texts of at least ``tokens``."""
+    """The policy's speed over plain decoding's for each text of ``tokens`` or more alone, nothing known before."""
     out = []
     for seed, text in enumerate([text for text in scenario.texts if text.tokens >= tokens][::every]):
         alone = replace(scenario, texts=(text,))

@@ -18,17 +18,16 @@ from wager.simulation.stream import VerifyCost
 RECORDING = Path(__file__).parents[3] / "results" / "recordings" / "test.jsonl.gz"
 
 
-@pytest.mark.parametrize(("cost", "least", "mean"), [("steep", 0.93, 1.15), ("flat", 1.0, 2.0)])
-def test_a_first_text_is_hardly_slower_than_plain_decoding(cost: str, least: float, mean: float) -> None:
-    """Finding out cost up to a quarter of the speed where two tokens cost twice one."""
-    scenario = scenarios(RECORDING, [])[cost]
-    assert isinstance(scenario, Replay)
-    for own in (scenario, with_model(scenario, (0.2, 0.45, 0.7))):
-        speeds = first_texts(own, every=2)
+def test_a_first_text_is_hardly_slower_than_plain_decoding() -> None:
+    """Where two tokens cost twice one, finding out took up to a quarter of a text's speed."""
+    steep = scenarios(RECORDING, [])["steep"]
+    assert isinstance(steep, Replay)
+    with_head = with_model(steep, (0.2, 0.45, 0.7))
+    for scenario, least, mean in ((steep, 0.95, 1.2), (with_head, 0.92, 1.15)):
+        speeds = first_texts(scenario, every=2)
         assert min(speeds) > least
         assert np.mean(speeds) > mean
-        if cost == "steep":
-            assert min(first_texts(own, "auto-scaled:field=allowance,times=1000", every=2)) < least
+    assert min(first_texts(with_head, "auto-scaled:field=allowance,times=1000", every=2)) < 0.85
 
 
 def test_plain_decoding_is_left_when_width_is_no_longer_dear() -> None:

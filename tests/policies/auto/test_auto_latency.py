@@ -153,7 +153,7 @@ class SlowBatchLatency:
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
         self.remember("all", kind, x, seconds)
-        prior = CONFIG.latency_prior
+        prior = 1.0
         self.theta["all"] = self.fit("all", [prior] * 4, [self.level, 0.0, CONFIG.token_share * self.share, 0.0])
         squared = prior * 4**size
         self.theta[size] = self.fit(size, [prior, squared, squared, prior], self.theta["all"])

@@ -37,7 +37,7 @@ class Slow:
         z += w[POSITION + min(j, 3)] + self.average(i)
         for other, (common, size) in beside.items():
             z += w[self.company(other, j, common, size)]
-        return min(0.99, 1 / (1 + math.exp(-z)))
+        return 1 / (1 + math.exp(-z))
 
     def average(self, i: int) -> float:
         return self.known.acceptance.weights[i][EMA] * self.known.acceptance.text_ema[i]

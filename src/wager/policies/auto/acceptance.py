@@ -73,7 +73,6 @@ class AcceptanceModel(Learner):
         self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
         self.turn = 0  # which requests of a large batch are learned from
         self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
-        self._most = config.max_acceptance
 
     # --- one request -------------------------------------------------------------------------------------------------
 
@@ -96,8 +95,8 @@ class AcceptanceModel(Learner):
         proposal: Proposal,
         seconds: Sequence[float],
         rate: float,
-        min_reach: float = MIN_REACH,
         trust: float = 1.0,
+        min_reach: float = MIN_REACH,
     ) -> tuple[float, int, float]:
         """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
@@ -122,7 +121,7 @@ class AcceptanceModel(Learner):
         position = self._position
         if length > len(position):
             position.extend(position[-1:] * (length - len(position)))
-        sure, first, most, levels = hint.confidence, CONFIDENCE + 1, self._most, float(LEVELS)
+        sure, first, levels = hint.confidence, CONFIDENCE + 1, float(LEVELS)
         known, unknown = len(sure), w[CONFIDENCE]
         reach = tokens = 1.0
         top, best, expected = -inf, 0, 1.0
@@ -130,10 +129,7 @@ class AcceptanceModel(Learner):
         for j, step in enumerate(steps):
             base += step
             z = base + (w[first + int(sure[j] * levels)] if j < known else unknown) + w[position[j]]
-            chance = 1.0 / (1.0 + exp(-z))
-            if chance > most:
-                chance = most
-            chances[j] = chance
+            chances[j] = chance = 1.0 / (1.0 + exp(-z))
             reach *= chance * trust
             tokens += reach
             value = tokens - rate * seconds[j + 2]
@@ -146,7 +142,7 @@ class AcceptanceModel(Learner):
 
     def evaluate(self, proposal: Proposal, min_reach: float = MIN_REACH) -> list[float]:
         """Each token's probability of being accepted if all before it are."""
-        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, min_reach)
+        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, 1.0, min_reach)
         return proposal.chances[: proposal.evaluated]
 
     def learn(self, proposal: Proposal, scored: int, agreed: int) -> None:
@@ -196,7 +192,6 @@ class AcceptanceModel(Learner):
                     if i != j:
                         z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
         chances = 1.0 / (1.0 + np.exp(-z))
-        np.minimum(chances, self.config.max_acceptance, out=chances)
         padded = np.empty((longest + 1, drafters * count))
         chains = padded[:longest]
         chains[:] = chances.reshape(longest, drafters * count)

@@ -11,14 +11,12 @@ class AutoConfig:
 
     # Acceptance
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
-    max_acceptance: float = 0.99  # probability; no token is certain, so no draft grows without bound
     shrinkage: float = 8.0  # tokens of evidence that what is known otherwise is worth: a mean, or no gain at all
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
     count_memory: float = 1000.0  # tokens of evidence; older ones fade, so that what changes is learned anew
 
     # Latency
     token_share: float = 0.05  # of plain decoding's seconds that one more token takes, before it was measured
-    latency_prior: float = 0.5  # rounds that such a guess is worth
     outlier: float = 4.0  # usual errors beyond which a round is an outlier
     repeats: int = 3  # rounds that settle a question: outliers in a row, first steps of each kind, first drafts
 

@@ -44,10 +44,10 @@ class DraftLine(Learner):
         """Solve for the two parts; before lengths differ, all seconds are the tokens'."""
         if not self.count:
             return
-        n, prior = self.drafts, self.config.latency_prior
+        n = self.drafts
         length, seconds = self.lengths / n, self.seconds / n
         most = seconds / length
-        each = (self.products / n - length * seconds + prior * most) / (self.squares / n - length * length + prior)
+        each = (self.products / n - length * seconds + most) / (self.squares / n - length * length + 1.0)
         self.each = each = min(most, max(0.0, each))
         self.fixed = seconds - each * length
 

@@ -190,7 +190,7 @@ class Auto(Policy):
         if plan is None:
             plan = self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
-        draws, most, weighed = self.positional.draws_for(len(plan)), self.config.max_acceptance, self._weighed
+        draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
@@ -207,8 +207,7 @@ class Auto(Policy):
             for arm, length, width, kind in arms:
                 while done < length:
                     x = odds[done] * factor
-                    x /= 1.0 + x
-                    reach *= x if x < most else most
+                    reach *= x / (1.0 + x)
                     tokens += reach
                     done += 1
                 taken = seconds[width] + fixed + each * length

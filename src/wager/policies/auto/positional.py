@@ -82,8 +82,7 @@ class PositionalAcceptance(Learner):
 
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
-        most = self.config.max_acceptance
-        chances = [min(most, x * factor / (1.0 + x * factor)) for x in odds]
+        chances = [x * factor / (1.0 + x * factor) for x in odds]
         return list(accumulate(accumulate(chances, mul, initial=1.0)))
 
     def learn(self, key: str, accepted: int, drafted: int) -> None:

@@ -84,8 +84,7 @@ class VerifyLatency(Learner):
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
             if width > 1:
-                doubted = config.latency_prior / 2
-                self.rounds = [n if w == 1 else min(n, doubted) for w, n in enumerate(self.rounds)]
+                self.rounds = [n if w == 1 else min(n, 0.5) for w, n in enumerate(self.rounds)]
                 self.checks = config.repeats
             self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)
             self._average()
@@ -105,13 +104,12 @@ class VerifyLatency(Learner):
 
     def _average(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
-        prior, memory = self.config.latency_prior, self.config.round_memory
-        guesses = self._guesses()
+        guesses, memory = self._guesses(), self.config.round_memory
         blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
         for width in range(1, len(self.ratios)):
             known = min(self.rounds[width], memory)
-            weight, count = known + prior, 1
-            ratio = (known * self.ratios[width] + prior * guesses[width]) / weight
+            weight, count = known + 1.0, 1  # the guess counts as one round
+            ratio = (known * self.ratios[width] + guesses[width]) / weight
             while blocks and blocks[-1][0] > ratio:
                 other, more, widths = blocks.pop()
                 ratio = (ratio * weight + other * more) / (weight + more)
@@ -125,7 +123,8 @@ class VerifyLatency(Learner):
     def _guesses(self) -> list[float]:
         """Ratios as the timed widths around each suggest: on a line between two, beyond the last by `token_share`."""
         guesses, share = list(self._prior), self.config.token_share
-        last, level = 1, 1.0
+        last = 1
+        guesses[1] = level = self.ratios[1] if self.rounds[1] else 1.0
         for width in range(2, len(guesses)):
             if self.rounds[width]:
                 slope = (self.ratios[width] - level) / (width - last)
@@ -238,7 +237,7 @@ class BatchLatency(Learner):
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
         self.common.add(keep, kind, step)
-        prior, squared = config.latency_prior, config.latency_prior * 4**size
-        self.common.solve((prior,) * 4, (self.level, 0.0, config.token_share * self.share, 0.0))
-        fit.solve((prior, squared, squared, prior), self.common.theta)
+        squared = 4.0**size  # the prior counts as one step
+        self.common.solve((1.0,) * 4, (self.level, 0.0, config.token_share * self.share, 0.0))
+        fit.solve((1.0, squared, squared, 1.0), self.common.theta)
         return True
