@@ -132,7 +132,7 @@ class FSM(Policy):
 
 
 class CachedFSM(FSM):
-    """A saturating counter that also asks whether the text repeats what has been seen before."""
+    """A saturating counter that also counts tokens of the text that have occurred before."""
 
     # On-the-fly section 4.2, method 3. The cache is the engine's; here only the number of known tokens arrives.
     needs = frozenset({Signal.REPEATS})

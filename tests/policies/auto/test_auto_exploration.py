@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from auto_lab import DEARER, GRAPHS, Engine, K, Server, auto, cheap, dear, decide, run_of, serve
 
 from wager.bench.sensitivity import first_texts, scenarios, with_model

@@ -31,7 +31,7 @@ Table = list[float]
 
 
 class Auto(Policy):
-    """Runs whatever brings most tokens beyond what its seconds are worth; learns from all drafters that are cheap."""
+    """The arm of best expected goodput, plain decoding included, from acceptance and latency learned online."""
 
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
