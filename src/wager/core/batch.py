@@ -41,10 +41,10 @@ class Batch:
 
     def of(self, requests: Sequence[int]) -> Batch:
         """Some of the requests only."""
-        match, size, confidence = (column[:, requests] for column in (self.match, self.size, self.confidence))
+        match, size, confidence = self.match[:, requests], self.size[:, requests], self.confidence[:, requests]
         agreement = None if self.agreement is None else self.agreement[:, :, requests]
-        own = self.slots[requests], self.fresh[requests], match, size, confidence, self.limit[requests]
-        return Batch(*own, agreement)
+        slots, fresh = self.slots[requests], self.fresh[requests]
+        return Batch(slots, fresh, match, size, confidence, self.limit[requests], agreement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ class Learner:
     __slots__ = ()
     learned: ClassVar[tuple[str, ...]] = ()
     elements: ClassVar[dict[str, type[Learner]]] = {}
-    config: Any = None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned."""
@@ -55,7 +54,7 @@ class Learner:
             else:
                 value.clear()
                 for key, own in state[name].items():
-                    value[key] = made(self.config)  # type: ignore[call-arg]
+                    value[key] = made(self.config)  # type: ignore[attr-defined, call-arg]
                     value[key].load_state_dict(own)
         self.settle()
 

@@ -37,6 +37,7 @@ class AdaBinGreedy(RewardPolicy):
     # Luo et al. 2018, as Nightjar uses it: Alg. 1 with one state for all batch sizes and without eq. 3's second term.
     learned: ClassVar[tuple[str, ...]] = ("spread", "schedules", "pulls", "means")
     elements: ClassVar = {"schedules": Schedule}
+    config: ClassVar[None] = None  # of a schedule
 
     def __init__(self, arms: Sequence[Arm], *, reward: str = "goodput", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
