@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 
 import pytest
 from auto_lab import FLAT, Engine, Server, auto, cheap, decide
@@ -20,6 +22,12 @@ def test_the_config_is_frozen_and_positive() -> None:
     assert all(getattr(config, field.name) > 0 for field in fields(config))
     with pytest.raises(FrozenInstanceError):
         config.repeats = 4  # type: ignore[misc]
+
+
+def test_the_documentation_lists_every_field_with_its_value() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "auto.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.M))
+    assert listed == {field.name: str(field.default) for field in fields(AutoConfig)}
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
