@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,24 +14,16 @@ import numpy as np
 
 from wager.core import recording
 from wager.policies.auto import AutoConfig
-from wager.simulation import Replay, RoundCost, Scenario, Serving, VerifyCost, play
-
-FLAT = ((1, 0.070), (2, 0.072), (4, 0.072), (5, 0.076))  # seconds by width: a large batch's
-STEEP = ((1, 0.047), (2, 0.098), (4, 0.107), (5, 0.118), (8, 0.119), (16, 0.200))  # two tokens cost twice one
+from wager.simulation import Replay, Scenario, Serving, play
+from wager.simulation.costs import parse_cost
 
 
-def scenarios(path: Path, engines: Sequence[Path], serving_tokens: int = 40_000) -> dict[str, Scenario]:
+def scenarios(path: Path, engines: Sequence[str], serving_tokens: int = 40_000) -> dict[str, Scenario]:
     """The recorded texts under each cost of a round, and a load that switches between 1 and 16 requests."""
     head, texts = recording.read(path)
-    drafting = [{str(k): float(v) for k, v in head["costs"].get(key, {}).items()} for key in ("propose", "step", "lag")]
-    verify = {"flat": FLAT, "steep": STEEP}
-    for engine in engines:
-        rows = json.loads(engine.read_text(encoding="utf-8"))["widths"]
-        verify[engine.stem] = tuple((row["width"], row["seconds"]["wager"]["median"]) for row in rows)
+    costs = {"flat": "flat", "steep": "cpu", **{Path(engine).stem: engine for engine in engines}}
     lengths = tuple(range(1, min(8, head["longest"]) + 1))
-    out: dict[str, Scenario] = {
-        name: Replay(tuple(texts), RoundCost(VerifyCost(points), *drafting), lengths) for name, points in verify.items()
-    }
+    out: dict[str, Scenario] = {n: Replay(tuple(texts), parse_cost(cost, head), lengths) for n, cost in costs.items()}
     return {**out, "load-switches": Serving(goal=serving_tokens, load=(1, 16, 1, 16))}
 
 
@@ -81,8 +72,8 @@ def first_texts(scenario: Replay, spec: str = "auto", every: int = 1, tokens: in
 
 def main() -> None:
     """Print the tables, one line as soon as it is known."""
-    path, *engines = map(Path, sys.argv[1:])
-    where = scenarios(path, engines)
+    path, *engines = sys.argv[1:]
+    where = scenarios(Path(path), engines)
     print("field".ljust(20), "times", *(name.rjust(14) for name in where))
     for field, times, changes in sensitivities(where, runs=3):
         print(field.ljust(20), f"{times:5.1f}", *(f"{change:+14.2%}" for change in changes.values()), flush=True)
