@@ -238,7 +238,7 @@ def main() -> None:
             make_model(folder, head=head)
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     engines = {}
-    for plan, name in [(plan, name) for plan in given.plan for name in ENGINES[plan]]:
+    for plan, name in [(which, name) for which in given.plan for name in ENGINES[which]]:
         words = [sys.executable, __file__, plan, "--prompts", str(given.prompts), "--engine", name, str(folder)]
         log = (folder / f"{plan} {name}.log").open("w")
         engines[plan, name] = subprocess.Popen(

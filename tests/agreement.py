@@ -41,7 +41,7 @@ def arms_of(text: str) -> tuple[Arm, ...]:
 
 MIXED = Scenario(
     arms=arms_of("beta:2 alpha:1 alpha:3 off alpha:5 beta:4 gamma:3 alpha:5@2x9 gamma:6 beta:1"),
-    rounds=640,
+    rounds=300,
     acceptance={"alpha": 0.75, "beta": 0.6, "gamma": 0.85},
     subsets=True,
     requests=40,
@@ -51,13 +51,13 @@ MIXED = Scenario(
 SCENARIOS = {
     "drafters": Scenario(
         arms=arms_of("alpha:3 beta:3 gamma:3 delta:3 epsilon:3"),
-        rounds=640,
+        rounds=300,
         acceptance={"alpha": 0.6, "beta": 0.65, "gamma": 0.3, "delta": 0.7, "epsilon": 0.55},
     ),
     "mixed": MIXED,
     "batched": Scenario(
         arms=arms_of("off alpha:1 alpha:2 alpha:3 alpha:4 alpha:5"),
-        rounds=700,
+        rounds=300,
         acceptance={"alpha": 0.7},
         batches=(1, 2, 3, 5, 8, 8, 13, 24, 40),
         overridden=0.02,
@@ -66,7 +66,7 @@ SCENARIOS = {
         arms=arms_of(
             " ".join(f"{name}:{length}" for name in ("beta", "alpha", "gamma") for length in range(1, 7)) + " off"
         ),
-        rounds=600,
+        rounds=300,
         acceptance={"alpha": 0.7, "beta": 0.8, "gamma": 0.9},
         batches=(1, 4, 16),
         requests=60,
@@ -75,7 +75,7 @@ SCENARIOS = {
     ),
     "hopeless": Scenario(
         arms=arms_of("beta:2 alpha:3 off beta:4"),
-        rounds=600,
+        rounds=300,
         acceptance={"alpha": 0.0, "beta": 0.0},
         subsets=True,
         requests=20,
@@ -83,7 +83,7 @@ SCENARIOS = {
     ),
     "overruled": Scenario(
         arms=arms_of("alpha:3 off beta:2 alpha:5"),
-        rounds=600,
+        rounds=300,
         acceptance={"alpha": 0.4, "beta": 0.9},
         subsets=True,
         batches=(1, 2, 3),
@@ -92,7 +92,7 @@ SCENARIOS = {
     ),
     "clockless": Scenario(
         arms=arms_of("alpha:3 gamma:2 off gamma:4"),
-        rounds=600,
+        rounds=300,
         acceptance={"alpha": 0.6, "gamma": 0.8},
         subsets=True,
         requests=15,

@@ -19,10 +19,11 @@ CONFIG = AutoConfig()
 Other = tuple[int, int, int]  # first of another drafter's weights, tokens both propose, tokens it proposes
 
 
-def drawn_tokens(model: PositionalAcceptance, key: str, length: int) -> list[float]:
-    """Tokens a round emits with drafts of 0, 1, … tokens, by one Thompson draw."""
+def drawn_tokens(model: PositionalAcceptance, key: str, length: int, draw: float | None = None) -> list[float]:
+    """Tokens a round emits with drafts of 0, 1, … tokens, by one Thompson draw, or this one."""
     counts = model.of(key, length)
-    return model.tokens(counts.odds[:length], math.exp(model.draws_for(1).pop() * counts.deviation))
+    draw = model.draws_for(1).pop() if draw is None else draw
+    return model.tokens(counts.odds[:length], math.exp(draw * counts.deviation))
 
 
 def proposal_of(hint: Hint, length: int, others: Sequence[Other] = (), index: int = 0) -> Proposal:
@@ -72,7 +73,7 @@ def random_context(rng: np.random.Generator, policy: Auto, number: int) -> Conte
     return Context(arms, previous=previous, lag={"w": int(rng.integers(0, 30))}, hints=hints, agreement=shared)
 
 
-def random_round(rng: np.random.Generator, context: Context, arm: Arm) -> Round:
+def random_round(rng: np.random.Generator, context: Context, arm: Arm, token_seconds: float = 0.002) -> Round:
     rates = {"x": 0.85, "y": 0.6, "z": 0.3, "w": 0.7}
     runs = {name: run_of(rng, [rates[name]] * hint.size) for name, hint in context.hints.items()}
     drafted = min(arm.length, context.hints[arm.drafter].size) if arm.drafter in context.hints else arm.budget
@@ -83,7 +84,7 @@ def random_round(rng: np.random.Generator, context: Context, arm: Arm) -> Round:
         accepted,
         accepted + 1,
         draft_seconds=0.0005 * arm.length * (arm.drafter == "w"),
-        verify_seconds=(0.02 + 0.002 * drafted) * (1 + 0.05 * rng.standard_normal()),
+        verify_seconds=(0.02 + token_seconds * drafted) * (1 + 0.05 * rng.standard_normal()),
         lag=context.lag["w"],
         lag_seconds=0.0001 * context.lag["w"] * (arm.drafter == "w"),
         others={name: min(run, accepted + 1) for name, run in runs.items() if name != arm.drafter},

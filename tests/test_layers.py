@@ -24,7 +24,7 @@ FLOORS = [  # top floor first
     {"core"},
 ]
 FLOOR = {name: len(FLOORS) - i for i, names in enumerate(FLOORS) for name in names}
-NUMBERS = {"abc", "bisect", "collections", "heapq", "itertools", "math", "numpy"}
+NUMBERS = {"abc", "bisect", "collections", "functools", "itertools", "math", "operator", "numpy"}
 POLICIES_MAY_IMPORT = {"__future__", "dataclasses", "inspect", "typing", "wager", *NUMBERS}
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if len(path.relative_to(ROOT).parts) > 1)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from agreement import (
-    disagreement_of,
-)
+from agreement import disagreement_of
 from reference.banditspec import EXP3Spec, UCBSpec
 from reference.history import Reference
 from reference.metasd import DiscountedUCB, Halving, SlidingUCB

@@ -33,12 +33,7 @@ def prompt_lookup(text: Sequence[int], length: int, longest: int, shortest: int,
 
 
 def suffix(
-    text: Sequence[int],
-    outputs: Sequence[Sequence[int]] | None,
-    length: int,
-    depth: int,
-    factor: float,
-    least: float,
+    text: Sequence[int], outputs: Sequence[Sequence[int]] | None, length: int, depth: int, factor: float, least: float
 ) -> Proposal:
     """The best-scored path over all matches in the text, or in the outputs if that is better.
 

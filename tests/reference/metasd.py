@@ -13,13 +13,7 @@ class MetaUCB(Rewarded):
     """MetaSD, Algorithm 2: MetaSD-UCB, with the switching cost of section H.1."""
 
     def __init__(
-        self,
-        arms: Sequence[Arm],
-        *,
-        seed: int = 0,
-        beta: float = 0.01,
-        reward: str = "bd",
-        lag_cost: float = 0.0,
+        self, arms: Sequence[Arm], *, seed: int = 0, beta: float = 0.01, reward: str = "bd", lag_cost: float = 0.0
     ) -> None:
         super().__init__(arms, seed=seed, reward=reward)
         self.beta, self.lag_cost = beta, lag_cost
@@ -197,12 +191,6 @@ class PETC(Halving):
     """MetaSD, Algorithm 4: pure exploration then commit, B_0 = c ln B (Theorem 8)."""
 
     def __init__(
-        self,
-        arms: Sequence[Arm],
-        *,
-        seed: int = 0,
-        c: float = 10.0,
-        tokens: int = 20000,
-        reward: str = "bd",
+        self, arms: Sequence[Arm], *, seed: int = 0, c: float = 10.0, tokens: int = 20000, reward: str = "bd"
     ) -> None:
         super().__init__(arms, seed=seed, budget=max(1, math.ceil(c * math.log(tokens))), reward=reward)

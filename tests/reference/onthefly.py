@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reference.history import (
-    Reference,
-    Rewarded,
-    acceptance_estimate,
-    expected_tokens,
-    longest_of,
-    off_or_shortest,
-)
+from reference.history import Reference, Rewarded, acceptance_estimate, expected_tokens, longest_of, off_or_shortest
 from wager.core import Arm, Context, PromptFeatures, Round
 
 

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reference.history import (
-    Reference,
-    Rewarded,
-    acceptance_estimate,
-    expected_tokens,
-    longest_of,
-    off_or_shortest,
-)
+from reference.history import Reference, Rewarded, acceptance_estimate, expected_tokens, longest_of, off_or_shortest
 from wager.core import Arm, Context, Round
 
 
@@ -141,13 +134,7 @@ class LinTS(LinUCB):
     """Agrawal and Goyal (2013), Algorithm 1: Thompson sampling for linear contextual bandits."""
 
     def __init__(
-        self,
-        arms: Sequence[Arm],
-        *,
-        seed: int = 0,
-        v: float = 0.2,
-        batch_scale: float = 16,
-        reward: str = "goodput",
+        self, arms: Sequence[Arm], *, seed: int = 0, v: float = 0.2, batch_scale: float = 16, reward: str = "goodput"
     ) -> None:
         super().__init__(arms, seed=seed, batch_scale=batch_scale, reward=reward)
         self.v = v

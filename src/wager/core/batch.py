@@ -41,15 +41,10 @@ class Batch:
 
     def of(self, requests: Sequence[int]) -> Batch:
         """Some of the requests only."""
-        return Batch(
-            self.slots[requests],
-            self.fresh[requests],
-            self.match[:, requests],
-            self.size[:, requests],
-            self.confidence[:, requests],
-            self.limit[requests],
-            None if self.agreement is None else self.agreement[:, :, requests],
-        )
+        match, size, confidence = self.match[:, requests], self.size[:, requests], self.confidence[:, requests]
+        agreement = None if self.agreement is None else self.agreement[:, :, requests]
+        slots, fresh = self.slots[requests], self.fresh[requests]
+        return Batch(slots, fresh, match, size, confidence, self.limit[requests], agreement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The recording format: for every position of finished texts, what each drafter would have had accepted there.
 
 A trace tells what was played; a recording tells what would have come of anything, so that any policy can be replayed
-on it without a model. JSON lines: a header, then one line a text. Lines are only ever appended, so a recording cut
-off in the middle of its last line is still a good recording. A path that ends in .gz is compressed.
+on it without a model. JSON lines: a header, then one line a text.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, cast
+from typing import Any
 
 from wager.core.context import Hint
+from wager.core.jsonl import LinesWriter, header, open_text
 
 FORMAT = "wager-recording"
 VERSION = 2
@@ -96,12 +95,11 @@ class Text:
                     raise ValueError(f"the agreement of {one!r} and {other!r} is in whole numbers from 0")
 
 
-class RecordingWriter:
+class RecordingWriter(LinesWriter):
     """Append texts to a new recording; use it as a context manager."""
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
-        self._file = _open(path, "x")
-        self._write({"format": FORMAT, "version": VERSION, "meta": dict(meta)})
+        super().__init__(path, FORMAT, VERSION, meta)
 
     def write(self, text: Text) -> None:
         """Append one text."""
@@ -116,29 +114,15 @@ class RecordingWriter:
                 columns["cheap"] = False
             tracks[name] = columns
         counts = {"prompt": text.prompt, "tokens": text.tokens, "limit": text.limit}
-        self._write({"label": text.label, **counts, "tracks": tracks, "agreement": text.agreement})
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """No more texts."""
-        self._file.close()
-
-    def __enter__(self) -> RecordingWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self.append({"label": text.label, **counts, "tracks": tracks, "agreement": text.agreement})
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Text]]:
     """What a recording's header says of it, and its texts; a truncated last line is left out."""
     texts: list[Text] = []
     try:
-        with _open(path, "r") as file:
-            meta = _header(file.readline(), path)
+        with open_text(path, "r") as file:
+            meta = header(file.readline(), path, FORMAT, VERSION, RecordingError)
             for number, line in enumerate(file, 2):
                 if not line.endswith("\n"):
                     break
@@ -152,12 +136,6 @@ def read(path: Path) -> tuple[dict[str, Any], list[Text]]:
     return meta, texts
 
 
-def _open(path: Path, mode: str) -> IO[str]:
-    if path.suffix == ".gz":
-        return cast(IO[str], gzip.open(path, mode + "t", encoding="utf-8"))
-    return open(path, mode, encoding="utf-8")
-
-
 def _text(line: str, path: Path, number: int) -> Text:
     try:
         body = json.loads(line)
@@ -168,18 +146,3 @@ def _text(line: str, path: Path, number: int) -> Text:
         return Text(label=str(body.pop("label")), tracks=tracks, **body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RecordingError(f"{path}, line {number}: not a recorded text ({error})") from error
-
-
-def _header(line: str, path: Path) -> dict[str, Any]:
-    try:
-        header = json.loads(line)
-        known = header["format"] == FORMAT and isinstance(header["meta"], dict)
-    except (ValueError, TypeError, KeyError):
-        known = False
-    if not known:
-        raise RecordingError(f"{path} is not a wager recording: its first line is not a '{FORMAT}' header")
-    if header.get("version") != VERSION:
-        raise RecordingError(
-            f"{path} is a recording of version {header.get('version')}; this wager reads version {VERSION}"
-        )
-    return dict(header["meta"])

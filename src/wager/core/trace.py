@@ -1,20 +1,20 @@
 """The trace format: rounds as JSON lines.
 
-The first line is a header; every other line is one request's start or one round. Lines are only ever
-appended, so a trace cut off in the middle of its last line is still a good trace.
+The first line is a header; every other line is one request's start or one round.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from wager.core.arm import Arm
 from wager.core.context import PromptFeatures
+from wager.core.jsonl import LinesWriter, header
 from wager.core.round import Round
 
 FORMAT = "wager-trace"
@@ -54,10 +54,13 @@ def _compact(value: Any) -> dict[str, Any]:
     return out
 
 
+def _line(record: Record) -> dict[str, Any]:
+    return {"round" if isinstance(record, Round) else "request": _compact(record)}
+
+
 def encode(record: Record) -> str:
     """One line of a trace, without its newline."""
-    kind = "round" if isinstance(record, Round) else "request"
-    return json.dumps({kind: _compact(record)}, allow_nan=False, separators=(",", ":"))
+    return json.dumps(_line(record), allow_nan=False, separators=(",", ":"))
 
 
 def decode(line: str) -> Record:
@@ -73,46 +76,32 @@ def decode(line: str) -> Record:
             return Request(prompt=features, **body)
         if not all(isinstance(body.get(count, 0), int) for count in COUNTS):
             raise ValueError("a count is a whole number")
-        return Round(
-            arm=Arm.parse(body.pop("arm")),
-            overlap=tuple(body.pop("overlap", ())),
-            others=body.pop("others", {}),
-            **body,
-        )
+        return Round(arm=Arm.parse(body.pop("arm")), overlap=tuple(body.pop("overlap", ())), **body)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TraceError(f"not a trace record ({error})") from error
 
 
-class TraceWriter:
+class TraceWriter(LinesWriter):
     """Append records to a new trace file; use it as a context manager."""
 
     def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
-        # Closed by __exit__; never overwrites; every line is there to be read as soon as it is written.
-        self._file: IO[str] = open(path, "x", encoding="utf-8", buffering=1)  # noqa: SIM115
-        header = {"format": FORMAT, "version": VERSION, "meta": dict(meta or {})}
-        self._file.write(json.dumps(header, allow_nan=False) + "\n")
+        super().__init__(path, FORMAT, VERSION, meta)
 
     def write(self, record: Record) -> None:
         """Append one record."""
-        self._file.write(encode(record) + "\n")
-
-    def __enter__(self) -> TraceWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
+        self.append(_line(record))
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
     """What the header says of the trace: model, machine, command."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        return _header(file.readline(), path)
+        return header(file.readline(), path, FORMAT, VERSION, TraceError)
 
 
 def read(path: str | Path) -> Iterator[Record]:
     """The records of a trace in order; a truncated last line is left out."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        _header(file.readline(), path)
+        header(file.readline(), path, FORMAT, VERSION, TraceError)
         number, held = 1, ""
         for line in file:
             if held:
@@ -121,11 +110,8 @@ def read(path: str | Path) -> Iterator[Record]:
         if held.endswith("\n"):
             yield _at(held, path, number)
         elif held:
-            try:
-                last = decode(held)
-            except TraceError:
-                return
-            yield last
+            with suppress(TraceError):
+                yield decode(held)
 
 
 def _at(line: str, path: str | Path, number: int) -> Record:
@@ -133,16 +119,3 @@ def _at(line: str, path: str | Path, number: int) -> Record:
         return decode(line)
     except TraceError as error:
         raise TraceError(f"{path}, line {number}: {error}") from error
-
-
-def _header(line: str, path: str | Path) -> dict[str, Any]:
-    try:
-        header = json.loads(line)
-        known = header["format"] == FORMAT and isinstance(header.get("meta", {}), dict)
-    except (ValueError, TypeError, KeyError):
-        known = False
-    if not known:
-        raise TraceError(f"{path} is not a wager trace: its first line is not a '{FORMAT}' header")
-    if header.get("version") != VERSION:
-        raise TraceError(f"{path} is a trace of version {header.get('version')}; this wager reads version {VERSION}")
-    return dict(header.get("meta", {}))

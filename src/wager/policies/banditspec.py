@@ -19,7 +19,7 @@ class UCBSpec(RewardPolicy):
 
     # BanditSpec Alg. 4 and 8. With the length scale L/2 and delta = 1/2 (proof of Theorem 4.3) the index of arm i is
     #   mean_i + L/2 * sqrt((1 + n_i)/n_i^2 * (1 + 2 log(K t^2 sqrt(1 + n_i) / delta)))
-    learned = ("spread", "rounds", "pulls", "sums", "means", "shrink", "logs")
+    learned = ("spread", "rounds", "pulls", "sums")
 
     def __init__(self, arms: Sequence[Arm], *, delta: float = 0.5, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
@@ -29,13 +29,9 @@ class UCBSpec(RewardPolicy):
 
     def reset(self) -> None:
         super().reset()
-        k = len(self.arms)
         self.rounds = 0
-        self.pulls = [0] * k
-        self.sums = [0.0] * k
-        self.means = [0.0] * k
-        self.shrink = [0.0] * k  # (1 + n)/n^2
-        self.logs = [0.0] * k  # log(1 + n)
+        self.pulls = [0] * len(self.arms)
+        self.sums = [0.0] * len(self.arms)
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
@@ -44,18 +40,17 @@ class UCBSpec(RewardPolicy):
             return first
         scale = self.spread / 2
         constant = 1 + 2 * log(len(self.arms) / self.delta) + 4 * log(self.rounds)
-        arms = zip(self.means, self.shrink, self.logs, strict=True)
-        return self.best([mean + scale * sqrt(shrink * (constant + logs)) for mean, shrink, logs in arms], slots)
+        index = [
+            total / n + scale * sqrt((1 + n) / (n * n) * (constant + log(1 + n))) if n else 0.0
+            for total, n in zip(self.sums, self.pulls, strict=True)
+        ]
+        return self.best(index, slots)
 
     def observe(self, round: Round) -> None:
         i = self.slot[round.arm]
         self.rounds += 1
         self.pulls[i] += 1
         self.sums[i] += self.value(round)
-        n = self.pulls[i]
-        self.means[i] = self.sums[i] / n
-        self.shrink[i] = (1 + n) / (n * n)
-        self.logs[i] = log(1 + n)
 
 
 class EXP3Spec(RewardPolicy):

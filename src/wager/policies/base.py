@@ -29,7 +29,40 @@ class Option:
         return self.tokens / self.seconds
 
 
-class Policy(ABC):
+class Learner:
+    """Something with a state: its attributes named in ``learned``, which may be learners themselves.
+
+    Where such an attribute is a dictionary of learners, ``elements`` has their class, made anew from ``config``.
+    """
+
+    __slots__ = ()
+    learned: ClassVar[tuple[str, ...]] = ()
+    elements: ClassVar[dict[str, type[Learner]]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned."""
+        return {name: _state(getattr(self, name)) for name in self.learned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what was learned."""
+        for name in self.learned:
+            value, made = getattr(self, name), self.elements.get(name)
+            if isinstance(value, Learner):
+                value.load_state_dict(state[name])
+            elif made is None:
+                setattr(self, name, state[name])
+            else:
+                value.clear()
+                for key, own in state[name].items():
+                    value[key] = made(self.config)  # type: ignore[attr-defined, call-arg]
+                    value[key].load_state_dict(own)
+        self.settle()
+
+    def settle(self) -> None:
+        """Work out what follows from what was learned."""
+
+
+class Policy(Learner, ABC):
     """Picks the arm for the next round and learns from the round that came back.
 
     It has a fixed set of arms, of which any non-empty subset may be available in a round. A subclass names in
@@ -41,7 +74,6 @@ class Policy(ABC):
     per_request: ClassVar[bool] = False  # choose_batch decides each request by itself, from its own proposals
     whole_batch: ClassVar[bool] = True  # choose can decide for a batch as a whole
     explains: ClassVar[bool] = False  # options says what was expected of the arms
-    learned: ClassVar[tuple[str, ...]] = ()
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -61,7 +93,6 @@ class Policy(ABC):
         self.seed, self.rng = seed, np.random.default_rng(seed)
         self._seen: tuple[Arm, ...] | None = None
         self._slots: list[int] = []
-        self._rungs: dict[str, list[Arm]] = {}
 
     def select_drafters(self, context: Context) -> tuple[str, ...]:
         """The cheap drafters that shall propose before the choice; the context has no hints yet. No side effect."""
@@ -81,26 +112,18 @@ class Policy(ABC):
         length = np.minimum(arm.length, np.minimum(batch.size[drafter], batch.limit))
         return Choices(np.where(length > 0, drafter, -1), length, arm)
 
-    def observe(self, round: Round) -> None:  # noqa: B027 - a policy need not learn
+    def observe(self, round: Round) -> None:
         """Learn from a finished round."""
 
     def observe_batch(self, result: BatchRound) -> None:
         """Learn from a finished step; unless overridden, as from one round of ``result.arm``."""
         if result.seconds <= 0.0:
             return
-        accepted = np.minimum(result.emitted - 1, result.drafted)
-        self.observe(
-            Round(
-                result.arm,
-                drafted=int(result.drafted.sum()),
-                accepted=int(accepted.sum()),
-                emitted=min(int(result.emitted.sum()), int(accepted.sum()) + len(accepted)),
-                batch=len(accepted),
-                rejected=int((accepted < result.drafted).sum()),
-                draft_seconds=result.draft_seconds,
-                verify_seconds=result.seconds,
-            )
-        )
+        kept = np.minimum(result.emitted - 1, result.drafted)
+        batch, drafted, accepted = len(kept), int(result.drafted.sum()), int(kept.sum())
+        emitted, rejected = min(int(result.emitted.sum()), accepted + batch), int((kept < result.drafted).sum())
+        seconds = result.draft_seconds, result.seconds
+        self.observe(Round(result.arm, drafted, accepted, emitted, batch, rejected, *seconds))
 
     def options(self) -> list[Option]:
         """What was expected of the arms compared for the last choice: of the chosen one first, then of the best."""
@@ -118,7 +141,6 @@ class Policy(ABC):
                 self._slots = sorted({self.slot[arm] for arm in arms})
             except KeyError as missing:
                 raise ValueError(f"arm {missing.args[0]} is not one of {[str(a) for a in self.arms]}") from None
-            self._rungs = {}
             self._seen = arms
         return self._slots
 
@@ -138,23 +160,16 @@ class Policy(ABC):
 
     def at_most(self, limit: int, drafter: str, slots: list[int]) -> Arm:
         """The drafter's longest available arm of at most so many tokens; if it has none, the shortest arm there is."""
-        rungs = self._rungs.get(drafter)
-        if rungs is None:
-            steps = [self.arms[i] for i in slots if self.arms[i].drafter == drafter]
-            floor = min((self.arms[i] for i in slots), key=_length)
-            rungs = [
-                max((arm for arm in steps if arm.length <= n), key=_length, default=floor)
-                for n in range(self.longest + 1)
-            ]
-            self._rungs[drafter] = rungs
-        return rungs[limit]
+        arms = [self.arms[i] for i in slots]
+        own = (arm for arm in arms if arm.drafter == drafter and arm.length <= limit)
+        return max(own, key=_length, default=None) or min(arms, key=_length)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned, as JSON."""
         return {
             **self._identity(),
             "rng": self.rng.bit_generator.state,
-            "learned": {name: _pack(getattr(self, name)) for name in self.learned},
+            "learned": {name: _pack(value) for name, value in super().state_dict().items()},
         }
 
     def _identity(self) -> dict[str, Any]:
@@ -173,8 +188,7 @@ class Policy(ABC):
             raise ValueError(f"saved state lacks {', '.join(sorted(missing))}")
         self.reset()
         self.rng.bit_generator.state = state["rng"]
-        for name in self.learned:
-            setattr(self, name, _unpack(state["learned"][name]))
+        super().load_state_dict({name: _unpack(value) for name, value in state["learned"].items()})
 
 
 class RewardPolicy(Policy):
@@ -228,8 +242,19 @@ def require(ok: bool, what: str) -> None:
         raise ValueError(what)
 
 
+def _state(value: Any) -> Any:
+    """What there is to save of an attribute: of learners their states."""
+    if isinstance(value, Learner):
+        return value.state_dict()
+    return {key: _state(own) for key, own in value.items()} if isinstance(value, dict) else value
+
+
 def _pack(value: Any) -> Any:
     """A learned attribute as JSON."""
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist()}
+    if isinstance(value, set):
+        return {"set": sorted(value)}
     if isinstance(value, deque):
         return {"deque": [_pack(v) for v in value], "maxlen": value.maxlen}
     if isinstance(value, dict):
@@ -246,6 +271,10 @@ def _unpack(value: Any) -> Any:
         return [_unpack(v) for v in value]
     if not isinstance(value, dict):
         return value
+    if "array" in value:
+        return np.array(value["array"])
+    if "set" in value:
+        return set(value["set"])
     if "deque" in value:
         return deque((_unpack(v) for v in value["deque"]), maxlen=value["maxlen"])
     if "map" in value:

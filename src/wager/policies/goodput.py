@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -69,8 +70,7 @@ class DSD(ModelPolicy):
         slope = (xy / n - x * y / n**2) / variance if variance > 1e-12 else 0.0
         return (y - slope * x) / n, slope
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def settle(self) -> None:
         for drafter, counts in self.counts.items():
             self.fit(drafter, *counts)
 
@@ -119,20 +119,9 @@ class Tetris(Policy):
 
     def _spend(self, chains: Sequence[Sequence[float]]) -> list[int]:
         """Tokens of each chain, of which all together take the budget."""
-        taken = [0] * len(chains)
-        heap = [(-chain[0], request) for request, chain in enumerate(chains) if chain and chain[0] > 0]
-        heapq.heapify(heap)
-        for _ in range(self.per_request_tokens * len(chains)):
-            if not heap:
-                break
-            worth, request = heap[0]
-            taken[request] += 1
-            at, chain = taken[request], chains[request]
-            if at < len(chain) and chain[at] > 0:
-                heapq.heapreplace(heap, (worth * chain[at], request))
-            else:
-                heapq.heappop(heap)
-        return taken
+        tokens = [(-worth, i) for i, chain in enumerate(chains) for worth in accumulate(chain, mul) if worth > 0]
+        taken = Counter(i for _, i in sorted(tokens)[: self.per_request_tokens * len(chains)])
+        return [taken[i] for i in range(len(chains))]
 
     def observe(self, round: Round) -> None:
         if round.arm.drafter == self.drafter:

@@ -37,22 +37,15 @@ class LinUCB(RewardPolicy):
         self.sums = [[0.0, 0.0] for _ in range(k)]
         # (theta0, theta1, and A^-1 as 00, 01, 11)
         self.models = [(0.0, 0.0, 1.0, 0.0, 1.0)] * k
-        self._x = -1.0  # what the two lists below hold for
-        self._means: list[float] = []
-        self._doubts: list[float] = []
 
     def choose(self, context: Context) -> Arm:
         x = context.batch / self.batch_scale
-        if x != self._x:
-            self._x = x
-            self._means, self._doubts = map(list, zip(*[self._at(x, i) for i in range(len(self.arms))], strict=True))
-        index = [mean + z * doubt for mean, doubt, z in zip(self._means, self._doubts, self.bonus(), strict=True)]
+        # mean theta.x of each arm, and so many times its standard deviation sqrt(x' A^-1 x)
+        index = [
+            t0 + t1 * x + z * sqrt(flat + 2 * cross * x + steep * x * x)
+            for (t0, t1, flat, cross, steep), z in zip(self.models, self.bonus(), strict=True)
+        ]
         return self.best(index, self.available(context.arms))
-
-    def _at(self, x: float, i: int) -> tuple[float, float]:
-        """Mean theta.x of arm i and its standard deviation sqrt(x' A^-1 x)."""
-        t0, t1, flat, cross, steep = self.models[i]
-        return t0 + t1 * x, sqrt(flat + 2 * cross * x + steep * x * x)
 
     def bonus(self) -> list[float]:
         """How many standard deviations to add to each arm."""
@@ -72,8 +65,6 @@ class LinUCB(RewardPolicy):
         flat, cross, steep = gram[2] / det, -gram[1] / det, gram[0] / det
         theta = flat * sums[0] + cross * sums[1], cross * sums[0] + steep * sums[1]
         self.models[i] = (*theta, flat, cross, steep)
-        if self._means:
-            self._means[i], self._doubts[i] = self._at(self._x, i)
 
 
 class LinTS(LinUCB):

@@ -17,7 +17,7 @@ class MetaUCB(RewardPolicy):
 
     # MetaSD Alg. 2: argmax mean_i + beta * sqrt(2 ln t / n_i), every arm once first.
     # Section H.1: a drafter that is not the previous one costs lag_cost per token it must catch up on.
-    learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "means", "counts", "doubts")
+    learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "means", "counts")
 
     def __init__(
         self, arms: Sequence[Arm], *, beta: float = 0.01, reward: str = "bd", lag_cost: float = 0.0, seed: int = 0
@@ -30,28 +30,23 @@ class MetaUCB(RewardPolicy):
 
     def reset(self) -> None:
         super().reset()
-        self.rounds = 0
+        self.rounds = 0.0  # t
         self.means = [0.0] * len(self.arms)
         self.counts = [0.0] * len(self.arms)  # n
-        self.doubts = [0.0] * len(self.arms)  # 1/sqrt(n)
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
         first = self.unplayed(self.counts, slots)
         if first is not None:
             return first
-        bonus = self.beta * self.spread * self.growth()
-        index = [mean + bonus * doubt for mean, doubt in zip(self.means, self.doubts, strict=True)]
+        bonus = self.beta * self.spread * sqrt(2 * log(max(1.0, self.rounds)))
+        index = [mean + bonus / sqrt(n or 1.0) for mean, n in zip(self.means, self.counts, strict=True)]
         if self.lag_cost and context.previous is not None:
-            awake, lag = context.previous.drafter, context.lag
+            last, lag = context.previous.drafter, context.lag
             for i, arm in enumerate(self.arms):
-                if arm.drafter != awake:
+                if arm.drafter != last:
                     index[i] -= self.lag_cost * lag.get(arm.drafter, 0)
         return self.best(index, slots)
-
-    def growth(self) -> float:
-        """What the bonus grows with: sqrt(2 ln t)."""
-        return sqrt(2 * log(self.rounds))
 
     def observe(self, round: Round) -> None:
         i = self.slot[round.arm]
@@ -59,7 +54,6 @@ class MetaUCB(RewardPolicy):
         n = self.counts[i]
         self.means[i] = (self.means[i] * n + self.value(round)) / (n + 1)
         self.counts[i] = n + 1
-        self.doubts[i] = 1 / sqrt(n + 1)
 
 
 class DiscountedUCB(MetaUCB):
@@ -67,9 +61,6 @@ class DiscountedUCB(MetaUCB):
 
     # MetaSD Alg. 6, with the discounted counts of the original (Kocsis & Szepesvári 2006): as printed it divides a
     # discounted sum by an undiscounted count, which drives every mean to zero.
-    # Instead of shrinking every old count by gamma, a new one weighs 1/gamma more than the last; ratios are the same.
-    learned = (*MetaUCB.learned, "sums", "weight", "total")
-
     def __init__(
         self,
         arms: Sequence[Arm],
@@ -84,34 +75,11 @@ class DiscountedUCB(MetaUCB):
         self.gamma = gamma
         super().__init__(arms, beta=beta, reward=reward, lag_cost=lag_cost, seed=seed)
 
-    def reset(self) -> None:
-        super().reset()
-        self.sums = [0.0] * len(self.arms)  # of rewards, each times its weight; `counts` are sums of weights
-        self.weight = 1.0  # of the latest round
-        self.total = 0.0  # of the counts
-
-    def growth(self) -> float:
-        # A discounted count is counts[i] / weight, so 1/sqrt of it is sqrt(weight) * doubts[i].
-        return sqrt(2 * log(max(1.0, self.total / self.weight)) * self.weight)
-
     def observe(self, round: Round) -> None:
-        i = self.slot[round.arm]
-        self.rounds += 1
-        self.weight /= self.gamma
-        self.total += self.weight
-        self.counts[i] += self.weight
-        self.sums[i] += self.weight * self.value(round)
-        self.means[i] = self.sums[i] / self.counts[i]
-        self.doubts[i] = 1 / sqrt(self.counts[i])
-        if self.weight > 1e100:
-            self._rescale()
-
-    def _rescale(self) -> None:
-        """Bring the weights back to 1 before they overflow; an arm not played for very long keeps a trace."""
-        self.counts = [count and max(count / self.weight, 1e-100) for count in self.counts]
-        self.sums = [mean * count for mean, count in zip(self.means, self.counts, strict=True)]
-        self.doubts = [count and 1 / sqrt(count) for count in self.counts]
-        self.total, self.weight = sum(self.counts), 1.0
+        # An arm that was not played for very long keeps a trace: its count never becomes 0.
+        self.counts = [n and max(self.gamma * n, 1e-200) for n in self.counts]
+        super().observe(round)
+        self.rounds = sum(self.counts)
 
 
 class SlidingUCB(MetaUCB):
@@ -154,7 +122,6 @@ class SlidingUCB(MetaUCB):
         kept, n = self.kept[i], len(self.kept[i])
         self.counts[i] = n
         self.means[i] = sum(kept) / n if n else 0.0
-        self.doubts[i] = 1 / sqrt(n) if n else 0.0
 
 
 class MetaEXP3(EXP3Spec):

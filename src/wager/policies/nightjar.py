@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from wager.core import Arm, Context, Round
 from wager.core.rewards import timed
-from wager.policies.base import RewardPolicy, require
+from wager.policies.base import Learner, RewardPolicy, require
 
 
-class Schedule:
+class Schedule(Learner):
     """When to explore: blocks of doubling size, cut into bins that explore with probability 1/sqrt(bin)."""
 
     # Nightjar Alg. 1, lines 6 to 8 and 16 to 22.
-    __slots__ = ("bin", "block", "exploring", "round")
+    learned = ("block", "bin", "round", "exploring")
 
-    def __init__(self, block: int = 1, bin: int = 1, round: int = 1, exploring: bool | None = None) -> None:
-        self.block = block  # j
-        self.bin = bin  # b
-        self.round = round  # tau
-        self.exploring = exploring  # this bin's type; None until its first round draws it
+    def __init__(self, config: None) -> None:
+        self.block = self.bin = self.round = 1  # j, b, tau
+        self.exploring: bool | None = None  # this bin's type; None until its first round draws it
 
     def advance(self) -> None:
         """One round has been played."""
@@ -34,10 +32,12 @@ class Schedule:
 
 
 class AdaBinGreedy(RewardPolicy):
-    """Greedy on the mean reward between scheduled bins of uniform exploration; blind to batch size and cost."""
+    """Greedy on the mean reward between scheduled bins of uniform exploration; ignores batch size and cost."""
 
     # Luo et al. 2018, as Nightjar uses it: Alg. 1 with one state for all batch sizes and without eq. 3's second term.
-    learned: ClassVar[tuple[str, ...]] = ("spread", "pulls", "means")
+    learned: ClassVar[tuple[str, ...]] = ("spread", "schedules", "pulls", "means")
+    elements: ClassVar = {"schedules": Schedule}
+    config: ClassVar[None] = None  # of a schedule
 
     def __init__(self, arms: Sequence[Arm], *, reward: str = "goodput", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
@@ -83,22 +83,14 @@ class AdaBinGreedy(RewardPolicy):
     def _open(self, key: int) -> Schedule:
         schedule = self.schedules.get(key)
         if schedule is None:
-            schedule = self.schedules[key] = Schedule()
+            schedule = self.schedules[key] = Schedule(self.config)
             self.pulls[key] = [0] * len(self.arms)
             self.means[key] = [0.0] * len(self.arms)
         return schedule
 
-    def state_dict(self) -> dict[str, Any]:
-        rows = [[key, s.block, s.bin, s.round, s.exploring] for key, s in self.schedules.items()]
-        return {**super().state_dict(), "schedules": rows}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.schedules = {key: Schedule(*rest) for key, *rest in state["schedules"]}
-
 
 class Nightjar(AdaBinGreedy):
-    """The best length for each batch size by measured goodput, the cost of waking the drafter included."""
+    """The best length for each batch size by measured goodput, the cost of resuming drafting included."""
 
     # Nightjar Alg. 1 and eq. 3. Its table c_prefill(L_max, B) is not typed in but learned from rounds that paid lag.
     learned = (*AdaBinGreedy.learned, "catch_up")
@@ -129,18 +121,14 @@ class Nightjar(AdaBinGreedy):
 
     def greedy(self, context: Context, tried: list[int], means: list[float]) -> int:
         # eq. 3: argmin 1/g + [drafter was idle] c_prefill / length
-        arms = self.arms
-        asleep = self._asleep(context)
-        if not asleep:
+        previous, arms = context.previous, self.arms
+        idle: dict[str, float] = {}  # seconds of catching up, for drafters not used in the previous round
+        if previous is not None:
+            lags = context.lag.items()
+            idle = {name: self.prefill(lag, context.batch) for name, lag in lags if lag and name != previous.drafter}
+        if not idle:
             return max(tried, key=means.__getitem__)
-        return min(tried, key=lambda i: 1 / means[i] + asleep.get(arms[i].drafter, 0.0) / max(1, arms[i].length))
-
-    def _asleep(self, context: Context) -> dict[str, float]:
-        """Seconds it would take to wake each drafter that was not used in the previous round."""
-        if context.previous is None:
-            return {}
-        awake = context.previous.drafter
-        return {name: self.prefill(lag, context.batch) for name, lag in context.lag.items() if lag and name != awake}
+        return min(tried, key=lambda i: 1 / means[i] + idle.get(arms[i].drafter, 0.0) / max(1, arms[i].length))
 
     def prefill(self, lag: int, batch: int) -> float:
         """Seconds to catch up on so much lag at this batch size, from the nearest case measured."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.rewards import timed
@@ -97,8 +96,7 @@ class Analytical(ModelPolicy):
         for i in self.by_length[length]:
             self.verifying[i] = seconds
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def settle(self) -> None:
         for drafter in self.past:
             self._fit(drafter)
         for length in self.verify:
@@ -134,7 +132,7 @@ class FSM(Policy):
 
 
 class CachedFSM(FSM):
-    """A saturating counter that also asks whether the text repeats what has been seen before."""
+    """A saturating counter that also counts tokens of the text that have occurred before."""
 
     # On-the-fly section 4.2, method 3. The cache is the engine's; here only the number of known tokens arrives.
     needs = frozenset({Signal.REPEATS})

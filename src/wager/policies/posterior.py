@@ -16,7 +16,6 @@ from wager.core import Arm, Context, Round
 from wager.core.rewards import timed
 from wager.policies.base import RewardPolicy, require
 
-UNBOUNDED = 1e300
 ALMOST_SURE = 1 - 1e-12  # keeps 1 - acceptance from being 0
 
 
@@ -61,9 +60,8 @@ class KLUCB(TrialPolicy):
     """Optimism with the tightest confidence bound for a chain of accept-or-reject trials."""
 
     # Garivier & Cappé 2011. U = max{q : N kl(p, q) <= level} with level = ln t + c ln ln t; the index is the tokens a
-    # round would emit at acceptance U. Solving for every U in every round is not needed: U is concave in the level, so
-    # a tangent bounds what it can grow to, and only arms whose bound reaches the leader are solved exactly.
-    learned = (*TrialPolicy.learned, "roots", "bounds", "valid")
+    # round would emit at acceptance U.
+    learned = (*TrialPolicy.learned, "roots")
 
     def __init__(self, arms: Sequence[Arm], *, c: float = 0.0, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
@@ -73,53 +71,18 @@ class KLUCB(TrialPolicy):
 
     def reset(self) -> None:
         super().reset()
-        self.valid = 0.0  # until the level passes this ...
-        self.roots = [1.0] * len(self.arms)  # ... no U is larger than this ...
-        self.bounds = [UNBOUNDED] * len(self.arms)  # ... and no index than this; UNBOUNDED: played since
+        self.roots = [1.0] * len(self.arms)  # U when it was last needed: close to what it is now
 
     def choose(self, context: Context) -> Arm:
-        slots, bounds = self.available(context.arms), self.bounds
+        slots = self.available(context.arms)
         first = self.unplayed(self.pulls, slots)
         if first is not None:
             return first
         log = math.log(self.rounds)
         level = log + self.c * math.log(max(log, 1.0))
-        if level > self.valid:
-            self._extend(level)
-        leader = max(slots, key=bounds.__getitem__)
-        best = self._solve(leader, level)
         for i in slots:
-            if bounds[i] >= best and i != leader:
-                exact = self._solve(i, level)
-                if exact > best or (exact == best and i < leader):
-                    leader, best = i, exact
-        return self.arms[leader]
-
-    def observe(self, round: Round) -> None:
-        super().observe(round)
-        self.bounds[self.slot[round.arm]] = UNBOUNDED
-
-    def _solve(self, i: int, level: float) -> float:
-        """The index of arm i, its bounds brought up to date."""
-        root = upper_bound(self.wins[i], self.losses[i], level, self.roots[i])
-        self.roots[i] = self._tangent(i, root, self.valid - level)
-        self.bounds[i] = self._index(i, self.roots[i])
-        return self._index(i, root)
-
-    def _extend(self, level: float) -> None:
-        """Make the bounds hold for some rounds more: ln t grows by 1/t a round."""
-        ahead = level + min(0.05, 2 * len(self.arms) / self.rounds) - self.valid
-        self.valid += ahead
-        for i, bound in enumerate(self.bounds):
-            if bound != UNBOUNDED:
-                self.roots[i] = self._tangent(i, self.roots[i], ahead)
-                self.bounds[i] = self._index(i, self.roots[i])
-
-    def _tangent(self, i: int, root: float, ahead: float) -> float:
-        """No less than U at a level so much higher: U grows by q(1 - q)/(N (q - p)) per level, and ever less."""
-        wins, n = self.wins[i], self.wins[i] + self.losses[i]
-        above = n * root - wins  # N (q - p)
-        return min(1.0, root + ahead * root * (1 - root) / above) if above > 0 else 1.0
+            self.roots[i] = upper_bound(self.wins[i], self.losses[i], level, self.roots[i])
+        return self.arms[max(slots, key=lambda i: self._index(i, self.roots[i]))]
 
 
 class Thompson(TrialPolicy):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ class PromptRouter(Policy):
     # the space; ordinary least squares then predicts every drafter's acceptance alpha on a new prompt (eq. 5).
     # Condition 4 is read as Delta n > L Delta(c / rho), which is what eq. 3 gives; printed is Delta c / Delta rho.
     needs = frozenset({Signal.PROMPT})
-    learned = ("size", "vectors", "rows", "features", "turn", "counts", "chosen")
+    learned = ("size", "vectors", "rows", "features", "turn", "counts", "chosen", "inner")
 
     def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
@@ -105,10 +104,3 @@ class PromptRouter(Policy):
             kept = tuple(arm for arm in arms if arm.drafter in (drafter, OFF.drafter))
             self._kept = (arms, drafter, kept or arms)
         return self._kept[2]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "inner": self.inner.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.inner.load_state_dict(state["inner"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,20 +13,18 @@ from wager.policies.auto.latency import StepLatency
 from wager.policies.base import Policy
 
 
+@dataclass(slots=True)
 class Step:
     """One step under way: the arm whose drafts it verifies, and the arm that drafts in it for the next."""
 
-    __slots__ = ("arm", "batch", "drafted", "lag", "mixed", "next_arm", "policy", "resumed")
-
-    def __init__(self, policy: Policy, batch: int, drafted: int, mixed: bool, arm: Arm, lag: int) -> None:
-        self.policy = policy  # that chose the arm
-        self.batch = batch  # requests that decode in it
-        self.drafted = drafted  # draft tokens it verifies
-        self.mixed = mixed  # whether it also prefills
-        self.arm = arm
-        self.lag = lag  # steps without drafts before those
-        self.next_arm = arm
-        self.resumed = False  # whether drafting is resumed in it
+    policy: Policy  # that chose the arm
+    batch: int  # requests that decode in it
+    drafted: int  # draft tokens it verifies
+    mixed: bool  # whether it also prefills
+    arm: Arm
+    lag: int  # steps without drafts before those
+    next_arm: Arm
+    resumed: bool = False  # whether drafting is resumed in it
 
     @property
     def length(self) -> int:
@@ -68,7 +67,8 @@ class StepRounds:
         batch: requests that will decode in the next step; verifying: those that decode in this one; drafted_by: the
         arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted.
         """
-        step = Step(self._chose, verifying, drafted, mixed, drafted_by or self._arm, self._lag)
+        arm = drafted_by or self._arm
+        step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
         self._lag = 0
         self._chose = self.policy
         if off or (mixed and batch not in self._observed):

@@ -99,7 +99,7 @@ class NoStay(Auto):
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        self.exploration.expected_stay = float(self.config.max_stay)
+        self.exploration.expected_stay = self.config.round_memory
 
 
 class Scaled(Auto):
@@ -109,8 +109,6 @@ class Scaled(Auto):
         known = {f.name: getattr(Auto.config, f.name) for f in fields(Auto.config)}
         require(field in known, f"auto has no field {field!r}; it has {', '.join(known)}")
         value = known[field] * times
-        if field == "max_acceptance":  # the distance from 1 is what counts
-            value = 1.0 - (1.0 - known[field]) * times
         self.config = replace(Auto.config, **{field: max(1, round(value)) if isinstance(known[field], int) else value})
         super().__init__(arms, seed=seed)
 

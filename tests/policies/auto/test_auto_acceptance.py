@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import math
 from collections.abc import Callable
 from itertools import accumulate
@@ -50,7 +50,7 @@ def test_survival_learns_what_tells_tokens_apart(draw: Callable[[np.random.Gener
         hint, others, true = draw(rng)
         proposal, run = proposal_of(hint, 6, others), run_of(rng, true)
         chances = model.evaluate(proposal)
-        assert all(0 <= p <= 0.99 for p in chances)
+        assert all(0 < p < 1 for p in chances)
         scored = min(run + 1, 6)
         if number >= 2000:
             seen += list(zip(chances[:scored], true, [j < run for j in range(scored)], strict=False))
@@ -63,14 +63,18 @@ def test_survival_learns_what_tells_tokens_apart(draw: Callable[[np.random.Gener
     assert np.mean([abs(p - t) for p, t, _ in seen]) < 0.08
 
 
-@pytest.mark.parametrize(("accepted", "low", "high"), [(6, 0.98, 0.99), (0, 0.0, 0.02)])
+@pytest.mark.parametrize(("accepted", "low", "high"), [(6, 0.98, 1.0), (0, 0.0, 0.02)])
 def test_no_token_is_certain_however_often_it_was_right_or_wrong(accepted: int, low: float, high: float) -> None:
     model = AcceptanceModel(1, CONFIG)
     for _ in range(3000):
         proposal = proposal_of(Hint(3, size=6), 6, ())
         model.evaluate(proposal)
         model.learn(proposal, min(accepted + 1, 6), accepted)
-    assert low <= model.evaluate(proposal_of(Hint(3, size=6), 6, ()))[0] <= high
+    assert low < model.evaluate(proposal_of(Hint(3, size=6), 6, ()))[0] < high
+
+
+def learned(model: AcceptanceModel) -> list[object]:
+    return [model.weights, model.squares, model.mean_ema, model.text_ema, model.scored]
 
 
 def test_proposals_looked_at_as_far_as_needed_teach_as_much_as_in_full() -> None:
@@ -85,7 +89,7 @@ def test_proposals_looked_at_as_far_as_needed_teach_as_much_as_in_full() -> None
         for model, proposal in zip((lazy, full), proposals, strict=True):
             model.learn(proposal, min(run + 1, 6), run)
     assert later > 20
-    assert lazy.state_dict() == full.state_dict()
+    assert learned(lazy) == learned(full)
 
 
 def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts_do() -> None:
@@ -144,8 +148,6 @@ def test_the_part_worth_most_is_that_of_all_parts_one_by_one() -> None:
         proposal = proposal_of(own, own.size, beside(rng, own))
         value, n, tokens = model.cut(proposal, seconds, rate)
         chances = proposal.chances[: proposal.evaluated]
-        again = Proposal.from_state(0, own.size, json.loads(json.dumps(proposal.state_dict())))
-        assert chances == model.evaluate(again)
         expected = list(accumulate(accumulate(chances, mul), initial=1.0))
         values = [t - rate * s for t, s in zip(expected[1:], seconds[2:], strict=False)]
         assert (value, n, tokens) == (max(values), 1 + values.index(max(values)), expected[n])
@@ -163,13 +165,13 @@ def test_tokens_are_looked_at_by_the_weights_they_teach() -> None:
         w, luck = model.weights[0], model.weights[0][EMA] * model.text_ema[0]
         for j, chance in enumerate(model.evaluate(proposal, 0.0)):
             z = luck + sum(w[place] for place in proposal.features(j))
-            assert chance == pytest.approx(min(0.99, 1 / (1 + math.exp(-z))), abs=1e-3)
+            assert chance == pytest.approx(1 / (1 + math.exp(-z)), abs=1e-3)
 
 
 def test_a_proposal_filled_in_again_is_looked_at_and_learned_from_as_a_new_one() -> None:
     rng = np.random.default_rng(0)
     again, fresh = shaken(rng), AcceptanceModel(3, CONFIG)
-    fresh.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    fresh.load_state_dict(copy.deepcopy(again.state_dict()))
     used = Proposal(0, "x", 8)
     for _ in range(400):
         own = hint(rng, 8)
@@ -178,10 +180,10 @@ def test_a_proposal_filled_in_again_is_looked_at_and_learned_from_as_a_new_one()
         used.others = new.others
         used.fill(own, own.size, new.hints, new.agreement)
         assert again.evaluate(used) == fresh.evaluate(new)
-        assert used.state_dict() == new.state_dict()
+        assert used.chances[: used.evaluated] == new.chances[: new.evaluated]
         for model, proposal in ((again, used), (fresh, new)):
             model.learn(proposal, min(run + 1, own.size), run)
-        assert again.state_dict() == fresh.state_dict()
+        assert learned(again) == learned(fresh)
 
 
 def test_proposals_may_be_as_long_as_they_like() -> None:

@@ -208,9 +208,9 @@ def test_a_batch_of_one_is_decided_and_learned_from_exactly_as_one_text() -> Non
 
 @pytest.mark.parametrize(("seconds", "count"), [(FLAT, 16), (DEARER, 8), (GRAPHS, 8)])
 def test_it_beats_every_drafter_alone_at_its_best_length(seconds: Seconds, count: int) -> None:
-    load, warm = [count] * 600, 200
+    load, warm = [count] * 400, 200
     goodput, _ = serve(auto(), seconds, load, warm)
-    fixed = [serve((d, n), seconds, load, warm)[0] for d in range(D) for n in (0, 1, 2, 4, 6)]
+    fixed = [serve((d, n), seconds, load, warm)[0] for d in range(D) for n in (1, 3, 6)]
     assert goodput > 1.2 * max(fixed)
 
 

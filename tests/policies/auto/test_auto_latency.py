@@ -77,7 +77,8 @@ def test_a_pace_is_tokens_a_second_of_late_for_every_size_of_batch() -> None:
 def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
     drafting = DraftLatency(CONFIG)
     assert drafting.parts("x", 1, 0.02) == (0.0, pytest.approx(0.001))
-    assert drafting.catch_up("x", 100) == 0.0
+    assert drafting.catch_up("x", 100, 0.02) == pytest.approx(0.05 * (1 + 0.05 * 100) * 0.02)  # a guess
+    assert drafting.catch_up("x", 1, 0.02) == 0.0
     for _ in range(60):
         for length in (1, 4, 8):
             drafting.line("x", 1).learn(length, 0.003 + 0.002 * length)
@@ -85,10 +86,8 @@ def test_drafts_are_timed_as_a_line_and_one_accident_moves_it_little() -> None:
         drafting.caught_up("x", 3, 0.002)
     fixed, each = drafting.parts("x", 1, 0.02)
     assert (fixed, each) == (pytest.approx(0.003, rel=0.2), pytest.approx(0.002, rel=0.1))
-    assert (
-        drafting.catch_up("x", 100) == drafting.catch_up("x", 1000) == pytest.approx(0.05)
-    )  # read at once: no longer for more
-    assert drafting.catch_up("x", 3) == drafting.catch_up("x", 10) == pytest.approx(0.002)
+    lags = [drafting.catch_up("x", tokens, 0.02) for tokens in (100, 1000, 3, 10)]  # read at once: no longer for more
+    assert lags == pytest.approx([0.05, 0.05, 0.002, 0.002])
     drafting.line("x", 1).learn(4, 8.0)
     slower, more = drafting.parts("x", 1, 0.02)
     assert slower + 4 * more < 1.6 * (fixed + 4 * each)
@@ -133,9 +132,9 @@ class SlowBatchLatency:
             return
         base, token, ragged = self.at(count)
         expected = base + token * drafted + (ragged if kind == "ragged" else 0.0)
-        usual, far = self.errors.get(size, CONFIG.latency_drift), abs(seconds / expected - 1)
+        usual, far = self.errors.get(size, CONFIG.token_share), abs(seconds / expected - 1)
         limit = max(CONFIG.outlier * usual, CONFIG.token_share)
-        self.errors[size] = usual + (min(far, limit) - usual) / CONFIG.change_memory
+        self.errors[size] = usual + (min(far, limit) - usual) / CONFIG.short_memory
         outlier = bool(self.seen.get((size, kind))) and far > limit
         self.streak[size, kind] = self.streak.get((size, kind), 0) + 1 if outlier else 0
         changed = self.streak[size, kind] == CONFIG.repeats
@@ -154,7 +153,7 @@ class SlowBatchLatency:
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
         self.remember("all", kind, x, seconds)
-        prior = CONFIG.latency_prior
+        prior = 1.0
         self.theta["all"] = self.fit("all", [prior] * 4, [self.level, 0.0, CONFIG.token_share * self.share, 0.0])
         squared = prior * 4**size
         self.theta[size] = self.fit(size, [prior, squared, squared, prior], self.theta["all"])

@@ -12,10 +12,11 @@ positions, drafters, requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from math import exp, inf, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from wager.policies.auto.features import (
     WITH,
     Proposal,
 )
+from wager.policies.base import Learner
 
 Floats = NDArray[np.float64]
 
@@ -55,35 +57,22 @@ class Scored(NamedTuple):
     codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
 
 
-class AcceptanceModel:
+class AcceptanceModel(Learner):
     """Acceptance probabilities of the drafters whose proposals are known before a round; each called by its index."""
 
-    learned = ("weights", "squares", "mean_ema", "text_ema", "turn")
+    learned = ("weights", "squares", "scored", "mean_ema", "text_ema", "slot_ema", "turn")
 
     def __init__(self, drafters: int, config: AutoConfig) -> None:
         self.drafters, self.config = drafters, config
         self.width = AGREEMENT + 4 * drafters
         self.weights = [[0.0] * self.width for _ in range(drafters)]
         self.squares = [[1.0] * self.width for _ in range(drafters)]  # sums of squared gradients
+        self.scored = [0] * drafters  # tokens learned from
         self.mean_ema = [0.0] * drafters  # acceptance average over all texts
         self.text_ema = [0.0] * drafters  # of the one text that is generated now
         self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
         self.turn = 0  # which requests of a large batch are learned from
         self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
-        self._most = config.max_acceptance
-        self._numbers = np.arange(1024)
-        self._table_start: dict[int, Floats] = {}
-        self._states: dict[int, Ints] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        return {name: getattr(self, name) for name in self.learned} | {"slot_ema": self.slot_ema.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        for name in self.learned:
-            setattr(self, name, state[name])
-        self.slot_ema = np.array(state["slot_ema"])
 
     # --- one request -------------------------------------------------------------------------------------------------
 
@@ -102,7 +91,12 @@ class AcceptanceModel:
         self.slot_ema[slot, : self.drafters] = self.text_ema
 
     def cut(
-        self, proposal: Proposal, seconds: Sequence[float], rate: float, min_reach: float = MIN_REACH
+        self,
+        proposal: Proposal,
+        seconds: Sequence[float],
+        rate: float,
+        trust: float = 1.0,
+        min_reach: float = MIN_REACH,
     ) -> tuple[float, int, float]:
         """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
@@ -127,7 +121,7 @@ class AcceptanceModel:
         position = self._position
         if length > len(position):
             position.extend(position[-1:] * (length - len(position)))
-        sure, first, most, levels = hint.confidence, CONFIDENCE + 1, self._most, float(LEVELS)
+        sure, first, levels = hint.confidence, CONFIDENCE + 1, float(LEVELS)
         known, unknown = len(sure), w[CONFIDENCE]
         reach = tokens = 1.0
         top, best, expected = -inf, 0, 1.0
@@ -135,11 +129,8 @@ class AcceptanceModel:
         for j, step in enumerate(steps):
             base += step
             z = base + (w[first + int(sure[j] * levels)] if j < known else unknown) + w[position[j]]
-            chance = 1.0 / (1.0 + exp(-z))
-            if chance > most:
-                chance = most
-            chances[j] = chance
-            reach *= chance
+            chances[j] = chance = 1.0 / (1.0 + exp(-z))
+            reach *= chance * trust
             tokens += reach
             value = tokens - rate * seconds[j + 2]
             if value > top:
@@ -151,7 +142,7 @@ class AcceptanceModel:
 
     def evaluate(self, proposal: Proposal, min_reach: float = MIN_REACH) -> list[float]:
         """Each token's probability of being accepted if all before it are."""
-        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, min_reach)
+        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, 1.0, min_reach)
         return proposal.chances[: proposal.evaluated]
 
     def learn(self, proposal: Proposal, scored: int, agreed: int) -> None:
@@ -160,7 +151,7 @@ class AcceptanceModel:
             self.evaluate(proposal, 0.0)
         i, config, chances = proposal.index, self.config, proposal.chances
         keep, rate = 1.0 - 1.0 / config.count_memory, config.learning_rate
-        text, every = 1.0 / config.text_memory, 1.0 / config.long_memory
+        text, every = 1.0 / config.short_memory, 1.0 / config.round_memory
         weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
             truth, target = (1.0, WON) if j < agreed else (0.0, LOST)
@@ -174,6 +165,7 @@ class AcceptanceModel:
             ema += text * (target - ema)
             mean += every * (target - mean)
         self.text_ema[i], self.mean_ema[i] = ema, mean
+        self.scored[i] += scored
 
     # --- a batch -----------------------------------------------------------------------------------------------------
 
@@ -182,30 +174,29 @@ class AcceptanceModel:
         drafters, count, longest = batch.confidence.shape
         w = np.array(self.weights)
         table = w[:, None, CONFIDENCE:POSITION] + w[:, POSITION:EMA, None]  # (D, POSITIONS, COLUMNS)
-        own = w[self._upto(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
+        own = w[np.arange(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
         own += w[:, EMA, None] * self._averages(batch).T
         at = np.empty((longest, drafters, count))
         np.multiply(batch.confidence.transpose(2, 0, 1), float(LEVELS), out=at)
         np.fmax(at, -1.0, out=at)  # nan: the column before the first level
-        at += self._starts(longest)
+        at += _starts(longest, drafters)
         cells = at.astype(np.intp)
         z = table.take(cells)
         z += own
         codes = None
         if batch.agreement is not None:
             codes = np.where(batch.size > 0, 1 + 2 * batch.agreement + (batch.agreement == batch.size), 0)
-            states = self._agreement_states(longest)
+            states = _agreement_states(longest)
             for i in range(drafters):
                 for j in range(drafters):
                     if i != j:
                         z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
         chances = 1.0 / (1.0 + np.exp(-z))
-        np.minimum(chances, self.config.max_acceptance, out=chances)
         padded = np.empty((longest + 1, drafters * count))
         chains = padded[:longest]
         chains[:] = chances.reshape(longest, drafters * count)
         ends = np.multiply(size.ravel(), size.size, dtype=np.intp)
-        padded.reshape(-1)[ends + self._upto(size.size)] = 0.0  # after the last token; it makes all that follow 0
+        padded.reshape(-1)[ends + np.arange(size.size)] = 0.0  # after the last token; it makes all that follow 0
         for before, row in pairwise(chains):
             np.multiply(before, row, row)
         return chains, Scored(cells, chances, codes)
@@ -233,9 +224,9 @@ class AcceptanceModel:
         known, right_of = scored[:, part].sum(axis=1).tolist(), hits[:, part].sum(axis=1).tolist()
         for i, (tokens, right) in enumerate(zip(known, right_of, strict=True)):
             if tokens:
-                left = (1.0 - 1.0 / self.config.long_memory) ** tokens
+                left = (1.0 - 1.0 / self.config.round_memory) ** tokens
                 self.mean_ema[i] = left * self.mean_ema[i] + (1 - left) * (LOST + (WON - LOST) * right / tokens)
-        average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.text_memory
+        average, share = self.slot_ema[batch.slots].T, 1.0 / self.config.short_memory
         average = WON - (WON - average) * (1.0 - share) ** hits
         average += (scored > agreed) * share * (LOST - average)
         self.slot_ema[batch.slots] = average.T
@@ -245,7 +236,7 @@ class AcceptanceModel:
     ) -> tuple[Ints, Floats, Floats]:
         """Of every scored token: the weights it is made of (that of the average last), its error, and the average."""
         cells = found.cells[..., part]
-        position, drafter, request = at = np.nonzero(self._upto(len(cells))[:, None, None] < scored)
+        position, drafter, request = at = np.nonzero(np.arange(len(cells))[:, None, None] < scored)
         errors = found.chances[..., part][at] - (position < agreed[drafter, request])
         ema = self.slot_ema[batch.slots[part][request], drafter]
         first = drafter * self.width
@@ -255,7 +246,7 @@ class AcceptanceModel:
             POSITION + np.minimum(position, POSITIONS - 1),
         ]
         if found.codes is not None:
-            states, codes = self._agreement_states(len(cells)), found.codes[..., part]
+            states, codes = _agreement_states(len(cells)), found.codes[..., part]
             for other in range(self.drafters):
                 state = states[position, codes[drafter, other, request]]
                 # of a drafter with itself: a weight that nothing reads
@@ -276,29 +267,17 @@ class AcceptanceModel:
             wider[: len(self.slot_ema)] = self.slot_ema
             self.slot_ema = wider
 
-    # --- arrays that are the same in every step ----------------------------------------------------------------------
 
-    def _upto(self, count: int) -> Ints:
-        """0, 1, ... count - 1."""
-        if len(self._numbers) < count:
-            self._numbers = np.arange(2 * count)
-        return self._numbers[:count]
+@cache
+def _starts(longest: int, drafters: int) -> Floats:
+    """Where the first level of each position and drafter stands in the lookup table, (K, D, 1)."""
+    depth: Floats = np.minimum(np.arange(longest), POSITIONS - 1)[:, None, None] * float(COLUMNS)
+    return depth + np.arange(drafters)[:, None] * (POSITIONS * COLUMNS) + 1.0
 
-    def _starts(self, longest: int) -> Floats:
-        """Where the first level of each position and drafter stands in the lookup table, (K, D, 1)."""
-        known = self._table_start.get(longest)
-        if known is None:
-            depth = np.minimum(np.arange(longest), POSITIONS - 1)[:, None, None] * float(COLUMNS)
-            known = depth + np.arange(self.drafters)[:, None] * (POSITIONS * COLUMNS) + 1.0
-            self._table_start[longest] = known
-        return known
 
-    def _agreement_states(self, longest: int) -> Ints:
-        """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
-        known = self._states.get(longest)
-        if known is None:
-            common, ended = np.divmod(np.arange(2 * longest + 2), 2)
-            depth = np.arange(longest)[:, None]
-            known = np.where(depth < common, WITH, np.where(ended > 0, ENDED, AGAINST))
-            known = self._states[longest] = np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
-        return known
+@cache
+def _agreement_states(longest: int) -> Ints:
+    """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
+    common, ended = np.divmod(np.arange(2 * longest + 2), 2)
+    known = np.where(np.arange(longest)[:, None] < common, WITH, np.where(ended > 0, ENDED, AGAINST))
+    return np.concatenate((np.full((longest, 1), SILENT), known), axis=1)

@@ -15,10 +15,13 @@ from wager.policies.auto.acceptance import AcceptanceModel, Floats
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket
+from wager.policies.base import Learner
 
 
-class BatchChooser:
+class BatchChooser(Learner):
     """Decides for two requests or more, each by its own proposals."""
+
+    learned = ("kind",)
 
     def __init__(
         self,

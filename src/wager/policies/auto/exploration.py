@@ -4,15 +4,15 @@ which kinds of steps it tries in a batch."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
+from wager.policies.base import Learner
 
 
-class DrafterSelection:
+class DrafterSelection(Learner):
     """Which cheap drafters are called: one that brings less than its seconds are worth is called ever more rarely."""
 
     learned = ("drafter_value", "rounds_until_probe", "probe_backoff", "rounds_since_change")
@@ -52,21 +52,23 @@ class DrafterSelection:
             i = self.index[name]
             memory = config.round_memory if backoff[i] == 1 else config.repeats
             value[i] += ((gains[i] if gains else 0.0) - value[i]) / memory
-            cost = config.value_credit * rate * seconds - value[i] if seconds > config.negligible_share * plain else 0.0
+            cost = config.value_credit * rate * seconds - value[i] if seconds > config.trial_share * plain else 0.0
             if backoff[i] == 1:
                 if cost > loss:
                     worst, loss = i, cost
             elif cost > 0:
-                backoff[i] = self.rounds_until_probe[i] = min(config.max_backoff, 2 * backoff[i])
+                backoff[i] = self.rounds_until_probe[i] = min(int(config.round_memory), 2 * backoff[i])
             else:
                 backoff[i], self.rounds_since_change = 1, 0
         if worst >= 0 and self.rounds_since_change > config.round_memory:
-            backoff[worst] = self.rounds_until_probe[worst] = max(2, config.max_backoff // 8)
+            backoff[worst] = self.rounds_until_probe[worst] = max(2, int(config.round_memory) // 8)
             self.rounds_since_change = 0
 
 
-class StepTrials:
+class StepTrials(Learner):
     """Which kind of step a batch plays: the best, and now and then another, to learn what it costs."""
+
+    learned = ("steps",)
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
@@ -100,18 +102,32 @@ class StepTrials:
         return (kind, 1) if self.rng.random() * best < goodput[kind] else (leader, 0)
 
 
-class Exploration:
+class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
-    learned = ("rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter")
+    learned = (
+        "allowance",
+        "rounds_since_draft",
+        "expected_stay",
+        "rounds_stayed",
+        "last_drafter",
+        "selection",
+        "trials",
+    )
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
         self.config = config
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
+        self.allowance = config.allowance  # plain tokens that this text may still fall behind
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
-        self.expected_stay = float(config.max_stay)  # rounds such a drafter is run: catching up is spread over them
+        self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
+
+    def begin(self) -> None:
+        """A new text."""
+        self.allowance = self.config.allowance
+        self.selection.begin()
 
     def drafted(self, hinted: bool, above_average: bool) -> None:
         """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until
@@ -126,20 +142,6 @@ class Exploration:
             self.rounds_stayed += 1
             return
         if self.last_drafter:
-            stayed = min(self.rounds_stayed, self.config.max_stay)
+            stayed = min(self.rounds_stayed, self.config.round_memory)
             self.expected_stay += (stayed - self.expected_stay) / self.config.repeats
         self.last_drafter, self.rounds_stayed = drafter, 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        own = {name: getattr(self, name) for name in self.learned}
-        own["selection"] = {name: getattr(self.selection, name) for name in self.selection.learned}
-        return own | {"steps": self.trials.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        for name in self.learned:
-            setattr(self, name, state[name])
-        for name, value in state["selection"].items():
-            setattr(self.selection, name, value)
-        self.trials.steps = state["steps"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from wager.core import Hint
 
@@ -56,28 +55,4 @@ class Proposal:
             elif size := self.hints[name].size:
                 first += ENDED if common == size else AGAINST
             own.append(first)
-        return own
-
-    def state_dict(self) -> dict[str, Any]:
-        """The proposal and its probabilities."""
-        hints = {
-            name: (h.match, list(h.confidence), h.size) for name, h in {**self.hints, self.name: self.hint}.items()
-        }
-        return {
-            "name": self.name,
-            "length": self.length,
-            "others": list(self.others),
-            "hints": hints,
-            "agreement": dict(self.agreement),
-            "chances": self.chances[: self.evaluated],
-        }
-
-    @classmethod
-    def from_state(cls, index: int, longest: int, state: Mapping[str, Any]) -> Proposal:
-        """The proposal that was saved."""
-        own = cls(index, state["name"], longest, [(name, first) for name, first in state["others"]])
-        hints = {name: Hint(match, tuple(sure), size) for name, (match, sure, size) in state["hints"].items()}
-        own.fill(hints[own.name], state["length"], hints, state["agreement"])
-        own.evaluated = len(state["chances"])
-        own.chances[: own.evaluated] = state["chances"]
         return own

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import ClassVar
 
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
+from wager.policies.base import Learner
 
 
-class DraftLine:
+class DraftLine(Learner):
     """Seconds of one drafter's drafts by length: a fixed part and one for each token, by fading least squares."""
 
     __slots__ = ("config", "count", "drafts", "each", "fixed", "lengths", "products", "seconds", "squares")
@@ -42,31 +42,25 @@ class DraftLine:
 
     def settle(self) -> None:
         """Solve for the two parts; before lengths differ, all seconds are the tokens'."""
-        n, prior = self.drafts, self.config.latency_prior
+        if not self.count:
+            return
+        n = self.drafts
         length, seconds = self.lengths / n, self.seconds / n
         most = seconds / length
-        each = (self.products / n - length * seconds + prior * most) / (self.squares / n - length * length + prior)
+        each = (self.products / n - length * seconds + most) / (self.squares / n - length * length + 1.0)
         self.each = each = min(most, max(0.0, each))
         self.fixed = seconds - each * length
 
-    def state(self) -> list[float]:
-        """Everything learned."""
-        return [getattr(self, name) for name in self.learned]
 
-    def load(self, state: Sequence[float]) -> None:
-        """Go on from it."""
-        for name, value in zip(self.learned, state, strict=True):
-            setattr(self, name, value)
-        if self.count:
-            self.settle()
-
-
-class DraftLatency:
+class DraftLatency(Learner):
     """Seconds of drafters that are models: of their drafts, and of catching up on tokens they have not read.
 
     Catching up on a hundred tokens takes hardly longer than on ten where they are read at once, so it is known by the
     power of two of their number, and more than was ever seen is expected to take as long as the most that was.
     """
+
+    learned = ("lines", "lags")
+    elements: ClassVar = {"lines": DraftLine}
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
@@ -81,7 +75,7 @@ class DraftLatency:
         if line is None:
             line = self.lines[at] = DraftLine(self.config)
             if key in self._latest:
-                line.load(self._latest[key].state())
+                line.load_state_dict(self._latest[key].state_dict())
             self._latest[key] = line
         return line
 
@@ -92,11 +86,13 @@ class DraftLatency:
             return 0.0, min(line.each, unknown) if line.count else unknown
         return line.fixed, line.each
 
-    def catch_up(self, drafter: str, tokens: int) -> float:
-        """Seconds to catch up on so many tokens."""
-        known = self.lags.get(drafter)
-        if not tokens or not known:
+    def catch_up(self, drafter: str, tokens: int, plain: float) -> float:
+        """Seconds to catch up on so many tokens, where plain decoding takes ``plain``."""
+        known, share = self.lags.get(drafter), self.config.token_share
+        if tokens < 2:  # one token is read along with the next
             return 0.0
+        if not known:  # a drafter takes that share of what the target would
+            return share * (1.0 + share * tokens) * plain
         size = tokens.bit_length()
         if size in known:
             return known[size]
@@ -107,29 +103,23 @@ class DraftLatency:
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
         known, size = self.lags.setdefault(drafter, {}), max(1, tokens).bit_length()
         before = known.get(size)
-        if before is None:
+        if not before:
             known[size] = seconds
         else:
-            rate = self.config.latency_drift if seconds > before else 0.5
+            rate = 1.0 / self.config.short_memory if seconds > before else 0.5
             known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        return {"lines": {at: line.state() for at, line in self.lines.items()}, "lags": self.lags}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        self.lags, self.lines, self._latest = state["lags"], {}, {}
-        for (key, size), values in state["lines"].items():
-            self.lines[key, size] = self._latest[key] = DraftLine(self.config)
-            self.lines[key, size].load(values)
+    def settle(self) -> None:
+        self._latest = {key: line for (key, _), line in self.lines.items()}
 
 
-class ReferenceRate:
+class ReferenceRate(Learner):
     """Tokens a second of the latest rounds, for every bucket of batch sizes: what a second is worth."""
 
+    learned = ("sums",)
+
     def __init__(self, config: AutoConfig) -> None:
-        self.keep = 1.0 - 1.0 / config.long_memory
+        self.keep = 1.0 - 1.0 / config.round_memory
         self.sums: dict[int, tuple[float, float]] = {}  # tokens, seconds
 
     def at(self, batch: int, otherwise: float) -> float:
@@ -145,8 +135,10 @@ class ReferenceRate:
             self.sums[size] = keep * before + tokens, keep * taken + seconds
 
 
-class LatencyModel:
+class LatencyModel(Learner):
     """Seconds of any round, learned from rounds."""
+
+    learned = ("verify", "batches", "drafts", "rates")
 
     def __init__(self, widest: int, longest: int, config: AutoConfig) -> None:
         self.longest = longest  # tokens of the longest draft
@@ -184,7 +176,7 @@ class LatencyModel:
         elif not drafted:  # without a clock there is nothing to wait for
             self.verify.rounds[1] += 1.0
         self.rates.learn(batch, round.emitted, round.seconds)
-        if round.lag_seconds:
+        if round.lag > 1:
             self.drafts.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
 
     def learn_step(self, batch: int, drafted: int, longest: int, seconds: float) -> None:
@@ -192,18 +184,7 @@ class LatencyModel:
         if self.batches.learn(batch, drafted, longest * batch, seconds):
             self._tables.clear()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        parts = (self.verify, self.batches, self.drafts)
-        return {"parts": [part.state_dict() for part in parts], "rates": self.rates.sums}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        verify, batches, drafts = state["parts"]
-        self.verify.load_state_dict(verify)
-        self.batches.load_state_dict(batches)
-        self.drafts.load_state_dict(drafts)
-        self.rates.sums = {size: (tokens, seconds) for size, (tokens, seconds) in state["rates"].items()}
+    def settle(self) -> None:
         self._tables.clear()
 
 

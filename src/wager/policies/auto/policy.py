@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, inf
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
-from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket, kind_of
+from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket, kind_of
 from wager.policies.base import Option, Policy, require
 
 NO_HINT = Hint()
@@ -32,7 +31,7 @@ Table = list[float]
 
 
 class Auto(Policy):
-    """Runs whatever brings most tokens beyond what its seconds are worth; learns from all drafters that are cheap."""
+    """The arm of best expected goodput, plain decoding included, from acceptance and latency learned online."""
 
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
@@ -41,7 +40,7 @@ class Auto(Policy):
     per_request = True
     explains = True
     config = AutoConfig()
-    learned: ClassVar[tuple[str, ...]] = ("models",)
+    learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
         *("acceptance", "batch", "exploration", "hinted", "index", "latency", "positional"),
@@ -89,52 +88,72 @@ class Auto(Policy):
             self._read(context.arms)
         if batch == 1 and context.previous is None:
             self.acceptance.begin()
-            self.exploration.selection.begin()
+            exploration.begin()
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
         self._weighed, self._proposals, self._gains = [], [], ()
         self._called, self._value_rate = context.proposal_seconds, rate
         self._verify_seconds, self._plain_seconds = seconds, plain
-        off = OFF, 1.0, plain
-        self._estimates = [off] if table.off else []
+        self._estimates = []
         if batch == 1 and table.off and self.latency.verify.overdue():
-            self._chosen = off
+            self._chosen = OFF, 1.0, plain
             return OFF
         probing = exploration.rounds_since_draft >= self.config.probe_interval
-        top = 1.0 - rate * plain if table.off and not probing else -inf
-        values: list[float] = [top, -inf, -inf]  # by kind of step
-        leaders: Leaders = [off if table.off else None, None, None]
-        if context.hints:
-            self._weigh_hinted(context, seconds, rate, values, leaders)
-        if len(self.hinted) < len(self.drafters):
-            self._weigh_unhinted(context, seconds, rate, values, leaders)
-        kind = OFF_STEP if top >= values[RAGGED] and top >= values[UNIFORM] else RAGGED
-        if values[UNIFORM] > values[kind]:
-            kind = UNIFORM
+        values, leaders = self._weigh(context, seconds, rate, -inf if probing or not table.off else 1.0 - rate * plain)
+        kind = max(range(3), key=values.__getitem__)
         if batch > 1 and not probing and exploration.trials.due(bucket(batch)):
             goodput = [0.0 if e is None else e[1] / e[2] for e in leaders]
             kind = exploration.trials.choose(bucket(batch), values, goodput)[0]
         best = leaders[kind]
         if best is None:  # nobody proposes, and plain decoding is not available
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
-        elif probing and best is not off:  # one token tells what drafting costs by now
+        elif probing and best[0] is not OFF:  # one token tells what drafting costs by now
             best = table.shortest[best[0].drafter], best[1], best[2]
+        elif batch == 1 and table.off and best[0] is not OFF and not self._affords(best, context):
+            values, leaders = self._weigh(context, seconds, rate, 1.0 - rate * plain, cautious=True)
+            best = leaders[max(range(3), key=values.__getitem__)] or best
         self._chosen = best
         return best[0]
 
-    def _weigh_hinted(self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders) -> None:
+    def _affords(self, best: Estimate, context: Context) -> bool:
+        """Whether the draft may be rejected without this text falling behind plain decoding by more than is allowed."""
+        (arm, _, seconds), plain = best, self._plain_seconds
+        late = self.latency.drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        return seconds + late - plain <= self.exploration.allowance * plain
+
+    def _weigh(
+        self, context: Context, seconds: Table, rate: float, top: float, cautious: bool = False
+    ) -> tuple[Table, Leaders]:
+        """The value and the best arm of each kind of step, plain decoding having the value ``top``.
+
+        Where that is cautious, acceptance is taken to be the lower the less is known of it.
+        """
+        off = (OFF, 1.0, seconds[1]) if self._table.off else None
+        values, leaders = [top, -inf, -inf], [off, None, None]
+        self._estimates, self._weighed = [off] if off else [], []
+        if context.hints:
+            self._weigh_hinted(context, seconds, rate, values, leaders, cautious)
+        if len(self.hinted) < len(self.drafters):
+            self._weigh_unhinted(context, seconds, rate, values, leaders, cautious)
+        return values, leaders
+
+    def _weigh_hinted(
+        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool
+    ) -> None:
         """Find the best prefix of every proposal."""
         top = second = values[OFF_STEP]  # second: the best without the drafter of the best
         leader, cut, exact, at_least = -1, self.acceptance.cut, self._table.exact, self._table.at_least
         self._proposals = proposals = self._fill(context)
         for proposal in proposals:
             i = proposal.index
-            value, n, tokens = cut(proposal, seconds, rate)
+            known = self.acceptance.scored[i]
+            trust = known / (known + self.config.shrinkage) if cautious else 1.0
+            value, n, tokens = cut(proposal, seconds, rate, trust=trust)
             arm = exact[i][n] if n < proposal.length else at_least[i][n]
             if arm is not None:
                 own = arm, tokens, seconds[n + 1]
             else:
-                found = self._best_available(proposal, seconds, rate)
+                found = self._best_available(proposal, seconds, rate, trust)
                 if found is None:
                     continue
                 own, value = found, found[1] - rate * found[2]
@@ -149,12 +168,12 @@ class Auto(Policy):
         if leader >= 0:
             gains[leader] = top - second if second > -inf else 1.0
 
-    def _best_available(self, proposal: Proposal, seconds: list[float], rate: float) -> Estimate | None:
+    def _best_available(self, proposal: Proposal, seconds: Table, rate: float, trust: float) -> Estimate | None:
         """The best prefix of a proposal among those there is an arm for."""
         reach = tokens = 1.0
         top, best = -inf, None
         for n, chance in enumerate(proposal.chances[: proposal.evaluated], 1):
-            reach *= chance
+            reach *= chance * trust
             tokens += reach
             value = tokens - rate * seconds[n + 1]
             arm = (self._table.exact if n < proposal.length else self._table.at_least)[proposal.index][n]
@@ -162,32 +181,33 @@ class Auto(Policy):
                 top, best = value, (arm, tokens, seconds[n + 1])
         return best
 
-    def _weigh_unhinted(self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders) -> None:
+    def _weigh_unhinted(
+        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool
+    ) -> None:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
         batch, lags, drafts = context.batch, context.lag, self.latency.drafts
         plan = self._plans.get(bucket(batch))
         if plan is None:
             plan = self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
-        draws, most, weighed = self.positional.draws_for(len(plan)), self.config.max_acceptance, self._weighed
+        draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
-        late = drafts.lags if lags else None
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
-            odds, factor = counts.odds, exp(draws.pop() * counts.deviation)
+            odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
-            if late and drafter in lags:
-                fixed += drafts.catch_up(drafter, lags[drafter]) / (self.exploration.expected_stay * batch)
+            if drafter in lags:
+                late = drafts.catch_up(drafter, lags[drafter], seconds[1])
+                fixed += late / (self.exploration.expected_stay * batch)
             weighed.append((group, odds, factor, fixed, each))
             reach = tokens = 1.0
             done = 0
             for arm, length, width, kind in arms:
                 while done < length:
                     x = odds[done] * factor
-                    x /= 1.0 + x
-                    reach *= x if x < most else most
+                    reach *= x / (1.0 + x)
                     tokens += reach
                     done += 1
                 taken = seconds[width] + fixed + each * length
@@ -254,6 +274,10 @@ class Auto(Policy):
             proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
         self._proposals = []
         batch, exploration = round.batch, self.exploration
+        if batch == 1:
+            exploration.allowance += self.config.trial_share * emitted
+            if drafted and self._plain_seconds:
+                exploration.allowance += emitted - round.seconds / self._plain_seconds
         exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)
         self._called = {}
         unhinted = drafted > 0 and not hinted
@@ -324,27 +348,3 @@ class Auto(Policy):
         elif batch.confidence.size:
             self.observe(round_of_one(result, self.drafters))
             self.acceptance.suspend(int(batch.slots[0]))
-
-    # --- saving ------------------------------------------------------------------------------------------------------
-
-    @property
-    def models(self) -> dict[str, Any]:
-        """Everything learned."""
-        parts = ("acceptance", "positional", "latency", "exploration")
-        return {name: getattr(self, name).state_dict() for name in parts} | {
-            "kind": self.batch.kind,
-            "hinted": sorted(self.hinted),
-            "proposals": [proposal.state_dict() for proposal in self._proposals],
-            "selection": [list(self._gains), dict(self._called), self._value_rate, self._plain_seconds],
-        }
-
-    @models.setter
-    def models(self, state: Mapping[str, Any]) -> None:
-        for name in ("acceptance", "positional", "latency", "exploration"):
-            getattr(self, name).load_state_dict(state[name])
-        self.batch.kind, self.hinted = state["kind"], set(state["hinted"])
-        self._plans.clear()
-        self._gains, self._called, self._value_rate, self._plain_seconds = state["selection"]
-        self._proposals = [
-            Proposal.from_state(self.index[saved["name"]], self.longest, saved) for saved in state["proposals"]
-        ]

@@ -7,27 +7,30 @@ before them, those are dropped, and the counts of the other drafters are cut dow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
 from math import sqrt
-from typing import Any
+from operator import mul
+from typing import ClassVar
 
 import numpy as np
 
 from wager.policies.auto.config import AutoConfig
+from wager.policies.base import Learner
 
 DRAWS = 256  # random numbers drawn at a time
 
 
-class AcceptanceCounts:
+class AcceptanceCounts(Learner):
     """Of one drafter's chains, or of one of its trees."""
 
     __slots__ = ("deviation", "kept", "latest", "odds", "rate", "shrinkage", "total", "tried")
+    learned = ("tried", "kept", "latest")
 
-    def __init__(self, length: int, shrinkage: float) -> None:
-        self.shrinkage = shrinkage
-        self.tried = [0.0] * length  # tokens verified by position, all before them accepted
-        self.kept = [0.0] * length  # of those, accepted
+    def __init__(self, config: AutoConfig) -> None:
+        self.shrinkage = config.shrinkage
+        self.tried: list[float] = []  # tokens verified by position, all before them accepted
+        self.kept: list[float] = []  # of those, accepted
         self.latest = (0.0, 0.0)  # tokens tried and kept over all positions in the latest rounds
         self.settle()
 
@@ -39,14 +42,17 @@ class AcceptanceCounts:
         hits, misses = self.shrinkage * rate, self.shrinkage * (1.0 - rate)
         self.odds = [(k + hits) / (n - k + misses) for k, n in zip(self.kept, self.tried, strict=True)]
 
-    def fade(self, keep: float) -> None:
-        """Leave so much of the evidence."""
-        self.tried = [x * keep for x in self.tried]
-        self.kept = [x * keep for x in self.kept]
+    def fade(self, tokens: float) -> None:
+        """Leave so many tokens of evidence."""
+        keep = tokens / self.total
+        self.tried, self.kept = [x * keep for x in self.tried], [x * keep for x in self.kept]
 
 
-class PositionalAcceptance:
+class PositionalAcceptance(Learner):
     """Acceptance by position of every drafter that was run without a hint."""
+
+    learned = ("counts", "draws")
+    elements: ClassVar = {"counts": AcceptanceCounts}
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
@@ -57,7 +63,7 @@ class PositionalAcceptance:
         """The counts of a drafter or tree, for drafts of at most so many tokens."""
         own = self.counts.get(key)
         if own is None:
-            own = self.counts[key] = AcceptanceCounts(length, self.config.shrinkage)
+            own = self.counts[key] = AcceptanceCounts(self.config)
         more = length - len(own.tried)
         if more > 0:
             own.tried += [0.0] * more
@@ -76,9 +82,8 @@ class PositionalAcceptance:
 
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
-        most = self.config.max_acceptance
-        chances = [min(most, x * factor / (1.0 + x * factor)) for x in odds]
-        return list(accumulate(accumulate(chances, _times, initial=1.0)))
+        chances = [x * factor / (1.0 + x * factor) for x in odds]
+        return list(accumulate(accumulate(chances, mul, initial=1.0)))
 
     def learn(self, key: str, accepted: int, drafted: int) -> None:
         """A draft of so many tokens was accepted so far."""
@@ -95,13 +100,13 @@ class PositionalAcceptance:
             tried = [1.0]
             for _ in range(length - 1):
                 tried.append(tried[-1] * rate)
-            scale = min(trials, self.config.change_memory) / sum(tried)
+            scale = min(trials, 2 * self.config.short_memory) / sum(tried)
             tried = [share * scale for share in tried]
             self._add(key, length, tried, [n * rate for n in tried])
 
-    def _add(self, key: str, length: int, tried: Sequence[float], kept: Any) -> None:
+    def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> None:
         own, config = self.of(key, length), self.config
-        rate, keep = own.rate, 1.0 - 1.0 / config.change_memory
+        rate, keep = own.rate, 1.0 - 0.5 / config.short_memory
         n, hits = own.latest[0] * keep, own.latest[1] * keep
         counts = own.tried
         for j, x in enumerate(tried):
@@ -118,7 +123,7 @@ class PositionalAcceptance:
             if (hits - rate * n) ** 2 > config.change_deviations**2 * rate * (1 - rate) * n:
                 self._changed(own)
             elif total > 1.1 * config.count_memory:
-                own.fade(config.count_memory / total)
+                own.fade(config.count_memory)
 
     def _changed(self, own: AcceptanceCounts) -> None:
         """Drop what was known before the latest rounds, of which half stays: some of it is older than the change."""
@@ -129,22 +134,5 @@ class PositionalAcceptance:
         own.settle()
         for other in self.counts.values():
             if other is not own and other.total > self.config.shrinkage:
-                other.fade(self.config.shrinkage / other.total)
+                other.fade(self.config.shrinkage)
                 other.settle()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        counts = {key: [own.tried, own.kept, list(own.latest)] for key, own in self.counts.items()}
-        return {"counts": counts, "draws": list(self.draws)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        self.draws, self.counts = list(state["draws"]), {}
-        for key, (tried, kept, latest) in state["counts"].items():
-            own = self.of(key, len(tried))
-            own.tried, own.kept, own.latest = tried, kept, (latest[0], latest[1])
-            own.settle()
-
-
-def _times(one: float, other: float) -> float:
-    return one * other

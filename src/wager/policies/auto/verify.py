@@ -5,10 +5,11 @@ A batch has too many combinations of requests and draft tokens to time each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar
 
 from wager.policies.auto.config import AutoConfig
+from wager.policies.base import Learner
 
 OFF_STEP, RAGGED, UNIFORM = range(3)  # kinds of step: no drafts; drafts of different lengths; all of the longest
 EXPECTED, OUTLIER, CHANGED = range(3)
@@ -24,48 +25,39 @@ def kind_of(drafted: int, full: int) -> int:
     return OFF_STEP if drafted == 0 else UNIFORM if drafted == full else RAGGED
 
 
-class OutlierFilter:
+class OutlierFilter(Learner):
     """Tells a slow round from a change: one far off is an outlier, several in a row of one class are a change."""
 
-    def __init__(self, classes: int, config: AutoConfig) -> None:
+    learned = ("usual_error", "streak")
+
+    def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.usual_error = config.latency_drift  # mean error of a round's seconds, as a share of those expected
-        self.streak = [0] * classes
+        self.usual_error = config.token_share  # mean error of a round's seconds, as a share of those expected
+        self.streak: dict[int, int] = {}  # outliers in a row, by class
 
     def judge(self, at: int, seconds: float, expected: float, known: bool) -> int:
         """What a round of class ``at`` is; ``known``: this class was timed before."""
         config, far = self.config, abs(seconds / expected - 1.0)
         limit = max(config.outlier * self.usual_error, config.token_share)
-        self.usual_error += (min(far, limit) - self.usual_error) / config.change_memory
+        self.usual_error += (min(far, limit) - self.usual_error) / config.short_memory
         if not known or far <= limit:
             self.streak[at] = 0
             return EXPECTED
-        self.streak[at] += 1
-        if self.streak[at] < config.repeats:
-            return OUTLIER
-        self.streak[at] = 0
-        return CHANGED
-
-    def state(self) -> list[Any]:
-        """What was learned."""
-        return [self.usual_error, self.streak]
-
-    def load(self, state: Sequence[Any]) -> None:
-        """Go on from it."""
-        self.usual_error, self.streak = state
+        self.streak[at] = (self.streak.get(at, 0) + 1) % config.repeats
+        return OUTLIER if self.streak[at] else CHANGED
 
 
-class VerifyLatency:
+class VerifyLatency(Learner):
     """Seconds of verification by width, for one request: a scale that follows the machine, times a ratio per width.
 
     A wider forward pass never counts as quicker.
     """
 
-    learned = ("scale", "checks", "last_seen", "rounds", "ratios", "learned_rounds", "_shape")
+    learned = ("scale", "checks", "last_seen", "rounds", "ratios", "learned_rounds", "filter", "_shape")
 
     def __init__(self, widest: int, config: AutoConfig) -> None:
         self.config = config
-        self.filter = OutlierFilter(widest + 1, config)
+        self.filter = OutlierFilter(config)
         self.scale = 0.0  # seconds of width 1
         self.checks = 0  # rounds of width 1 to be timed because another width has changed
         self.last_seen = [0] * (widest + 1)  # each width's last round
@@ -74,7 +66,7 @@ class VerifyLatency:
         self._prior = list(self.ratios)
         self.learned_rounds = 0
         self.seconds: list[float] = []  # by width
-        self._settle()
+        self._average()
 
     def learn(self, width: int, seconds: float) -> None:
         """One verification more."""
@@ -85,37 +77,39 @@ class VerifyLatency:
             self.checks -= 1
         if not self.scale:
             self.scale = seconds / self._prior[width]
-            self._settle()
+            self._average()
         known = self.rounds[width]
         verdict = self.filter.judge(width, seconds, self.seconds[width], known > 0)
         if verdict == OUTLIER:
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
             if width > 1:
-                doubted = config.latency_prior / 2
-                self.rounds = [n if w == 1 else min(n, doubted) for w, n in enumerate(self.rounds)]
+                self.rounds = [n if w == 1 else min(n, 0.5) for w, n in enumerate(self.rounds)]
                 self.checks = config.repeats
             self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)
-            self._settle()
+            self._average()
             return
         if known:
-            self.scale += config.latency_drift * self.scale * (seconds / self.seconds[width] - 1.0)
+            self.scale += self.scale * (seconds / self.seconds[width] - 1.0) / config.short_memory
         self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(known, config.round_memory) + 1.0)
         self.rounds[width] = known + 1.0
         if self.learned_rounds < 64 or self.learned_rounds % 8 == 0:  # by then one round changes little
-            self._settle()
+            self._average()
         else:
-            scale = self.scale
-            self.seconds = [scale * ratio for ratio in self._shape]
+            self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        scale = self.scale or 1.0
+        self.seconds = [scale * ratio for ratio in self._shape]
+
+    def _average(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
-        prior, memory = self.config.latency_prior, self.config.round_memory
+        guesses, memory = self._guesses(), self.config.round_memory
         blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
         for width in range(1, len(self.ratios)):
             known = min(self.rounds[width], memory)
-            weight, count = known + prior, 1
-            ratio = (known * self.ratios[width] + prior * self._prior[width]) / weight
+            weight, count = known + 1.0, 1  # the guess counts as one round
+            ratio = (known * self.ratios[width] + guesses[width]) / weight
             while blocks and blocks[-1][0] > ratio:
                 other, more, widths = blocks.pop()
                 ratio = (ratio * weight + other * more) / (weight + more)
@@ -124,7 +118,21 @@ class VerifyLatency:
         self._shape = [0.0]
         for ratio, _, count in blocks:
             self._shape += [ratio] * count
-        self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
+        self.settle()
+
+    def _guesses(self) -> list[float]:
+        """Ratios as the timed widths around each suggest: on a line between two, beyond the last by `token_share`."""
+        guesses, share = list(self._prior), self.config.token_share
+        last = 1
+        guesses[1] = level = self.ratios[1] if self.rounds[1] else 1.0
+        for width in range(2, len(guesses)):
+            if self.rounds[width]:
+                slope = (self.ratios[width] - level) / (width - last)
+                for between in range(last + 1, width):
+                    guesses[between] = level + slope * (between - last)
+                last, level = width, self.ratios[width]
+            guesses[width] = level + share * (width - last)
+        return guesses
 
     def overdue(self) -> bool:
         """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
@@ -132,24 +140,14 @@ class VerifyLatency:
         late = self.learned_rounds - self.last_seen[1] > config.probe_interval
         return late or self.checks > 0 or self.rounds[1] < config.repeats
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        return {name: getattr(self, name) for name in self.learned} | {"filter": self.filter.state()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        for name in self.learned:
-            setattr(self, name, state[name])
-        self.filter.load(state["filter"])
-        self.seconds = [(self.scale or 1.0) * ratio for ratio in self._shape]
-
-
-class LatencyFit:
+class LatencyFit(Learner):
     """Seconds of a step as a + b · requests + c · draft tokens + r if it is ragged, by fading least squares."""
 
-    __slots__ = ("steps", "sums", "theta")
+    learned = ("steps", "sums", "theta", "filter")
 
-    def __init__(self) -> None:
+    def __init__(self, config: AutoConfig) -> None:
+        self.filter = OutlierFilter(config)
         self.steps = 0
         # Sums over the steps of each kind, apart so that a kind not played is not forgotten: of 1, b and n (requests
         # and draft tokens) times each other, then times seconds.
@@ -189,26 +187,19 @@ class LatencyFit:
         start = (rows[0][4] - rows[0][3] * extra - rows[0][2] * token - rows[0][1] * request) / rows[0][0]
         self.theta = [start, request, token, extra]
 
-    def state(self) -> list[Any]:
-        """Everything learned."""
-        return [self.steps, self.sums, self.theta]
 
-    def load(self, state: Sequence[Any]) -> LatencyFit:
-        """Go on from it."""
-        self.steps, self.sums, self.theta = state
-        return self
-
-
-class BatchLatency:
+class BatchLatency(Learner):
     """Seconds of a batch's steps: a fit for every bucket of sizes, drawn towards the one over all sizes."""
+
+    learned = ("common", "level", "share", "sizes")
+    elements: ClassVar = {"sizes": LatencyFit}
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.common = LatencyFit()
+        self.common = LatencyFit(config)
         self.level = 0.0  # mean seconds of a step
         self.share = 0.0  # mean seconds of a step per request
         self.sizes: dict[int, LatencyFit] = {}
-        self.filters: dict[int, OutlierFilter] = {}
 
     def at(self, count: int) -> tuple[float, float, float]:
         """Seconds of a step in which so many requests draft nothing, per draft token, and for being ragged."""
@@ -224,12 +215,12 @@ class BatchLatency:
         size, kind, config = bucket(count), kind_of(drafted, full), self.config
         fit = self.sizes.get(size)
         if fit is None:  # the first step of a size may pay for what later ones find done: it is not learned from
-            self.sizes[size], self.filters[size] = LatencyFit(), OutlierFilter(3, config)
+            self.sizes[size] = LatencyFit(config)
             return False
         fit.steps += 1
         base, token, ragged = self.at(count)
         expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-        verdict = self.filters[size].judge(kind, seconds, expected, fit.sums[kind][0] > 0.0)
+        verdict = fit.filter.judge(kind, seconds, expected, fit.sums[kind][0] > 0.0)
         if verdict == OUTLIER:
             return False
         if verdict == CHANGED:
@@ -246,20 +237,7 @@ class BatchLatency:
         self.level += rate * (seconds - self.level)
         self.share += rate * (seconds / count - self.share)
         self.common.add(keep, kind, step)
-        prior, squared = config.latency_prior, config.latency_prior * 4**size
-        self.common.solve((prior,) * 4, (self.level, 0.0, config.token_share * self.share, 0.0))
-        fit.solve((prior, squared, squared, prior), self.common.theta)
+        squared = 4.0**size  # the prior counts as one step
+        self.common.solve((1.0,) * 4, (self.level, 0.0, config.token_share * self.share, 0.0))
+        fit.solve((1.0, squared, squared, 1.0), self.common.theta)
         return True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
-        sizes = {size: [fit.state(), self.filters[size].state()] for size, fit in self.sizes.items()}
-        return {"common": self.common.state(), "level": self.level, "share": self.share, "sizes": sizes}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was learned."""
-        self.common.load(state["common"])
-        self.level, self.share = state["level"], state["share"]
-        for size, (fit, judged) in state["sizes"].items():
-            self.sizes[size], self.filters[size] = LatencyFit().load(fit), OutlierFilter(3, self.config)
-            self.filters[size].load(judged)

@@ -1,0 +1,58 @@
+"""Files of JSON lines under a header that says what they are; lines are only ever appended.
+
+So a file cut off in the middle of its last line is still a good one. A path that ends in .gz is compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, cast
+
+
+def open_text(path: Path, mode: str) -> IO[str]:
+    """The file as text, line by line."""
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, mode + "t", encoding="utf-8"))
+    return open(path, mode, encoding="utf-8", errors="strict" if "x" in mode else "replace", buffering=1)
+
+
+class LinesWriter:
+    """Appends to a new file, which is never one that is there; use it as a context manager."""
+
+    def __init__(self, path: str | Path, format: str, version: int, meta: Mapping[str, Any] | None) -> None:
+        self._file = open_text(Path(path), "x")
+        self.append({"format": format, "version": version, "meta": dict(meta or {})})
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Append one line, which can be read at once."""
+        self._file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """No more lines."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def header(line: str, path: str | Path, format: str, version: int, error: type[ValueError]) -> dict[str, Any]:
+    """The meta data of a file whose first line this is; the error where it is not such a file of this version."""
+    kind = format.removeprefix("wager-")
+    try:
+        content = json.loads(line)
+        known = content["format"] == format and isinstance(content.get("meta", {}), dict)
+    except (ValueError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise error(f"{path} is not a wager {kind}: its first line is not a '{format}' header")
+    if content.get("version") != version:
+        raise error(f"{path} is a {kind} of version {content.get('version')}; this wager reads version {version}")
+    return dict(content.get("meta", {}))
