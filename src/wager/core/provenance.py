@@ -33,7 +33,12 @@ def provenance(program: str = "wager") -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """The commit of the checkout wager runs from, ``-dirty`` where files differ from it; else the installed version."""
+    """The commit of the checkout wager runs from, ``-dirty`` where files differ from it; else the installed version.
+
+    WAGER_COMMIT names it for a copy of a checkout that came without its history.
+    """
+    if named := os.environ.get("WAGER_COMMIT"):
+        return named
     package = Path(wager.__file__).resolve().parent
     root = _git(package, "rev-parse", "--show-toplevel")
     if root and Path(root).resolve() == package.parents[1]:  # not some other repository that holds the environment

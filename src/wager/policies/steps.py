@@ -84,8 +84,11 @@ class StepRounds:
         self._arm = step.next_arm
         return step
 
-    def observe(self, step: Step, accepted: int, emitted: int, seconds: float) -> Counts:
-        """The step is over and took so long; what it verified is observed unless it was mixed."""
+    def observe(self, step: Step, accepted: int, emitted: int, seconds: float, rejected: int = -1) -> Counts:
+        """The step is over and took so long; what it verified is observed unless it was mixed.
+
+        rejected: requests whose draft was cut short, -1 where only the totals are known.
+        """
         self.tokens += emitted
         arm, batch = step.arm, step.batch
         accepted = min(accepted, step.drafted)
@@ -98,7 +101,9 @@ class StepRounds:
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
             lag_seconds = self.latency.switching if step.lag else 0.0
-            step.policy.observe(Round(arm, drafted, accepted, emitted, batch, -1, draft, verify, step.lag, lag_seconds))
+            short = min(batch, rejected) if drafted else 0
+            seen = Round(arm, drafted, accepted, emitted, batch, short, draft, verify, step.lag, lag_seconds)
+            step.policy.observe(seen)
         return Counts(drafted, accepted, emitted, seconds)
 
 

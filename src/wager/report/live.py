@@ -13,7 +13,7 @@ from wager.report.from_run import traced
 from wager.report.page import render
 from wager.report.views import Material, Source
 
-BEGINS = f'{{"format": "{FORMAT}"'  # the first line of every trace
+BEGINS = f'{{"format":"{FORMAT}"'  # the first line of every trace
 
 
 def follow(

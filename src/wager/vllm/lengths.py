@@ -32,13 +32,15 @@ class Lengths:
         self._decision += self.clock() - began
         return step, began
 
-    def finish(self, step: Step, scheduled: float, accepted: int, emitted: int, *, busy: bool) -> None:
+    def finish(
+        self, step: Step, scheduled: float, accepted: int, emitted: int, rejected: int = -1, *, busy: bool
+    ) -> None:
         """The step is over; ``busy``: requests are left, so the next one follows at once."""
         now = self.clock()
         # From one step's end to the next's, so that what lies between them counts; an idle engine starts anew.
         began = self._ended if self._ended and scheduled - self._ended < PAUSE else scheduled
         self._ended = now if busy else 0.0
-        counts = self.rounds.observe(step, accepted, emitted, now - began)
+        counts = self.rounds.observe(step, accepted, emitted, now - began, rejected)
         if step.batch:
             self.meter.played(step.arm, step.batch, *counts, step.batch)
         if step.resumed:

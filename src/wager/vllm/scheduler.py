@@ -166,13 +166,13 @@ class _Adaptive(_Limits):
         while self._flights:
             planned, step, began = self._flights.popleft()
             if planned is scheduler_output:
-                sampled = model_runner_output.sampled_token_ids
-                emitted = sum(map(len, sampled))
-                accepted = emitted - sum(map(bool, sampled))
+                tokens = [len(new) for new in model_runner_output.sampled_token_ids]
+                emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
+                rejected = requests - tokens.count(1 + step.arm.length)  # the others had all of their draft accepted
                 if self._flights and self._flights[0][1].mixed:
                     # Its successor was launched meanwhile, and launching a prefill can take longer than this step.
                     step.mixed = True
-                self.lengths.finish(step, began, accepted, emitted, busy=bool(self.running))
+                self.lengths.finish(step, began, emitted - requests, emitted, rejected, busy=bool(self.running))
                 break
         if self.state_file is not None:
             self.state_file.tick()

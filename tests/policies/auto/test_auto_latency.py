@@ -10,7 +10,7 @@ import pytest
 from auto_lab import CONFIG, K
 
 from wager.core import OFF, Arm, Round
-from wager.policies.auto.latency import DraftLatency, LatencyModel, ReferenceRate
+from wager.policies.auto.latency import DraftLatency, DraftLine, LatencyModel, ReferenceRate
 from wager.policies.auto.verify import BatchLatency, VerifyLatency
 
 
@@ -228,3 +228,22 @@ def test_a_batch_is_charged_by_request_and_a_drafter_by_bucket() -> None:
     again.load_state_dict(latency.state_dict())
     assert again.at(8)[0] == latency.at(8)[0]
     assert again.at(8)[1] == latency.at(8)[1]
+
+
+def test_drafts_first_told_as_free_are_learned_when_their_seconds_are_known() -> None:
+    """An engine that drafts and verifies in one step cannot tell the two apart at first."""
+    line = DraftLine(CONFIG)
+    for seconds in [0.0] * 3 + [0.002] * 200:
+        line.learn(4, seconds)
+    assert line.fixed + 4 * line.each == pytest.approx(0.002, rel=0.2)
+
+
+def test_a_stall_in_a_widths_first_round_does_not_rule_it_out() -> None:
+    model = VerifyLatency(6, CONFIG)
+    for _ in range(5):
+        model.learn(1, 0.010)
+    model.learn(3, 0.100)
+    assert model.seconds[3] < 0.015
+    for _ in range(5):
+        model.learn(5, 0.040)
+    assert model.seconds[5] > 0.03, "what repeats is believed"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wager.core import OFF, Arm
-from wager.policies.auto.verify import kind_of
+from wager.policies.auto.verify import OFF_STEP, RAGGED
 
 
 class ArmGroup(NamedTuple):
@@ -41,7 +41,7 @@ class ArmTable:
                 name,
                 own[0].drafter,
                 own[-1].length,
-                [(arm, arm.length, arm.budget + 1, kind_of(arm.budget, longest)) for arm in own],
+                [(arm, arm.length, arm.budget + 1, RAGGED if arm.length else OFF_STEP) for arm in own],
             )
             for name, own in groups.items()
         ]

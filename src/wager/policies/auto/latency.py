@@ -30,7 +30,7 @@ class DraftLine(Learner):
             expected = self.fixed + self.each * length
             if seconds * outlier < expected:
                 keep = 0.0
-            elif seconds > outlier * expected:
+            elif seconds > outlier * expected > 0.0:  # 0: an engine has not told drafting from verifying yet
                 seconds = outlier * expected
         self.drafts = keep * self.drafts + 1.0
         self.lengths = keep * self.lengths + length
@@ -157,11 +157,8 @@ class LatencyModel(Learner):
         return table, sums[0] / sums[1] if sums is not None else 1.0 / table[1]
 
     def _table(self, batch: int) -> list[float]:
-        base, token, ragged = self.batches.at(batch)
-        first, extra = base / batch, (base + ragged) / batch
-        table = [0.0, first, *(extra + token * n for n in range(1, self.widest))]
-        if self.longest + 1 < len(table):
-            table[self.longest + 1] = first + token * self.longest
+        base, token, drafting = self.batches.at(batch)
+        table = [0.0, base / batch, *((base + drafting) / batch + token * n for n in range(1, self.widest))]
         self._tables[batch] = table
         return table
 
@@ -170,7 +167,8 @@ class LatencyModel(Learner):
         batch, drafted = round.batch, round.drafted
         if batch > 1:
             if round.verify_seconds > 1e-9:
-                self.learn_step(batch, drafted, self.longest, round.verify_seconds)
+                # One length for all: whether it is the longest makes no difference, whether anything is drafted may.
+                self.learn_step(batch, drafted, 0, round.verify_seconds)
         elif round.verify_seconds > 1e-9:
             self.verify.learn(drafted + 1, round.verify_seconds)
         elif not drafted:  # without a clock there is nothing to wait for

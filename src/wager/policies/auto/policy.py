@@ -17,7 +17,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
-from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket, kind_of
+from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
 from wager.policies.base import Option, Policy, require
 
 NO_HINT = Hint()
@@ -290,7 +290,7 @@ class Auto(Policy):
         exploration.follow(arm.drafter if unhinted else "")
         if batch > 1 and round.verify_seconds > 1e-9:
             # by what was played: a drafter may have had less to propose than it was allowed
-            exploration.trials.note(bucket(batch), kind_of(arm.budget, self.longest))
+            exploration.trials.note(bucket(batch), RAGGED if arm.length else OFF_STEP)
         if unhinted:
             self.latency.drafts.line(key, batch).learn(length, round.draft_seconds)
             if batch > 1:

@@ -13,6 +13,7 @@ from wager.policies.base import Learner
 
 OFF_STEP, RAGGED, UNIFORM = range(3)  # kinds of step: no drafts; drafts of different lengths; all of the longest
 EXPECTED, OUTLIER, CHANGED = range(3)
+STALL = 3.0  # times the guess: a first time beyond it may be a stall, and is believed when it repeats
 
 
 def bucket(batch: int) -> int:
@@ -78,12 +79,12 @@ class VerifyLatency(Learner):
         if not self.scale:
             self.scale = seconds / self._prior[width]
             self._average()
-        known = self.rounds[width]
-        verdict = self.filter.judge(width, seconds, self.seconds[width], known > 0)
+        known, expected = self.rounds[width], self.seconds[width]
+        verdict = self.filter.judge(width, seconds, expected, known > 0 or seconds > STALL * expected)
         if verdict == OUTLIER:
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
-            if width > 1:
+            if width > 1 and known:
                 self.rounds = [n if w == 1 else min(n, 0.5) for w, n in enumerate(self.rounds)]
                 self.checks = config.repeats
             self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)
@@ -220,7 +221,8 @@ class BatchLatency(Learner):
         fit.steps += 1
         base, token, ragged = self.at(count)
         expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-        verdict = fit.filter.judge(kind, seconds, expected, fit.sums[kind][0] > 0.0)
+        known = fit.sums[kind][0] > 0.0 or seconds > STALL * expected
+        verdict = fit.filter.judge(kind, seconds, expected, known)
         if verdict == OUTLIER:
             return False
         if verdict == CHANGED:
