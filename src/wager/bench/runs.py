@@ -230,15 +230,9 @@ class Run:
         return told
 
     def _json(self, key: Key, answer: Answer) -> dict[str, Any]:
-        return {
-            "prompt": key[0],
-            "method": key[1],
-            "tokens": len(answer.tokens),
-            "seconds": round(answer.seconds, 6),
-            "prefill_seconds": round(answer.prefill_seconds, 6),
-            "forwards": answer.forwards,
-            "rounds": [self._row(played) for played in answer.rounds],
-        }
+        seconds = {"seconds": round(answer.seconds, 6), "prefill_seconds": round(answer.prefill_seconds, 6)}
+        about = {"prompt": key[0], "method": key[1], "tokens": len(answer.tokens), **seconds}
+        return {**about, "forwards": answer.forwards, "rounds": [self._row(played) for played in answer.rounds]}
 
     def _row(self, played: Round) -> list[float]:
         """Arm, drafted, accepted, emitted; seconds drafting (catching up included) and verifying."""

@@ -83,8 +83,7 @@ def identity(
     """
     chosen = prompts(workload.data, tasks=TASKS, count=workload.count)
     from wager.bench.draft_models import truncated
-    from wager.bench.engine import described
-    from wager.bench.soak import check_texts
+    from wager.bench.engine import check_texts, described
     from wager.drafters.draft_model import DraftModel
     from wager.drafters.prompt_lookup import PromptLookup
     from wager.drafters.retrieval import Retrieval
@@ -119,8 +118,7 @@ def memory(
     output: Output,
 ) -> None:
     """Watch the process's memory over many requests, some of which fill the model's context."""
-    from wager.bench.engine import described
-    from wager.bench.soak import memory_over
+    from wager.bench.engine import described, memory_over
     from wager.decoding.decoder import Decoder
 
     model, tokenizer = target.load()

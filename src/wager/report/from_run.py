@@ -188,11 +188,8 @@ def traced(path: Path) -> Material:
     if not rounds:
         made.verdict = [f"{path.name} holds no round yet."]
         return made
-    who, arms, batches = (
-        str(meta.get("policy") or "the policy"),
-        [str(r.arm) for r in rounds],
-        [r.batch for r in rounds],
-    )
+    who, arms = str(meta.get("policy") or "the policy"), [str(r.arm) for r in rounds]
+    batches = [r.batch for r in rounds]
     shown = marks if len(marks) <= MARKS else ()
     made.choices.append(views.Choice(made.source, who, arms, shown, batches if max(batches) > 1 else ()))
     _add_rounds(made, [(str(r.arm), r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1])

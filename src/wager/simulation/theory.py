@@ -26,8 +26,7 @@ def lower_bound(acceptance: Sequence[float], length: int, tokens: float) -> floa
 
 def ucbspec_bound(acceptance: Sequence[float], length: int, rounds: float, delta: float = 0.5) -> float:
     """Theorem 4.3 with the constants of its proof (D.2): UCBSpec's expected regret over this many expected rounds."""
-    k = len(acceptance)
-    top = expected_tokens(max(acceptance), length)
+    k, top = len(acceptance), expected_tokens(max(acceptance), length)
     total = k + math.pi**2 * delta / 6
     for gap in (top - expected_tokens(p, length) for p in acceptance):
         if gap > 0:
