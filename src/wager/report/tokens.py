@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wager.report.colours import Palette
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
+from wager.report.figures.base import Figure, Key, Table, Value, plural
 from wager.report.templating import macro
 from wager.report.views import Text, TextRound
 
@@ -25,14 +25,12 @@ def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
     says = f"{share:.0%} of {plural(total, 'token')} came from a drafter. "
     says += WORDED if all(text.worded for text in texts) else UNWORDED
     any_rejected = any(r.rejected for text in texts for r in text.rounds)
-    rows: list[list[Cell]] = []
-    for who, count in counts.most_common():
-        rows.append([OWN.get(who, who), Value(count, f"{count:,}"), Value(count / total, f"{count / total:.1%}")])
+    shares = [(who, Value(n, f"{n:,}"), Value(n / total, f"{n / total:.1%}")) for who, n in counts.most_common()]
     legend = [Key(who, palette.drafter(who)) for who in brought]
     own = [who for who in OWN if who in counts]
     legend += [Key(OWN[who], palette.drafter(who), "2 4", line=who == "bonus", hollow=who == "plain") for who in own]
     html = macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected)
-    table = Table(["source", "tokens", "share"], rows)
+    table = Table(["source", "tokens", "share"], [(OWN.get(who, who), *values) for who, *values in shares])
     return Figure("tokens", "Where every token came from", says, texts[0].source, table, html=html, legend=legend)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from wager.report.charts import DASHES, Axes, Line
 from wager.report.colours import line_colour
-from wager.report.figures.base import Cell, Figure, Table, Value, measured
+from wager.report.figures.base import Figure, Table, Value, measured
 from wager.report.figures.lines import GREY, line_figure
 from wager.report.scales import number
 from wager.report.templating import macro
@@ -35,10 +36,9 @@ def latency(view: Load) -> Figure | None:
         return None
     ticks = [(float(i), point) for i, point in enumerate(loads)]
     axes = Axes("requests in flight", "seconds a request", x_ticks=ticks, y_name=lambda v: f"{number(v)} s")
-    rows: list[list[Cell]] = []
-    for method in view.methods:
-        found = [view.rows.get((method, point), NOTHING).latency for point in view.points]
-        rows.append([method, *(measured(measure, lambda v: f"{number(v)} s", number) for measure in found)])
+    seconds = partial(measured, show=lambda v: f"{number(v)} s", ends=number)
+    taken = {m: [view.rows.get((m, point), NOTHING).latency for point in view.points] for m in view.methods}
+    rows = [[method, *map(seconds, found)] for method, found in taken.items()]
     head = "Latency against load", "Mean seconds from request to last token; lower is better."
     note = "Median of the repetitions; the table gives the least and the most of them."
     table = Table(["method", *view.points], rows)
@@ -56,10 +56,8 @@ def lengths(view: Load) -> Figure | None:
     if view.table:
         sums.append(("vLLM's table says", [_tabled(view.table, p) for p in view.points]))
     marked = [(m, [_cell(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
-    rows: list[list[Cell]] = []
-    for m in order:
-        ratios = [view.ratio(m, p) for p in view.points]
-        rows.append([m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in ratios)])
+    ratios = {m: [view.ratio(m, p) for p in view.points] for m in order}
+    rows = [[m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in own)] for m, own in ratios.items()]
     says = "Above 1 (blue) a method serves faster than no speculation, below (orange) slower."
     if fixed:
         says += (
