@@ -256,8 +256,7 @@ def base_url(url: str) -> str:
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         whole = False
-    if not whole:
-        raise ValueError(f"a server's URL is as in http://127.0.0.1:8000, not {url!r}")
+    require(whole, f"a server's URL is as in http://127.0.0.1:8000, not {url!r}")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -275,6 +274,5 @@ def served_model(url: str, model: str | None = None) -> str:
     except OSError as error:
         reason = getattr(error, "reason", None) or error
         raise ValueError(f"no server answers at {url}: {getattr(reason, 'strerror', None) or reason}") from None
-    if model is None and not listed:
-        raise ValueError(f"{url} lists no model; name one with --model")
+    require(model is not None or bool(listed), f"{url} lists no model; name one with --model")
     return model or listed[0]

@@ -45,18 +45,21 @@ class Target:
     tokens: int = 10_000  # of text to come in all, for policies that plan ahead
     seed: int = 0  # of the policies, and of every sampled text
     specs: Sequence[str] = ()  # drafters that need more than their name: retrieval=PATH
-    makers: Mapping[str, Callable[[], Drafter]] = field(default_factory=dict)  # drafters that have no specification
+    draft: Any = None  # the model of the drafter draft-model, where no specification names one
     sampling: str = "shared-noise"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of generate; without them greedy
 
     def drafters(self, arms: Iterable[str]) -> list[Drafter]:
         """Drafters for these arms, made anew."""
         from wager.decoding.arms import build_drafters
+        from wager.drafters.draft_model import DraftModel
 
         specs = {parse(spec)[0]: spec for spec in self.specs}
         names = dict.fromkeys(Arm.parse(arm).drafter for arm in arms if arm != str(OFF))
-        wanted = [self.makers[name]() if name in self.makers else specs.get(name, name) for name in names]
-        return list(build_drafters(wanted, self.model, self.tokenizer).values())
+        wanted: dict[str, str | Drafter] = {name: specs.get(name, name) for name in names}
+        if self.draft is not None and "draft-model" in wanted:
+            wanted["draft-model"] = DraftModel(self.draft)
+        return list(build_drafters(list(wanted.values()), self.model, self.tokenizer).values())
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -67,15 +67,12 @@ class Loads:
             require(len(own) >= each, f"only {len(own)} prompts of {task} are that short; raise --longest-prompt")
         return [by_task[task][i].messages for i in range(each) for task in tasks][:count]
 
-    @contextmanager
-    def folder(self) -> Iterator[Path]:
-        """Where logs are written: the folder named, else one for as long as this runs."""
-        if self.logs is not None:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            yield self.logs
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
+    def folder(self, stack: ExitStack) -> Path:
+        """Where logs are written: the folder named, else one for as long as the stack is open."""
+        if self.logs is None:
+            return Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self.logs
 
 
 TO_VERSUS = Loads(
@@ -139,7 +136,7 @@ def _versus(
     where = str(resolve(loads.model))
     shared = [where, "--dtype", "float32", "--no-enable-prefix-caching", *arguments]
     with ExitStack() as stack:
-        folder = stack.enter_context(loads.folder())
+        folder = loads.folder(stack)
         control = folder / "policy"
         control.write_text("off")
         plain = _started(stack, Server.vllm(*shared, log=folder / "plain.log"))
@@ -204,7 +201,7 @@ def drafters(
     ours = ["--max-length", str(loads.max_length), "--policy", policy, "--drafter"]
     comparison, measured = Comparison({}, {}), list[Any]()
     with ExitStack() as stack:
-        folder = stack.enter_context(loads.folder())
+        folder = loads.folder(stack)
         servers = {PLAIN: Server.vllm(*shared, log=folder / "0.log")}
         for number, name in enumerate([*drafter.split(","), "together"], 1):
             chosen = drafter if name == "together" else name
