@@ -247,18 +247,16 @@ def served(held: Json, source: Source) -> Material:
     for turn in held["turns"]:
         if turn.get("latency_seconds"):
             taken.setdefault((turn["method"], turn["point"]), []).append(turn["latency_seconds"]["mean"])
-    cells: dict[tuple[str, str], views.LoadRow] = {}
-    for r in rows:
-        key, ratio, times = (str(r["method"]), str(r["point"])), r.get("throughput_ratio"), r["throughput_ratios"]
-        latency = Measure(statistics.median(own), min(own), max(own)) if (own := taken.get(key)) else None
-        cells[key] = views.LoadRow(*key, latency, Measure(ratio, min(times), max(times)) if ratio else None)
+    latency = {key: Measure(statistics.median(own), min(own), max(own)) for key, own in taken.items()}
+    found = [(r, r["throughput_ratios"]) for r in rows if r.get("throughput_ratio")]
+    beside = {(r["method"], r["point"]): Measure(r["throughput_ratio"], min(x), max(x)) for r, x in found}
     differ, texts = sum(r["texts_that_differ"] for r in rows), sum(r["texts"] for r in rows)
-    load = views.Load(source, points, methods, cells, held.get("vllm_table") or (), differ, texts)
+    load = views.Load(source, points, methods, latency, beside, held.get("vllm_table") or (), differ, texts)
     made.loads.append(load)
     lead = next((m for m in ("auto", "together") if m in methods), "")
     ratios = [(p, ratio) for p in points if (ratio := load.ratio(lead, p))]
     if not ratios:
-        lead, top = max(cells, key=lambda key: load.ratio(*key))
+        lead, top = max(((m, p) for p in points for m in methods), key=lambda key: load.ratio(*key))
         ratios = [(top, load.ratio(lead, top))]
     (at, value), *rest = ratios
     said = [f"{lead} serves {value:.2f} times as fast as no speculation {_under(at)}"]

@@ -107,30 +107,22 @@ class Cost(NamedTuple):
     how: str
 
 
-class LoadRow(NamedTuple):
-    """One method under one load."""
-
-    method: str
-    point: str
-    latency: Measure | None  # seconds, over repetitions
-    ratio: Measure | None  # throughput beside no speculation
-
-
 class Load(NamedTuple):
     """Servers under loads."""
 
     source: Source
     points: Sequence[str]  # in order; numbers are requests in flight
     methods: Sequence[str]
-    rows: Mapping[tuple[str, str], LoadRow]  # by method and point
+    latency: Mapping[tuple[str, str], Measure]  # seconds over repetitions, by method and point
+    ratios: Mapping[tuple[str, str], Measure]  # throughput beside no speculation, likewise
     table: Sequence[Sequence[int]]  # vLLM's own: from, to, length
     differ: int
     texts: int
 
     def ratio(self, method: str, point: str) -> float:
         """Throughput beside no speculation; 0 where it is not known."""
-        row = self.rows.get((method, point))
-        return row.ratio.value if row is not None and row.ratio is not None else 0.0
+        found = self.ratios.get((method, point))
+        return found.value if found is not None else 0.0
 
 
 class TextRound(NamedTuple):

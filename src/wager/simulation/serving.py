@@ -62,7 +62,7 @@ class Arrival:
     output: int  # tokens
 
 
-def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None) -> tuple[Arrival, ...]:
+def load_trace(path: str | Path, *, speed: float = 1.0) -> tuple[Arrival, ...]:
     """Arrivals from a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens, time compressed by ``speed``."""
     require(0 < speed < math.inf, f"a trace is played at a speed above 0, not {speed}")
     rows: list[Arrival] = []
@@ -74,8 +74,6 @@ def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None
                 start = start or when
                 seconds = (when - start).total_seconds() / speed
                 rows.append(Arrival(seconds, int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"]))))
-                if limit is not None and len(rows) >= limit:
-                    break
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         needs = f"it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens ({error!r})"
         raise ValueError(f"{path} is not a load trace: {needs}") from error

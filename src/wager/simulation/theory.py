@@ -35,14 +35,6 @@ def ucbspec_bound(acceptance: Sequence[float], length: int, rounds: float, delta
     return total
 
 
-def exp3spec_bound(arms: int, length: int, tokens: int, best_rounds: float) -> float:
-    """Theorem 5.3: EXP3Spec's expected regret against the best fixed arm's rounds, on any sequence."""
-    k_log_k = arms * math.log(arms)
-    worst_case = math.sqrt(tokens * k_log_k)
-    by_instance = 2 * length * k_log_k + math.sqrt(best_rounds * k_log_k)
-    return 2 * length * min(worst_case, by_instance)
-
-
 def bounds(scenario: Any, marks: Sequence[int]) -> dict[str, list[float]]:
     """What BanditSpec proves for this scenario, at every mark of tokens; nothing where its assumptions do not hold."""
     if not isinstance(scenario, Stream) or scenario.phase_tokens or len(scenario.lengths) > 1 or scenario.off:

@@ -12,11 +12,10 @@ from wager.report.figures.base import Figure, Table, Value, measured
 from wager.report.figures.lines import GREY, line_figure
 from wager.report.scales import number
 from wager.report.templating import macro
-from wager.report.views import Load, LoadRow
+from wager.report.views import Load
 
 PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour
-NOTHING = LoadRow("", "", None, None)
 
 
 def latency(view: Load) -> Figure | None:
@@ -24,8 +23,8 @@ def latency(view: Load) -> Figure | None:
     loads = [point for point in view.points if point.isdecimal()] or list(view.points)
     lines, told = [], _told(view)
     for method in [*told, *(m for m in view.methods if m not in told)]:
-        found = [view.rows.get((method, point), NOTHING).latency for point in loads]
-        points = [(float(i), measure.value) for i, measure in enumerate(found) if measure is not None]
+        places = {float(i): view.latency.get((method, point)) for i, point in enumerate(loads)}
+        points = [(i, measure.value) for i, measure in places.items() if measure is not None]
         if points and method in told:
             i = told.index(method)
             colour = "var(--ink)" if method == PLAIN else line_colour(max(0, i - 1))
@@ -37,8 +36,7 @@ def latency(view: Load) -> Figure | None:
     ticks = [(float(i), point) for i, point in enumerate(loads)]
     axes = Axes("requests in flight", "seconds a request", x_ticks=ticks, y_name=lambda v: f"{number(v)} s")
     seconds = partial(measured, show=lambda v: f"{number(v)} s", ends=number)
-    taken = {m: [view.rows.get((m, point), NOTHING).latency for point in view.points] for m in view.methods}
-    rows = [[method, *map(seconds, found)] for method, found in taken.items()]
+    rows = [[m, *(seconds(view.latency.get((m, point))) for point in view.points)] for m in view.methods]
     head = "Latency against load", "Mean seconds from request to last token; lower is better."
     note = "Median of the repetitions; the table gives the least and the most of them."
     table = Table(["method", *view.points], rows)
@@ -47,7 +45,7 @@ def latency(view: Load) -> Figure | None:
 
 def lengths(view: Load) -> Figure | None:
     """Throughput of every length at every load, the best marked, and what each table or policy made of it."""
-    if not any(row.ratio is not None for row in view.rows.values()):
+    if not view.ratios:
         return None
     fixed = _fixed(view)
     order = [*fixed, *(m for m in view.methods if m not in fixed and m != PLAIN)]
