@@ -45,7 +45,6 @@ class Method(NamedTuple):
 class Speedups(NamedTuple):
     """Methods on tasks, as ratios to the speed of one of them."""
 
-    source: Source
     base: str
     tasks: Sequence[str]
     methods: Sequence[Method]
@@ -67,7 +66,6 @@ class Curve(NamedTuple):
 class Regret(NamedTuple):
     """What policies lost against the best fixed arm, cumulative."""
 
-    source: Source
     best: str
     unit: str  # 'rounds' or 'seconds'
     curves: Sequence[Curve]  # over tokens generated
@@ -77,7 +75,6 @@ class Regret(NamedTuple):
 class Choice(NamedTuple):
     """Arms in the order they were played."""
 
-    source: Source
     who: str  # the policy
     arms: Sequence[str]  # one a round
     marks: Sequence[tuple[int, str]] = ()  # round at which something begins, and what
@@ -87,7 +84,6 @@ class Choice(NamedTuple):
 class Shares(NamedTuple):
     """The share of rounds that each arm had, by policy or task, where the order is not known."""
 
-    source: Source
     rows: Mapping[str, Mapping[str, float]]  # row -> arm -> share
     what: str  # what a row is
 
@@ -95,14 +91,12 @@ class Shares(NamedTuple):
 class Drafted(NamedTuple):
     """Rounds by what they say of a drafter: (tokens deep it drafted, tokens accepted)."""
 
-    source: Source
     pairs: Mapping[str, Sequence[tuple[int, int]]]  # drafter -> one pair a round
 
 
 class Cost(NamedTuple):
     """Seconds of one verification by its width in tokens, with quartiles."""
 
-    source: Source
     lines: Mapping[str, Mapping[int, Measure]]  # who -> width -> seconds
     how: str
 
@@ -110,7 +104,6 @@ class Cost(NamedTuple):
 class Load(NamedTuple):
     """Servers under loads."""
 
-    source: Source
     points: Sequence[str]  # in order; numbers are requests in flight
     methods: Sequence[str]
     latency: Mapping[tuple[str, str], Measure]  # seconds over repetitions, by method and point
@@ -136,7 +129,6 @@ class TextRound(NamedTuple):
 class Text(NamedTuple):
     """A generated text, round by round."""
 
-    source: Source
     title: str
     rounds: Sequence[TextRound]
     worded: bool = True  # whether the tokens' own texts are known

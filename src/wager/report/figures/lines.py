@@ -47,7 +47,7 @@ def line_figure(
 # -- regret
 
 
-def regret(view: Regret) -> Figure:
+def regret(view: Regret, source: Source) -> Figure:
     """Regret over the tokens generated: what a policy lost against the best fixed arm, adding up."""
     policies = [c for c in view.curves if not c.reference]
     order = sorted(policies, key=lambda c: (c.name != "auto", c.y[-1]))  # auto, then those that end lowest
@@ -66,9 +66,9 @@ def regret(view: Regret) -> Figure:
     says = f"{view.unit.capitalize()} beyond the best fixed arm, {view.best}, adding up; below 0 a policy beats it."
     if hidden := len(order[MOST:]):
         says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
-    title = "Regret over time" + (", simulated" if view.source.kind == SIMULATION else "")
+    title = "Regret over time" + (", simulated" if source.kind == SIMULATION else "")
     head, table = (title, says), _regret_table(view.curves)
-    return line_figure("regret", head, view.source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
+    return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
 
 
 def _regret_table(curves: Sequence[Curve]) -> Table:
@@ -115,7 +115,7 @@ def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
     return steps
 
 
-def survival(view: Drafted, palette: Palette) -> Figure:
+def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
     """The probability that at least k drafted tokens are accepted, one curve a drafter."""
     lines, steps = [], {name: curve(pairs) for name, pairs in view.pairs.items()}
     for i, (name, own) in enumerate(steps.items()):
@@ -145,13 +145,13 @@ def survival(view: Drafted, palette: Palette) -> Figure:
         "Policies draft where they expect much, so this is what they met, not what a drafter gives everywhere."
     )
     table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
-    return line_figure("survival", head, view.source, table, lines, axes, note=note)
+    return line_figure("survival", head, source, table, lines, axes, note=note)
 
 
 # -- cost
 
 
-def cost(view: Cost) -> Figure:
+def cost(view: Cost, source: Source) -> Figure:
     """Milliseconds of one verification over its width, a line for each engine."""
     lines = []
     for i, (name, own) in enumerate(view.lines.items()):
@@ -166,8 +166,8 @@ def cost(view: Cost) -> Figure:
     milliseconds = partial(measured, show=lambda seconds: number(seconds * 1e3))
     rows = [[Value(w, str(w)), *(milliseconds(own.get(w)) for own in view.lines.values())] for w in widths]
     own = view.lines.get("wager") or next(iter(view.lines.values()))
-    ratio, where = own[max(own)].value / own[min(own)].value, view.source.machine.partition(";")[0]
+    ratio, where = own[max(own)].value / own[min(own)].value, source.machine.partition(";")[0]
     says = f"Verifying {max(own)} tokens takes {ratio:.2f} times as long as verifying {min(own)}. Bands: quartiles."
     head = f"Verify cost by width, {where}" if where else "Verify cost by width", says
     table = Table(["tokens", *(f"{name}, ms" for name in view.lines)], rows)
-    return line_figure("cost", head, view.source, table, lines, axes, note=view.how)
+    return line_figure("cost", head, source, table, lines, axes, note=view.how)

@@ -12,13 +12,13 @@ from wager.report.figures.base import Figure, Table, Value, measured
 from wager.report.figures.lines import GREY, line_figure
 from wager.report.scales import number
 from wager.report.templating import macro
-from wager.report.views import Load
+from wager.report.views import Load, Source
 
 PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour
 
 
-def latency(view: Load) -> Figure | None:
+def latency(view: Load, source: Source) -> Figure | None:
     """Mean latency by load, a line for each method; a recorded load is in the table only."""
     loads = [point for point in view.points if point.isdecimal()] or list(view.points)
     lines, told = [], _told(view)
@@ -40,10 +40,10 @@ def latency(view: Load) -> Figure | None:
     head = "Latency against load", "Mean seconds from request to last token; lower is better."
     note = "Median of the repetitions; the table gives the least and the most of them."
     table = Table(["method", *view.points], rows)
-    return line_figure("load", head, view.source, table, lines, axes, heights=(320, 420), note=note)
+    return line_figure("load", head, source, table, lines, axes, heights=(320, 420), note=note)
 
 
-def lengths(view: Load) -> Figure | None:
+def lengths(view: Load, source: Source) -> Figure | None:
     """Throughput of every length at every load, the best marked, and what each table or policy made of it."""
     if not view.ratios:
         return None
@@ -63,7 +63,7 @@ def lengths(view: Load) -> Figure | None:
         )
     note = f"{view.differ:,} of {view.texts:,} texts differ from those without speculation."
     html, table = macro("load.html", "view", view.points, marked, sums), Table(["method", *view.points], rows)
-    return Figure("load", "Choice of length by load", says, view.source, table, html=html, note=note, wide=False)
+    return Figure("load", "Choice of length by load", says, source, table, html=html, note=note, wide=False)
 
 
 def _told(view: Load) -> list[str]:
