@@ -96,9 +96,6 @@ class Method:
     kind: str  # plain, peer, off, arm or policy
     make: Callable[[Target, Sequence[str]], TextGenerator] = field(compare=False, repr=False)
 
-    def json(self) -> dict[str, str]:
-        return {"name": self.name, "kind": self.kind}
-
 
 def transformers_method(name: str, draft: Any = None) -> Method:
     """transformers' own generate: plain, with prompt lookup, or assisted by ``draft`` or another draft model."""
@@ -175,18 +172,14 @@ def wager_generator(
     made = target.drafters(arms) if drafters is None else list(drafters)
     shared: dict[str, Any] = {"tokens": target.tokens, "seed": target.seed, "sampling": target.sampling}
     decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, **shared)
-    return decoder_generator(name, decoder, seed=target.seed, settings=target.settings, before=before)
+    return decoder_generator(name, decoder, target, before)
 
 
 def decoder_generator(
-    name: str,
-    decoder: Decoder,
-    *,
-    seed: int = 0,
-    settings: Mapping[str, Any] | None = None,
-    before: Callable[[list[int]], object] | None = None,
+    name: str, decoder: Decoder, target: Target | None = None, before: Callable[[list[int]], object] | None = None
 ) -> TextGenerator:
-    """wager with this decoder; ``before`` gets every prompt's tokens first."""
+    """wager with this decoder, greedy or as the target says; ``before`` gets every prompt's tokens first."""
+    seed, settings = (0, {}) if target is None else (target.seed, target.settings)
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
@@ -194,7 +187,7 @@ def decoder_generator(
             before(ids[0].tolist())
         # All methods draw a text with the same seed, and every prompt has another one.
         drawn = (seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
-        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **(settings or {})})
+        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)
         generator.latest = made

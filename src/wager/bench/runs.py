@@ -78,8 +78,9 @@ class Run:
     ) -> None:
         """``arms`` are all that a round can play. A run that is in the folder must have the same settings."""
         self.prompts = prompts
-        told = {"methods": [method.json() for method in methods], "prompts": [prompt.json() for prompt in prompts]}
-        self.head: dict[str, Any] = {"seed": 0, **settings, **told, "arms": list(arms)}
+        told = [{"name": method.name, "kind": method.kind} for method in methods]
+        asked = [prompt.json() for prompt in prompts]
+        self.head: dict[str, Any] = {"seed": 0, **settings, "methods": told, "prompts": asked, "arms": list(arms)}
         self.answers: dict[Key, Answer] = {}  # in the order they were given
         self.pieces: dict[Key, list[Any]] = {}
         self.complete = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 import numpy as np
 
@@ -232,13 +233,8 @@ def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Te
     known = ", ".join(sorted({text.label for text in texts}))
     for label, own in by_label.items():
         require(bool(own), f"no recorded text is labelled {label!r}; there are {known}")
-    turns = dict.fromkeys(labels, 0)
-    out = []
-    for label in labels:
-        own = by_label[label]
-        out += [own[(turns[label] + i) % len(own)] for i in range(count)]
-        turns[label] += count
-    return tuple(out)
+    turns = {label: cycle(own) for label, own in by_label.items()}
+    return tuple(next(turns[label]) for label in labels for _ in range(count))
 
 
 def _latency_noise(noise: float, seed: int) -> Iterator[float]:
