@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from wager.bench.endurance import Reference
 from wager.bench.load import Spread, Summary
-from wager.bench.reference import Reference
 from wager.bench.versus import PLAIN, Measurement, compared, table_from
 
 

@@ -13,7 +13,7 @@ from wager.policies import build
 from wager.simulation import Adversarial, Drafter, Stream, play
 from wager.simulation.base import CLAIRVOYANT
 from wager.simulation.experiment import Estimate
-from wager.simulation.theory import exp3spec_bound, lower_bound, truncated_geometric_kl, ucbspec_bound
+from wager.simulation.theory import lower_bound, truncated_geometric_kl, ucbspec_bound
 
 
 def drafters(*acceptance: float) -> tuple[Drafter, ...]:
@@ -143,6 +143,13 @@ def test_a_linear_regret_would_be_seen() -> None:
     early, middle, late = growth("random", seeds=1)
     assert (late - middle) > 8 * (middle - early)
     assert late > ucbspec_bound(ARMS, 4, rounds=MARKS[-1])
+
+
+def exp3spec_bound(arms: int, length: int, tokens: int, best_rounds: float) -> float:
+    """Theorem 5.3: EXP3Spec's expected regret against the best fixed arm's rounds, on any sequence."""
+    k_log_k = arms * math.log(arms)
+    by_instance = 2 * length * k_log_k + math.sqrt(best_rounds * k_log_k)
+    return 2 * length * min(math.sqrt(tokens * k_log_k), by_instance)
 
 
 @pytest.mark.parametrize("pattern", ["rotate", "trap", "spike"])

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 from typer.testing import CliRunner  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
-from wager.bench.reference import TIE, Reference  # noqa: E402
+from wager.bench.endurance import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
 from wager.drafters import shipped  # noqa: E402

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wager.bench.workloads import read_lines
+from wager.policies.base import require
 from wager.simulation.serving import load_trace
 
 Conversation = list[dict[str, Any]]  # messages as the chat completions endpoint takes them
@@ -37,8 +38,7 @@ class Poisson:
     @classmethod
     def of(cls, rate: float, *, requests: int | None = None, seconds: float | None = None) -> Poisson:
         """Until the count or the time is reached."""
-        if not 0 < rate < math.inf:
-            raise ValueError(f"a rate is above 0 requests a second, not {rate:g}")
+        require(0 < rate < math.inf, f"a rate is above 0 requests a second, not {rate:g}")
         _check_extent(requests, seconds, "Poisson arrivals need")
         fitting = math.inf if seconds is None else round(rate * seconds)
         if not fitting:
@@ -55,8 +55,7 @@ class Closed:
     seconds: float | None = None  # none is started later; those in flight are waited for
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency is at least 1, not {self.concurrency}")
+        require(self.concurrency >= 1, f"concurrency is at least 1, not {self.concurrency}")
         _check_extent(self.requests, self.seconds, "a closed loop needs")
 
 
@@ -64,25 +63,17 @@ Plan = Trace | Poisson | Closed
 
 
 def traced(
-    path: str | Path,
-    *,
-    speed: float = 1.0,
-    start: float = 0.0,
-    seconds: float | None = None,
-    requests: int | None = None,
+    path: str | Path, *, speed: float = 1, start: float = 0, seconds: float | None = None, requests: int | None = None
 ) -> Trace:
     """Arrivals and answer lengths of a recorded load; ``start`` and ``seconds`` are the trace's, before ``speed``."""
-    if not 0 < speed < math.inf:
-        raise ValueError(f"a trace is played at a speed above 0, not {speed:g}")
-    if not 0 <= start < math.inf:
-        raise ValueError(f"a trace starts at 0 seconds or later, not {start:g}")
+    require(0 < speed < math.inf, f"a trace is played at a speed above 0, not {speed:g}")
+    require(0 <= start < math.inf, f"a trace starts at 0 seconds or later, not {start:g}")
     _check_extent(requests, seconds)
     recorded = sorted(load_trace(path), key=lambda arrival: arrival.at)
     end = math.inf if seconds is None else start + seconds
     chosen = [arrival for arrival in recorded if start <= arrival.at < end][:requests]
-    if not chosen:
-        lasts = f"it lasts {recorded[-1].at:,.0f} seconds"
-        raise ValueError(f"{path} has no request from second {start:g} to {end:g}; {lasts}")
+    lasts = f"it lasts {recorded[-1].at:,.0f} seconds"
+    require(bool(chosen), f"{path} has no request from second {start:g} to {end:g}; {lasts}")
     return Trace(tuple((a.at - start) / speed for a in chosen), tuple(a.output for a in chosen))
 
 
@@ -101,9 +92,7 @@ def _conversation(line: str) -> Conversation:
 
 
 def _check_extent(requests: int | None, seconds: float | None, needs: str = "") -> None:
-    if requests is not None and requests < 1:
-        raise ValueError(f"at least 1 request, not {requests}")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise ValueError(f"a duration is above 0 seconds, not {seconds:g}")
-    if needs and requests is None and seconds is None:
-        raise ValueError(f"{needs} a number of requests or a duration")
+    require(requests is None or requests >= 1, f"at least 1 request, not {requests}")
+    if seconds is not None:
+        require(0 < seconds < math.inf, f"a duration is above 0 seconds, not {seconds:g}")
+    require(not needs or requests is not None or seconds is not None, f"{needs} a number of requests or a duration")

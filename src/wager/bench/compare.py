@@ -110,17 +110,10 @@ class Comparison:
             ways[name] = {"what": WHAT[name], **speeds, "runs": [run.summary() for run in runs]}
         gone = self.mismatch
         found = gone and {"token": gone.found.at, "run": gone.run, "gap": gone.found.gap, "tie": gone.found.tie}
-        return {
-            "timing": TIMING,
-            "repeats": len(self.runs[WAGER]),
-            "reliable": not self.unsteady(),
-            "speedup": self.speedup(WAGER),
-            "speedup_over_off": self.speedup(WAGER, OFF),
-            "identical": gone is None,
-            "identical_to": PLAIN if self.greedy else OFF,
-            "difference": found,
-            "ways": ways,
-        }
+        how = {"timing": TIMING, "repeats": len(self.runs[WAGER]), "reliable": not self.unsteady()}
+        speedups = {"speedup": self.speedup(WAGER), "speedup_over_off": self.speedup(WAGER, OFF)}
+        identical = {"identical": gone is None, "identical_to": PLAIN if self.greedy else OFF, "difference": found}
+        return {**how, **speedups, **identical, "ways": ways}
 
 
 @dataclass(frozen=True, slots=True)

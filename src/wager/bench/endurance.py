@@ -16,11 +16,41 @@ from typing import Any
 
 from wager.bench.arrivals import Conversation
 from wager.bench.load import base_url
-from wager.bench.reference import Reference
 from wager.bench.servers import Server
 
 GROWTH = 1.1  # of the memory after a fifth of the requests, at the end
+END = "<|im_end|>"  # the end of a turn, which stands among a server's tokens and not in its text
+TIE = 1e-3  # nats between two tokens that float error may swap
 TIMEOUT = 300.0  # seconds after which a request counts as stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A greedy text token by token, with how far ahead of the runner-up each token was."""
+
+    tokens: tuple[str, ...]
+    leads: tuple[float, ...]  # nats
+
+    @classmethod
+    def of(cls, answer: Any) -> Reference:
+        """From a chat completion asked for with ``logprobs=True, top_logprobs=2``."""
+        content = [token for token in answer.choices[0].logprobs.content if token.token != END]
+        leads = [token.top_logprobs[0].logprob - token.top_logprobs[1].logprob for token in content]
+        return cls(tuple(token.token for token in content), tuple(leads))
+
+    @property
+    def text(self) -> str:
+        return "".join(self.tokens)
+
+    def differs(self, text: str, *, part: bool = False) -> bool:
+        """Whether ``text`` parts from this where it is no tie; ``part``: it may stop earlier."""
+        written = ""
+        for token, lead in zip(self.tokens, self.leads, strict=True):
+            if not text.startswith(written + token):
+                stopped = part and (written + token).startswith(text)
+                return not stopped and lead > TIE
+            written += token
+        return text != written
 
 
 @dataclass(slots=True)
@@ -36,16 +66,9 @@ class Endured:
     memory: dict[int, int] = field(default_factory=dict)  # requests done -> bytes the server holds
 
     def json(self) -> dict[str, Any]:
-        return {
-            "finished": self.finished,
-            "aborted": self.aborted,
-            "errors": len(self.errors),
-            "first_error": self.errors[0] if self.errors else None,
-            "texts_that_differ": len(self.differing),
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "memory_bytes": self.memory,
-        }
+        ended = {"finished": self.finished, "aborted": self.aborted, "errors": len(self.errors)}
+        wrong = {"first_error": self.errors[0] if self.errors else None, "texts_that_differ": len(self.differing)}
+        return {**ended, **wrong, "tokens": self.tokens, "seconds": self.seconds, "memory_bytes": self.memory}
 
 
 def connect(url: str) -> Any:
@@ -60,13 +83,8 @@ def connect(url: str) -> Any:
 
 def references(server: Server, model: str, prompts: Sequence[Conversation], tokens: int) -> list[Reference]:
     """The greedy text of every prompt, with its leads."""
-    asked: dict[str, Any] = {
-        "model": model,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "logprobs": True,
-        "top_logprobs": 2,
-    }
+    asked: dict[str, Any] = {"model": model, "max_tokens": tokens, "temperature": 0}
+    asked |= {"logprobs": True, "top_logprobs": 2}
 
     async def all_of_them() -> list[Reference]:
         async with connect(server.url) as client:
@@ -158,16 +176,10 @@ class Outcome:
         return bool(wrong or self.stuck or self.memory_growth > GROWTH or not self.state_kept)
 
     def json(self) -> dict[str, Any]:
-        return {
-            **self.endured.json(),
-            "stuck": self.stuck,
-            "preemptions": self.preemptions,
-            "memory_growth": self.memory_growth,
-            "after_restart": self.after_restart.json(),
-            "running_when_killed": self.running_when_killed,
-            "state_bytes_saved_and_after_restart": list(self.state_bytes),
-            "state_kept": self.state_kept,
-        }
+        first = {"stuck": self.stuck, "preemptions": self.preemptions, "memory_growth": self.memory_growth}
+        after = {"after_restart": self.after_restart.json(), "running_when_killed": self.running_when_killed}
+        state = {"state_bytes_saved_and_after_restart": list(self.state_bytes), "state_kept": self.state_kept}
+        return {**self.endured.json(), **first, **after, **state}
 
 
 def survive(

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace
+from wager.policies.base import require
 from wager.vllm import compat
 
 TIMEOUT = 600.0  # seconds after which a request is given up
@@ -141,14 +142,11 @@ class Load:
     _ends: float = math.inf  # when a closed loop's time is over, on the clock
 
     def __post_init__(self) -> None:
-        if not self.prompts:
-            raise ValueError("a load needs at least one prompt")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"an answer has at least 1 token, not {self.max_tokens}")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"a temperature is 0 (greedy) or above, not {self.temperature:g}")
-        if not 0 < self.timeout < math.inf:
-            raise ValueError(f"a request is given up after more than 0 seconds, not {self.timeout:g}")
+        some, finite = self.max_tokens is None or self.max_tokens >= 1, 0 < self.timeout < math.inf
+        require(bool(self.prompts), "a load needs at least one prompt")
+        require(some, f"an answer has at least 1 token, not {self.max_tokens}")
+        require(0 <= self.temperature < math.inf, f"a temperature is 0 (greedy) or above, not {self.temperature:g}")
+        require(finite, f"a request is given up after more than 0 seconds, not {self.timeout:g}")
         self.url = base_url(self.url)
 
     def run(self) -> list[Served]:
@@ -207,21 +205,15 @@ class Load:
         from vllm.benchmarks.datasets import SampleRequest
 
         plan, mark, most = self.plan, uuid.uuid4().hex[:8], self.max_tokens or sys.maxsize
+        count = plan.requests or 0
         if isinstance(plan, Closed) and plan.requests is None:  # it ends by the clock
             count = math.ceil(plan.concurrency * (plan.seconds or 0.0) / FASTEST)
-        else:
-            count = plan.requests or 0
-        return [
-            SampleRequest(
-                prompt="",
-                prompt_len=0,
-                expected_output_len=min(most, plan.tokens[i]) if isinstance(plan, Trace) else most,
-                request_id=f"wager-{mark}-{i}",
-                timestamp=plan.at[i] if isinstance(plan, Trace) else None,
-                chat_messages=self.prompts[i % len(self.prompts)],
-            )
-            for i in range(count)
-        ]
+        asked = []
+        for i in range(count):
+            at, tokens = (plan.at[i], min(most, plan.tokens[i])) if isinstance(plan, Trace) else (None, most)
+            how = {"request_id": f"wager-{mark}-{i}", "chat_messages": self.prompts[i % len(self.prompts)]}
+            asked.append(SampleRequest(prompt="", prompt_len=0, expected_output_len=tokens, timestamp=at, **how))
+        return asked
 
     async def _request(self, request_func_input: Any, session: Any, pbar: Any = None) -> Any:
         """One request by vLLM's client, called as vLLM calls it."""
@@ -264,8 +256,7 @@ def base_url(url: str) -> str:
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         whole = False
-    if not whole:
-        raise ValueError(f"a server's URL is as in http://127.0.0.1:8000, not {url!r}")
+    require(whole, f"a server's URL is as in http://127.0.0.1:8000, not {url!r}")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -283,6 +274,5 @@ def served_model(url: str, model: str | None = None) -> str:
     except OSError as error:
         reason = getattr(error, "reason", None) or error
         raise ValueError(f"no server answers at {url}: {getattr(reason, 'strerror', None) or reason}") from None
-    if model is None and not listed:
-        raise ValueError(f"{url} lists no model; name one with --model")
+    require(model is not None or bool(listed), f"{url} lists no model; name one with --model")
     return model or listed[0]

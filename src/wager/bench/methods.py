@@ -45,18 +45,21 @@ class Target:
     tokens: int = 10_000  # of text to come in all, for policies that plan ahead
     seed: int = 0  # of the policies, and of every sampled text
     specs: Sequence[str] = ()  # drafters that need more than their name: retrieval=PATH
-    makers: Mapping[str, Callable[[], Drafter]] = field(default_factory=dict)  # drafters that have no specification
+    draft: Any = None  # the model of the drafter draft-model, where no specification names one
     sampling: str = "shared-noise"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of generate; without them greedy
 
     def drafters(self, arms: Iterable[str]) -> list[Drafter]:
         """Drafters for these arms, made anew."""
         from wager.decoding.arms import build_drafters
+        from wager.drafters.draft_model import DraftModel
 
         specs = {parse(spec)[0]: spec for spec in self.specs}
         names = dict.fromkeys(Arm.parse(arm).drafter for arm in arms if arm != str(OFF))
-        wanted = [self.makers[name]() if name in self.makers else specs.get(name, name) for name in names]
-        return list(build_drafters(wanted, self.model, self.tokenizer).values())
+        wanted: dict[str, str | Drafter] = {name: specs.get(name, name) for name in names}
+        if self.draft is not None and "draft-model" in wanted:
+            wanted["draft-model"] = DraftModel(self.draft)
+        return list(build_drafters(list(wanted.values()), self.model, self.tokenizer).values())
 
 
 @dataclass(slots=True)
@@ -92,9 +95,6 @@ class Method:
     name: str
     kind: str  # plain, peer, off, arm or policy
     make: Callable[[Target, Sequence[str]], TextGenerator] = field(compare=False, repr=False)
-
-    def json(self) -> dict[str, str]:
-        return {"name": self.name, "kind": self.kind}
 
 
 def transformers_method(name: str, draft: Any = None) -> Method:
@@ -172,18 +172,14 @@ def wager_generator(
     made = target.drafters(arms) if drafters is None else list(drafters)
     shared: dict[str, Any] = {"tokens": target.tokens, "seed": target.seed, "sampling": target.sampling}
     decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, **shared)
-    return decoder_generator(name, decoder, seed=target.seed, settings=target.settings, before=before)
+    return decoder_generator(name, decoder, target, before)
 
 
 def decoder_generator(
-    name: str,
-    decoder: Decoder,
-    *,
-    seed: int = 0,
-    settings: Mapping[str, Any] | None = None,
-    before: Callable[[list[int]], object] | None = None,
+    name: str, decoder: Decoder, target: Target | None = None, before: Callable[[list[int]], object] | None = None
 ) -> TextGenerator:
-    """wager with this decoder; ``before`` gets every prompt's tokens first."""
+    """wager with this decoder, greedy or as the target says; ``before`` gets every prompt's tokens first."""
+    seed, settings = (0, {}) if target is None else (target.seed, target.settings)
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
@@ -191,7 +187,7 @@ def decoder_generator(
             before(ids[0].tolist())
         # All methods draw a text with the same seed, and every prompt has another one.
         drawn = (seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
-        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **(settings or {})})
+        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)
         generator.latest = made

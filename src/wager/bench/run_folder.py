@@ -61,9 +61,8 @@ class RunFolder:
             theirs, ours = there.get(key), json.loads(json.dumps(head.get(key)))
             if theirs == ours:
                 continue
-            name = (
-                f"--{key.replace('_', '-')}" if key in OPTIONS else f"the {key}".replace("weights", "model's weights")
-            )
+            name = f"the {key}".replace("weights", "model's weights")
+            name = f"--{key.replace('_', '-')}" if key in OPTIONS else name
             what = f"{_short(key, theirs)} there, {_short(key, ours)} here"
             if key in ("prompts", "arms", "weights"):
                 what = "they are not the same"

@@ -78,8 +78,9 @@ class Run:
     ) -> None:
         """``arms`` are all that a round can play. A run that is in the folder must have the same settings."""
         self.prompts = prompts
-        told = {"methods": [method.json() for method in methods], "prompts": [prompt.json() for prompt in prompts]}
-        self.head: dict[str, Any] = {"seed": 0, **settings, **told, "arms": list(arms)}
+        told = [{"name": method.name, "kind": method.kind} for method in methods]
+        asked = [prompt.json() for prompt in prompts]
+        self.head: dict[str, Any] = {"seed": 0, **settings, "methods": told, "prompts": asked, "arms": list(arms)}
         self.answers: dict[Key, Answer] = {}  # in the order they were given
         self.pieces: dict[Key, list[Any]] = {}
         self.complete = False
@@ -230,15 +231,9 @@ class Run:
         return told
 
     def _json(self, key: Key, answer: Answer) -> dict[str, Any]:
-        return {
-            "prompt": key[0],
-            "method": key[1],
-            "tokens": len(answer.tokens),
-            "seconds": round(answer.seconds, 6),
-            "prefill_seconds": round(answer.prefill_seconds, 6),
-            "forwards": answer.forwards,
-            "rounds": [self._row(played) for played in answer.rounds],
-        }
+        seconds = {"seconds": round(answer.seconds, 6), "prefill_seconds": round(answer.prefill_seconds, 6)}
+        about = {"prompt": key[0], "method": key[1], "tokens": len(answer.tokens), **seconds}
+        return {**about, "forwards": answer.forwards, "rounds": [self._row(played) for played in answer.rounds]}
 
     def _row(self, played: Round) -> list[float]:
         """Arm, drafted, accepted, emitted; seconds drafting (catching up included) and verifying."""

@@ -33,12 +33,10 @@ def goodput(spec: str, scenario: Scenario, runs: int) -> float:
     return sum(run.tokens for run in played) / sum(run.seconds for run in played)
 
 
-def sensitivities(
-    where: Mapping[str, Scenario], runs: int, names: Sequence[str] = ()
-) -> Iterator[tuple[str, float, dict[str, float]]]:
+def sensitivities(where: Mapping[str, Scenario], runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
     """For every field, and for half and double of it: the change of goodput in every scenario, as a share."""
     plain = {name: goodput("auto", scenario, runs) for name, scenario in where.items()}
-    for field in names or [field.name for field in fields(AutoConfig)]:
+    for field in (field.name for field in fields(AutoConfig)):
         for times in (0.5, 2.0):
             spec = f"auto-scaled:field={field},times={times}"
             yield field, times, {name: goodput(spec, s, runs) / plain[name] - 1.0 for name, s in where.items()}

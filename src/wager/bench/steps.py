@@ -29,18 +29,14 @@ class StepCost:
     hook: str
     policy: str
     batch: int
-    median: float
-    p90: float
+    median_seconds: float
+    p90_seconds: float
 
     @classmethod
     def of(cls, hook: str, policy: str, batch: int, taken: Sequence[float]) -> StepCost:
         """From the seconds of all steps; the first fifth warms up."""
         warm = sorted(taken[len(taken) // 5 :])
         return cls(hook, policy, batch, statistics.median(warm), warm[int(0.9 * len(warm))])
-
-    def json(self) -> dict[str, Any]:
-        seconds = {"median_seconds": self.median, "p90_seconds": self.p90}
-        return {"hook": self.hook, "policy": self.policy, "batch": self.batch, **seconds}
 
 
 def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:

@@ -162,8 +162,6 @@ def _busy(summary: Mapping[str, Any]) -> str:
     if summary["unsteady"] <= NOISY:
         return ""
     wild = summary["unsteady"] > TOO_NOISY
-    then = (
-        "nothing can be said; measure again when it is quiet" if wild else "trust the intervals more than the figures"
-    )
+    quiet, trust = "nothing can be said; measure again when it is quiet", "trust the intervals more than the figures"
     differ = f"Decoding without drafts was {summary['unsteady']:.1f} times as fast on one prompt as on another"
-    return f"{differ}: something else uses this machine, so {then}."
+    return f"{differ}: something else uses this machine, so {quiet if wild else trust}."

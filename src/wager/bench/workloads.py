@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import torch
 
+from wager.policies.base import require
+
 Read = TypeVar("Read")
 SPEC_BENCH = ("translation", "summarization", "qa", "math_reasoning", "rag")  # its other categories are MT-Bench's
 
@@ -58,19 +60,15 @@ class Prompt:
         return torch.tensor([ids], device=device)
 
 
-TEMPLATES = {  # file -> the prompt a record makes
-    "spec_bench.jsonl": "{turns[0]}",
-    "humaneval.jsonl": "Complete this Python function. Write out the whole function.\n\n{prompt}",
-    "debug_bench.jsonl": "{description}\n\nThis solution has a bug:\n\n{buggy_code}\n\nWrite the corrected code.",
-    "xsum.jsonl": "Summarize this article in a few sentences.\n\n{article}",
-    "alpaca_sample.jsonl": "{instruction}\n\n{input}",
-}
-FILES = {  # file -> what a record must hold, and where it comes from
-    "spec_bench.jsonl": ("category, turns", "Spec-Bench (Xia et al. 2024)"),
-    "humaneval.jsonl": ("prompt", "HumanEval (Chen et al. 2021)"),
-    "debug_bench.jsonl": ("description, buggy_code", "DebugBench (Tian et al. 2024)"),
-    "xsum.jsonl": ("article", "XSum (Narayan et al. 2018)"),
-    "alpaca_sample.jsonl": ("instruction, input", "Alpaca (Taori et al. 2023)"),
+DEBUG = "{description}\n\nThis solution has a bug:\n\n{buggy_code}\n\nWrite the corrected code."
+FUNCTION = "Complete this Python function. Write out the whole function.\n\n{prompt}"
+ARTICLE = "Summarize this article in a few sentences.\n\n{article}"
+FILES = {  # file -> what a record must hold, where it comes from, and the prompt a record makes
+    "spec_bench.jsonl": ("category, turns", "Spec-Bench (Xia et al. 2024)", "{turns[0]}"),
+    "humaneval.jsonl": ("prompt", "HumanEval (Chen et al. 2021)", FUNCTION),
+    "debug_bench.jsonl": ("description, buggy_code", "DebugBench (Tian et al. 2024)", DEBUG),
+    "xsum.jsonl": ("article", "XSum (Narayan et al. 2018)", ARTICLE),
+    "alpaca_sample.jsonl": ("instruction, input", "Alpaca (Taori et al. 2023)", "{instruction}\n\n{input}"),
 }
 TASKS = ("mt_bench", *SPEC_BENCH, "humaneval", "debug_bench")  # what benchmarks run on unless told otherwise
 # Two tasks in one prompt, one after the other: the drafter that is best changes in the middle of the text.
@@ -91,12 +89,10 @@ def prompts(
     folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: int = 3, seed: int = 0, part: str = "all"
 ) -> list[Prompt]:
     """``count`` prompts of each task, always the same ones for a seed; of one part only, or of all."""
-    if unknown := [task for task in tasks if task not in KNOWN]:
-        raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(KNOWN)}")
-    if part not in PARTS:
-        raise ValueError(f"unknown part {part!r} of the prompts; choose from {', '.join(PARTS)}")
-    if count < 1:
-        raise ValueError(f"at least 1 prompt a task, not {count}")
+    for task in tasks:
+        require(task in KNOWN, f"unknown task {task!r}; choose from {', '.join(KNOWN)}")
+    require(part in PARTS, f"unknown part {part!r} of the prompts; choose from {', '.join(PARTS)}")
+    require(count >= 1, f"at least 1 prompt a task, not {count}")
     by_task: dict[str, list[str]] = {task: [] for task in KNOWN}
     needed = {half for task in tasks for half in MIXED.get(task, (task,))}
     for name in FILES:
@@ -124,13 +120,12 @@ def _file_task(name: str) -> str:
 
 def _read(path: Path) -> Iterator[tuple[str, str]]:
     """Task and text of every record of a file of public prompts."""
-    fields, origin = FILES[path.name]
+    fields, origin, template = FILES[path.name]
     try:
         for record in map(json.loads, filter(str.strip, path.read_text(encoding="utf-8").splitlines())):
             category = record["category"] if path.name == "spec_bench.jsonl" else None
             task = _file_task(path.name) if category is None else category if category in SPEC_BENCH else "mt_bench"
-            template = "{instruction}" if not record.get("input", True) else TEMPLATES[path.name]
-            yield task, template.format_map(record)
+            yield task, (template if record.get("input", True) else "{instruction}").format_map(record)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         holds = f"it holds one JSON record a line with {fields}: {origin}"
         raise ValueError(f"cannot read {path} ({type(error).__name__}); {holds}") from None
@@ -139,12 +134,11 @@ def _read(path: Path) -> Iterator[tuple[str, str]]:
 def _folder(folder: Path | None) -> Path:
     """The folder of prompts: the one given, else prompts/ in the one that WAGER_DATA names."""
     if folder is not None:
-        if not folder.is_dir():
-            raise ValueError(f"no folder {folder}; --data names one with prompts/, or with the files of prompts/")
+        require(folder.is_dir(), f"no folder {folder}; --data names one with prompts/, or with the files of prompts/")
         return folder / "prompts" if (folder / "prompts").is_dir() else folder
     named = os.environ.get("WAGER_DATA")
     if not named:
-        held = "; ".join(f"{name} ({fields}; {origin})" for name, (fields, origin) in FILES.items())
+        held = "; ".join(f"{name} ({fields}; {origin})" for name, (fields, origin, _) in FILES.items())
         raise ValueError(f"no data folder; pass --data DIR or set WAGER_DATA to a folder with prompts/: {held}")
     return Path(named) / "prompts"
 
@@ -210,8 +204,7 @@ def read_lines(path: Path, take: Callable[[str], Read], needs: str) -> list[Read
             found += [take(line)] if line else []
         except (ValueError, LookupError, TypeError, AttributeError):
             raise ValueError(f"{path}, line {number}: not a JSON object with {needs}") from None
-    if not found:
-        raise ValueError(f"{path} holds no prompt; give one a line, or JSON lines")
+    require(bool(found), f"{path} holds no prompt; give one a line, or JSON lines")
     return found
 
 

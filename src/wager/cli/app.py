@@ -25,9 +25,7 @@ _POLICIES, _ENGINE, _SERVERS, _EXTRA = "Policies", "The transformers engine", "S
 COMMANDS = {
     "generate": Entry("generate:command", "Generate a text, faster, and not a token changed."),
     "chat": Entry("chat:command", "Talk to a model in the terminal."),
-    "serve": Entry(
-        "serve:command", "Serve a model with the OpenAI API.", None, ("allow_extra_args", "ignore_unknown_options")
-    ),
+    "serve": Entry("serve:command", "Serve a model with the OpenAI API.", None, (*_EXTRA, "ignore_unknown_options")),
     "top": Entry("top:command", "Watch a running server."),
     "tune": Entry("tune:command", "Find out in two minutes whether your model should speculate."),
     "bench": Entry("bench:app", "Measure what wager costs and what it brings."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -88,11 +89,11 @@ def steps(
     shown = table("microseconds a step", ("hook", "policy", "batch", "median", "p90", "limit"), left=2)
     for cost in costs:
         limit = STEP_LIMITS[cost.batch]
-        figures = (f"{1e6 * x:.0f}" for x in (cost.median, cost.p90, limit))
-        shown.add_row(cost.hook, cost.policy, str(cost.batch), *figures, style="red" if cost.median > limit else None)
+        figures = (f"{1e6 * x:.0f}" for x in (cost.median_seconds, cost.p90_seconds, limit))
+        style = "red" if cost.median_seconds > limit else None
+        shown.add_row(cost.hook, cost.policy, str(cost.batch), *figures, style=style)
     Console().print(shown)
     print(f"proposer hook: {early / 1e6:.1f} MB at most after 1,000 requests, {late / 1e6:.1f} MB after 3,000")
-    limits = {str(batch): seconds for batch, seconds in STEP_LIMITS.items()}
     held = {"after_1000_requests": early, "after_3000_requests": late}
-    found = {"costs": [cost.json() for cost in costs], "proposer_bytes": held}
-    output.write({"steps": count, "limits_seconds": limits, **found})
+    found = {"costs": [asdict(cost) for cost in costs], "proposer_bytes": held}
+    output.write({"steps": count, "limits_seconds": {str(k): v for k, v in STEP_LIMITS.items()}, **found})

@@ -6,9 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -25,9 +24,7 @@ from wager.cli.screen import table
 from wager.cli.suite import progress
 from wager.core import OFF, Arm
 from wager.policies import build
-
-if TYPE_CHECKING:
-    from wager.drafters import Drafter
+from wager.policies.base import require
 
 POLICIES = ("auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput")
 ALONE = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8), "retrieval": (4,), "draft-model": (3,)}  # lengths run alone
@@ -75,10 +72,8 @@ class Plan:
             Arm.parse(arm)
         for spec in self.policies:
             build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
-        if self.sampling not in RULES:
-            raise ValueError(f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
-        if self.temperature and not self.arms:
-            raise ValueError("--temperature needs --arms: without them all is greedy")
+        require(self.sampling in RULES, f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
+        require(bool(self.arms) or not self.temperature, "--temperature needs --arms: without them all is greedy")
         if self.lengths:
             parse_ints(self.lengths, "--lengths")
 
@@ -91,32 +86,18 @@ class Plan:
         """Lengths that policies choose from where no arms are named."""
         return parse_ints(self.lengths, "--lengths") if self.lengths else ()
 
-    def makers(self, draft: Any) -> dict[str, Callable[[], Drafter]]:
-        """The drafters that are compared where no arms are named; ``draft`` is a model that drafts."""
-        from wager.drafters.draft_model import DraftModel
-        from wager.drafters.prompt_lookup import PromptLookup
-        from wager.drafters.retrieval import Retrieval
-        from wager.drafters.suffix import Suffix
-
-        makers: dict[str, Callable[[], Drafter]] = {"suffix": Suffix, "prompt-lookup": PromptLookup}
-        if self.datastore is not None:
-            makers["retrieval"] = partial(Retrieval, self.datastore)
-        if draft is not None:
-            makers["draft-model"] = partial(DraftModel, draft)
-        return makers
-
-    def methods(
-        self, makers: Mapping[str, Any], draft: Any, classify: Classify | None
-    ) -> tuple[list[Method], list[str]]:
-        """The methods, and the arms that policies choose from; ``draft`` is the model that assists transformers."""
+    def methods(self, draft: Any, classify: Classify | None) -> tuple[list[Method], list[str]]:
+        """The methods, and the arms that policies choose from; ``draft`` is a model that drafts, if there is one."""
         plain = [made.transformers_method(made.PLAIN)] if self.plain or not self.arms else []
         arms, fixed = list(_listed(self.arms)), [*_listed(self.arms), *_listed(self.alone)]
         if not self.arms:
             plain.append(made.transformers_method(made.LOOKUP))
+            names = ["suffix", "prompt-lookup", *(["retrieval"] if self.datastore is not None else [])]
             if draft is not None:
                 plain.append(made.transformers_method(made.ASSISTED, draft))
-            fixed = [f"{name}:{length}" for name in makers for length in ALONE[name]]
-            arms = [f"{name}:{length}" for name in makers for length in self.free or ALONE[name]]
+                names.append("draft-model")
+            fixed = [f"{name}:{length}" for name in names for length in ALONE[name]]
+            arms = [f"{name}:{length}" for name in names for length in self.free or ALONE[name]]
         found = [*plain, made.arm_method(OFF), *(made.arm_method(Arm.parse(arm)) for arm in fixed)]
         found += [made.router_method(classify)] if classify is not None else []
         return [*found, *map(made.policy_method, self.policies)], arms
@@ -139,12 +120,11 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     how = {"do_sample": True, "temperature": plan.temperature, "top_k": 0} if plan.temperature else {}
     classify = _classifier(plan.router, plan.corpora, model, tokenizer) if plan.router is not None else None
     draft = truncated(model, plan.layers) if plan.layers and not plan.arms else None
-    makers = {} if plan.arms else plan.makers(draft)
-    shared = made.Target(
-        model, tokenizer, seed=tasks.seed, specs=plan.drafter or (), makers=makers, sampling=plan.sampling, settings=how
-    )
+    specs = [*([] if plan.datastore is None else [f"retrieval={plan.datastore}"]), *(plan.drafter or ())]
+    drawn: dict[str, Any] = {"seed": tasks.seed, "sampling": plan.sampling, "settings": how}
+    shared = made.Target(model, tokenizer, specs=specs, draft=draft, **drawn)
     asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
-    rows, texts = _compare(*plan.methods(makers, draft, classify), shared, asked, tasks.tokens)
+    rows, texts = _compare(*plan.methods(draft, classify), shared, asked, tasks.tokens)
     _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index), texts, sampled=bool(plan.temperature))
     settings = {"model": target.model, **described(model), "max_tokens": tasks.tokens, **plan.json()}
     settings |= {"prompts": len(asked), "longest_prompt": tasks.longest, "shuffled": tasks.shuffle}

@@ -35,10 +35,7 @@ def build(
     from wager.models import load_tokenizer  # imports transformers
 
     tokenizer = load_tokenizer(model)
-    how = {
-        "add_special_tokens": False,
-        "verbose": False,
-    }  # nor a warning of long documents
+    how = {"add_special_tokens": False, "verbose": False}  # nor a warning of long documents
     with bar("reading", 100) as update:
         documents = corpus.documents(files, field, lambda share: update(completed=int(100 * share)))
         whose: dict[str, Any] = {"vocabulary": len(tokenizer), "model": model, "fingerprint": fingerprint(tokenizer)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,9 +15,6 @@ from wager.cli.files import Output
 from wager.cli.options import Target, Workload
 from wager.cli.parameters import option, options
 from wager.cli.screen import table, tracked
-
-if TYPE_CHECKING:
-    from wager.drafters import Drafter
 
 COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
@@ -83,16 +80,13 @@ def identity(
     """
     chosen = prompts(workload.data, tasks=TASKS, count=workload.count)
     from wager.bench.draft_models import truncated
-    from wager.bench.engine import described
-    from wager.bench.soak import check_texts
+    from wager.bench.engine import check_texts, described
+    from wager.decoding.arms import build_drafters
     from wager.drafters.draft_model import DraftModel
-    from wager.drafters.prompt_lookup import PromptLookup
-    from wager.drafters.retrieval import Retrieval
-    from wager.drafters.suffix import Suffix
 
     model, tokenizer = target.load()
-    drafters: list[Drafter] = [Suffix(), PromptLookup(), DraftModel(truncated(model, 4))]
-    drafters += [] if datastore is None else [Retrieval(datastore)]
+    stored, draft = [] if datastore is None else [f"retrieval={datastore}"], DraftModel(truncated(model, 4))
+    drafters = list(build_drafters(["suffix", "prompt-lookup", draft, *stored], model, tokenizer).values())
     asked = [prompt.ids(tokenizer, workload.longest, model.device) for prompt in chosen]
     texts = check_texts(model, drafters, FAMILIES, asked, workload.tokens, every=every)
     records = list(tracked("comparing", texts, len(asked) * (len(FAMILIES) if every else 3)))
@@ -119,8 +113,7 @@ def memory(
     output: Output,
 ) -> None:
     """Watch the process's memory over many requests, some of which fill the model's context."""
-    from wager.bench.engine import described
-    from wager.bench.soak import memory_over
+    from wager.bench.engine import described, memory_over
     from wager.decoding.decoder import Decoder
 
     model, tokenizer = target.load()

@@ -54,16 +54,7 @@ def policy_table(
 
 def adapted(comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
     """For every change of phase: the arm that is best from there on, and how soon each policy is as good."""
-    changes = []
-    for start, end in pairwise(starts[1:]):
-        best, rows = adaptation(comparison, start, end)
-        own = {row.policy: row for row in rows}
-        told = {}
-        for row in (own[result.policy] for result in comparison.results):
-            speed = row.speed.json()
-            told[row.policy] = {"rounds": row.rounds.json(), "reached": row.reached, "to_best_fixed": speed}
-        changes.append({"at": start, "best_fixed_arm": best, "policies": told})
-    return changes
+    return [adaptation(comparison, start, end) for start, end in pairwise(starts[1:])]
 
 
 def changes_table(changes: Sequence[dict[str, Any]]) -> Table:

@@ -11,6 +11,7 @@ from typing import Any
 from wager.cli.parameters import opt
 from wager.core import files
 from wager.core.provenance import provenance
+from wager.policies.base import require
 
 __all__ = ["Output", "check_new", "check_writable", "data_file", "provenance", "write_json"]
 
@@ -40,16 +41,13 @@ def data_file(path: Path, kind: str, folder: Path | None = None) -> Path:
 def check_writable(path: Path) -> None:
     """Refuse, before long work, a path that could not be written after it."""
     folder = path.resolve().parent
-    if path.exists() and not path.is_file():
-        raise ValueError(f"cannot write {path}: it is there and not a file")
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"cannot write {path}: no folder {folder} to write in")
+    require(path.is_file() or not path.exists(), f"cannot write {path}: it is there and not a file")
+    require(folder.is_dir() and os.access(folder, os.W_OK), f"cannot write {path}: no folder {folder} to write in")
 
 
 def check_new(path: Path, what: str) -> None:
     """Refuse a path for a file that is never overwritten if it is taken or cannot be written."""
-    if path.exists() or path.is_symlink():
-        raise ValueError(f"{path} exists; a {what} is never overwritten")
+    require(not path.exists() and not path.is_symlink(), f"{path} exists; a {what} is never overwritten")
     check_writable(path)
 
 

@@ -17,7 +17,8 @@ from wager.cli.files import check_new, provenance
 from wager.cli.options import Options, System
 from wager.cli.parameters import argument, opt
 from wager.cli.session import Session, open_session, quietly, recording
-from wager.cli.shown import Explained, Explaining, check_explains, closing, legend, speeds, writer
+from wager.cli.shown import Explaining, check_explains, closing, legend, speeds, writer
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
@@ -50,8 +51,7 @@ class Prompt:
             text.encode()  # an argument that is not UTF-8 arrives in surrogates
         except UnicodeError:
             raise ValueError("the prompt is not text in UTF-8") from None
-        if not text.strip():
-            raise ValueError("the prompt is empty")
+        require(bool(text.strip()), "the prompt is empty")
         return text
 
     def ids(self, session: Session, words: str) -> list[int]:
@@ -81,10 +81,8 @@ class Results:
     trace: Path | None = opt(None, "Record every round in this new file; see wager lab trace.", panel=_OUT)
 
     def __post_init__(self) -> None:
-        if self.repeat < 1:
-            raise ValueError(f"--repeat is at least 1, not {self.repeat}")
-        if self.as_json and self.show:
-            raise ValueError("--json tells every token's source anyway; leave out --show")
+        require(self.repeat >= 1, f"--repeat is at least 1, not {self.repeat}")
+        require(not (self.as_json and self.show), "--json tells every token's source anyway; leave out --show")
         if self.trace is not None:
             check_new(self.trace, "trace")
 
@@ -96,7 +94,7 @@ class Made:
     text: Generation
     seed: int | None
     pieces: list[Piece]
-    rounds: list[Explained] | None
+    explaining: Explaining | None
     comparison: Comparison | None
 
 
@@ -145,7 +143,7 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
             told.print("comparing with plain decoding …", style="dim")
         # measuring everything for a trace takes time, so such a run does not count
         comparison = request.compare(made if results.trace is None else None, repeats=results.repeat)
-    return Made(made, seed, pieces, None if explaining is None else explaining.rounds, comparison)
+    return Made(made, seed, pieces, explaining, comparison)
 
 
 def _print_json(session: Session, made: Made) -> None:
@@ -159,7 +157,7 @@ def _print_json(session: Session, made: Made) -> None:
         **{"text": made.text.text, "tokens": made.text.tokens, "sources": made.text.sources},
         "pieces": token_view(made.pieces, session.tokenizer),
         "summary": made.text.summary(),
-        "explained": None if made.rounds is None else [each.json() for each in made.rounds],
+        "explained": made.explaining.json() if made.explaining else None,
         "compare": made.comparison.json() if made.comparison else None,
     }
     print(json.dumps(content, indent=1, ensure_ascii=False))
@@ -169,8 +167,8 @@ def _tell(session: Session, made: Made, told: Console, *, show: bool) -> None:
     """The figures, on standard error."""
     if show:
         told.print(legend(made.text, list(session.decoder.drafters)))
-    for each in made.rounds or ():
-        told.print(each.line(), style="dim", markup=False, soft_wrap=True)
+    for each in made.explaining.lines() if made.explaining else ():
+        told.print(each, style="dim", markup=False, soft_wrap=True)
     line = closing(made.text)
     if (outcome := made.comparison) is not None:
         told.print(speeds(outcome))

@@ -17,6 +17,7 @@ from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
 from wager.cli.suite import fitted, model_name
 from wager.drafters import registry
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.decoding.recorder import Recorder
@@ -70,8 +71,7 @@ def command(
     """Record what each drafter would have had accepted at every position of texts that a model writes."""
     check_new(out, "recording")
     choices = Options(**asdict(target), policy="off", drafters=drafters, max_tokens=max_tokens, seed=given.seed)
-    if not choices.specs:
-        raise ValueError("a recording needs at least one drafter besides off")
+    require(bool(choices.specs), "a recording needs at least one drafter besides off")
     chosen = given.read()
     from wager.bench.engine import described
     from wager.bench.recording import record
@@ -89,8 +89,7 @@ def command(
         with bar("timing forwards", len(asked)) as update:
             whole = {**provenance(), **described(model), **about}
             texts = list(record(recorder, asked, max_tokens, whole, out, update))
-    if not texts:
-        raise ValueError(f"nothing to record: every one of {len(chosen)} answers ended with its first token")
+    require(bool(texts), f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")
     for name in recorder.drafters:
         agreed = statistics.fmean(n for text in texts for n in text.tracks[name].agreed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from wager.cli.files import Output, data_file
 from wager.cli.options import MODEL, Data, Model
 from wager.cli.parameters import opt, option, options, parse_ints
 from wager.cli.screen import bar, table, tracked
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.bench.servers import Server
@@ -52,8 +53,8 @@ class Loads:
     def levels(self) -> list[tuple[int, int]]:
         """The loads: requests in flight, and in all."""
         levels, counts = parse_ints(self.concurrency, "--concurrency"), parse_ints(self.requests, "--requests")
-        if len(levels) != len(counts):
-            raise ValueError(f"--requests names one number for each --concurrency, not {self.requests!r}")
+        same = len(levels) == len(counts)
+        require(same, f"--requests names one number for each --concurrency, not {self.requests!r}")
         return list(zip(levels, counts, strict=True))
 
     def prompts(self, count: int) -> list[list[dict[str, str]]]:
@@ -63,19 +64,15 @@ class Loads:
         found = workloads.prompts(self.data, tasks=tasks, count=400)
         by_task = {task: [p for p in found if p.task == task and len(p.text) <= most] for task in tasks}
         for task, own in by_task.items():
-            if len(own) < each:
-                raise ValueError(f"only {len(own)} prompts of {task} are that short; raise --longest-prompt")
+            require(len(own) >= each, f"only {len(own)} prompts of {task} are that short; raise --longest-prompt")
         return [by_task[task][i].messages for i in range(each) for task in tasks][:count]
 
-    @contextmanager
-    def folder(self) -> Iterator[Path]:
-        """Where logs are written: the folder named, else one for as long as this runs."""
-        if self.logs is not None:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            yield self.logs
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
+    def folder(self, stack: ExitStack) -> Path:
+        """Where logs are written: the folder named, else one for as long as the stack is open."""
+        if self.logs is None:
+            return Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self.logs
 
 
 TO_VERSUS = Loads(
@@ -139,7 +136,7 @@ def _versus(
     where = str(resolve(loads.model))
     shared = [where, "--dtype", "float32", "--no-enable-prefix-caching", *arguments]
     with ExitStack() as stack:
-        folder = stack.enter_context(loads.folder())
+        folder = loads.folder(stack)
         control = folder / "policy"
         control.write_text("off")
         plain = _started(stack, Server.vllm(*shared, log=folder / "plain.log"))
@@ -168,8 +165,7 @@ def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Se
     from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
 
     settings = Settings((drafter,), max_length)
-    if settings.hook != SCHEDULER:
-        raise ValueError(f"vLLM has no table of lengths for {drafter}; see wager lab drafters")
+    require(settings.hook == SCHEDULER, f"vLLM has no table of lengths for {drafter}; see wager lab drafters")
     name = parse_drafter(drafter)[0]
     fixed = {f"fixed {n}": f"fixed:drafter={name},length={n}" for n in range(1, max_length + 1)}
     played = {"off": "off", **fixed, **{spec: spec for spec in policies}}
@@ -205,7 +201,7 @@ def drafters(
     ours = ["--max-length", str(loads.max_length), "--policy", policy, "--drafter"]
     comparison, measured = Comparison({}, {}), list[Any]()
     with ExitStack() as stack:
-        folder = stack.enter_context(loads.folder())
+        folder = loads.folder(stack)
         servers = {PLAIN: Server.vllm(*shared, log=folder / "0.log")}
         for number, name in enumerate([*drafter.split(","), "together"], 1):
             chosen = drafter if name == "together" else name
@@ -284,8 +280,7 @@ def endurance(
 
     found = workloads.prompts(data, count=200)
     asked = [p.messages for p in found if len(p.text) <= SHORT][: 8 * prompts]
-    if not asked:
-        raise ValueError(f"no prompt of at most {SHORT} characters in the data folder")
+    require(bool(asked), f"no prompt of at most {SHORT} characters in the data folder")
     shared = [str(resolve(model)), "--dtype", "float32", "--served-model-name", model]
     shared += ["--max-num-seqs", str(concurrency), *context.args]
     ours = ["--drafter", drafter, "--num-gpu-blocks-override", str(blocks), *(["--policy", policy] if policy else [])]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -109,40 +108,34 @@ def check_explains(spec: str) -> None:
         raise ValueError(f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """One round, and what the policy expected of its two best arms before it."""
-
-    number: int  # from 1
-    round: Round
-    expected: Option | None  # of the arm that was played; None where the policy weighed it not at all
-    other: Option | None  # the best of the others it weighed
-
-    def line(self) -> str:
-        """In one line."""
-        return explained(self.number, self.round, [each for each in (self.expected, self.other) if each is not None])
-
-    def json(self) -> dict[str, Any]:
-        """The same as JSON."""
-        expected = {"expected": _figures(self.expected), "runner_up": _figures(self.other)}
-        came = {"accepted": self.round.accepted, "drafted": self.round.drafted, "seconds": round(self.round.seconds, 6)}
-        return {"round": self.number, "arm": str(self.round.arm), **expected, **came}
-
-
 class Explaining:
     """Notes what the policy expected of every round that comes by, and passes the piece on."""
 
     def __init__(self, policy: Policy, then: Callable[[Piece], None]) -> None:
         self.policy, self.then = policy, then
-        self.rounds: list[Explained] = []
+        # a round, what was expected of its arm (None: it was not weighed), and of the best of the others
+        self.rounds: list[tuple[Round, Option | None, Option | None]] = []
 
     def __call__(self, piece: Piece) -> None:
         if piece.round is not None:
             options = self.policy.options()
             ours = next((option for option in options if option.arm == piece.round.arm), None)
             other = next((option for option in options if option is not ours), None)
-            self.rounds.append(Explained(len(self.rounds) + 1, piece.round, ours, other))
+            self.rounds.append((piece.round, ours, other))
         self.then(piece)
+
+    def lines(self) -> list[str]:
+        """A line for each round."""
+        return [explained(i, played, [*filter(None, both)]) for i, (played, *both) in enumerate(self.rounds, 1)]
+
+    def json(self) -> list[dict[str, Any]]:
+        """The same as JSON."""
+        told = []
+        for i, (played, ours, other) in enumerate(self.rounds, 1):
+            came = {"accepted": played.accepted, "drafted": played.drafted, "seconds": round(played.seconds, 6)}
+            expected = {"expected": _figures(ours), "runner_up": _figures(other)}
+            told.append({"round": i, "arm": str(played.arm), **expected, **came})
+        return told
 
 
 def explained(number: int, played: Round, options: Sequence[Option]) -> str:

@@ -16,6 +16,7 @@ from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import wide
 from wager.core import Request, TraceWriter
+from wager.policies.base import require
 from wager.report.regret import draw, require_matplotlib
 from wager.simulation import Comparison, Scenario, theory
 from wager.simulation.adversarial import PATTERNS
@@ -72,10 +73,9 @@ class Environment:
     wake_ms: float = opt(10.0, "Milliseconds to wake an idle drafter.", panel=_SERVING)
 
     def __post_init__(self) -> None:
-        if self.env not in ENVIRONMENTS:
-            raise ValueError(f"unknown environment {self.env!r}; choose from {', '.join(ENVIRONMENTS)}")
-        if "/" in self.acceptances and self.env != "piecewise":
-            raise ValueError(f"phases in --arms need --env piecewise, not {self.env}")
+        require(self.env in ENVIRONMENTS, f"unknown environment {self.env!r}; choose from {', '.join(ENVIRONMENTS)}")
+        phased = self.env == "piecewise" or "/" not in self.acceptances
+        require(phased, f"phases in --arms need --env piecewise, not {self.env}")
 
     @property
     def acceptances(self) -> str:
@@ -95,15 +95,10 @@ class Environment:
         """What the options describe, for so many tokens."""
         drafters = parse_drafters(self.acceptances)
         if self.env == "serving":
-            return sim.Serving(
-                goal=tokens,
-                lengths=parse_ints("1,2,3,4,5" if self.lengths is None else self.lengths, "--lengths"),
-                acceptance=tuple(p for d in drafters for p in d.acceptance),
-                load=self.loads,
-                rate=self.rate,
-                trace=sim.load_trace(data_file(self.trace, "traces"), speed=self.speed) if self.trace else (),
-                costs=sim.Costs(wake=self.wake_ms / 1000),
-            )
+            lengths = parse_ints("1,2,3,4,5" if self.lengths is None else self.lengths, "--lengths")
+            acceptance, costs = tuple(p for d in drafters for p in d.acceptance), sim.Costs(wake=self.wake_ms / 1000)
+            trace = sim.load_trace(data_file(self.trace, "traces"), speed=self.speed) if self.trace else ()
+            return sim.Serving(tokens, lengths, acceptance, self.loads, self.rate, trace, costs)
         if self.env == "adversarial":
             levels = tuple(d.acceptance[0] for d in drafters)
             return sim.Adversarial(levels, self.length, tokens, self.pattern, self.period)
@@ -129,8 +124,8 @@ class Simulation(Experiment):
     warmup: int = opt(0, "Leave out the first so many tokens of every run.", min=0, panel=_RUN)
 
     def __post_init__(self) -> None:
-        if self.warmup >= self.tokens > 0:
-            raise ValueError(f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}")
+        some = not self.warmup >= self.tokens > 0
+        require(some, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +173,7 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
 def parse_drafters(text: str) -> tuple[sim.Drafter, ...]:
     """Drafters from ``[NAME=]ACCEPTANCE[@DRAFT_MS],…`` with phases separated by slashes."""
     phases = [phase.split(",") for phase in text.split("/")]
-    if len({len(phase) for phase in phases}) != 1:
-        raise ValueError(f"--arms needs as many arms in every phase, not {text!r}")
+    require(len(set(map(len, phases))) == 1, f"--arms needs as many arms in every phase, not {text!r}")
     drafters = []
     for i, column in enumerate(zip(*phases, strict=True)):
         name, step, acceptance = f"d{i + 1}", 0.0, []
@@ -193,8 +187,7 @@ def parse_drafters(text: str) -> tuple[sim.Drafter, ...]:
                 raise ValueError(f"--arms takes [NAME=]ACCEPTANCE[@MS] separated by commas, not {item!r}") from None
             name = given or name
         drafters.append(sim.Drafter(name, tuple(acceptance), step))
-    if len({d.name for d in drafters}) != len(drafters):
-        raise ValueError(f"--arms names a drafter twice: {text!r}")
+    require(len({d.name for d in drafters}) == len(drafters), f"--arms names a drafter twice: {text!r}")
     return tuple(drafters)
 
 

@@ -91,10 +91,8 @@ def _refuse_misplaced(context: typer.Context) -> None:
     for param in context.command.params:
         source = context.get_parameter_source(str(param.name))
         if source is not None and source.name == "COMMANDLINE":
-            raise ValueError(
-                f"{param.opts[0]} before {context.invoked_subcommand} does nothing; "
-                f"give options after it, as in wager bench {context.invoked_subcommand} --help"
-            )
+            after = f"give options after it, as in wager bench {context.invoked_subcommand} --help"
+            raise ValueError(f"{param.opts[0]} before {context.invoked_subcommand} does nothing; {after}")
 
 
 def _measure(

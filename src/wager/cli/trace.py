@@ -26,11 +26,8 @@ def command(
     for r in rounds:
         accepted[str(r.arm)] += r.accepted
         drafted[str(r.arm)] += r.drafted
-    requests, tokens, seconds = (
-        len(entries) - len(rounds),
-        sum(r.emitted for r in rounds),
-        sum(r.seconds for r in rounds),
-    )
+    requests, tokens = len(entries) - len(rounds), sum(r.emitted for r in rounds)
+    seconds = sum(r.seconds for r in rounds)
     if as_json:
         arms = {arm: {"rounds": n, "drafted": drafted[arm], "accepted": accepted[arm]} for arm, n in pulls.items()}
         told = {"meta": meta, "requests": requests, "rounds": len(rounds), "tokens": tokens, "seconds": seconds}

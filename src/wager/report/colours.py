@@ -20,10 +20,7 @@ def drafter_of(arm: str) -> str:
 
 def length_of(arm: str) -> int:
     """How deep an arm drafts; 0 where the text is no arm of wager's."""
-    try:
-        return Arm.parse(arm).length
-    except ValueError:
-        return 0
+    return Arm.parse(arm).length if drafter_of(arm) != arm else 0
 
 
 class Palette:

@@ -21,13 +21,13 @@ def generated(held: Json, source: Source) -> Material:
     made = Material(source)
     summary, policy, compare = held["summary"], str(held.get("policy") or "wager"), held.get("compare")
     if held.get("pieces"):
-        made.texts.append(text_of(policy, held["pieces"], source))
+        made.texts.append(text_of(policy, held["pieces"]))
     else:
-        made.texts.append(views.Text(source, policy, _unworded(held["sources"]), worded=False, whole=str(held["text"])))
+        made.texts.append(views.Text(policy, _unworded(held["sources"]), worded=False, whole=str(held["text"])))
     if held.get("explained"):
-        made.choices.append(views.Choice(source, policy, [str(each["arm"]) for each in held["explained"]]))
+        made.choices.append(views.Choice(policy, [str(each["arm"]) for each in held["explained"]]))
     elif summary.get("arms"):
-        made.shares.append(views.Shares(source, {policy: dict(summary["arms"])}, "policy"))
+        made.shares.append(views.Shares({policy: dict(summary["arms"])}, "policy"))
     made.figures = [
         Big(f"{summary['tokens_per_second']:.1f}", "tokens a second", "decoding alone"),
         Big(f"{summary['mat']:.2f}", "tokens a round", MAT),
@@ -49,7 +49,7 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
         for name, way in sorted(ways.items(), key=lambda item: list(kinds).index(item[0]))
     ]
     how = f"Median tokens a second over {repeats} run{'s' * (repeats != 1)} of each; {compare['timing']}."
-    made.speedups.append(views.Speedups(made.source, "transformers", (), methods, "", "", how))
+    made.speedups.append(views.Speedups("transformers", (), methods, "", "", how))
     made.figures = [Big(f"{speedup:.2f}{TIMES}", "over transformers", "median of runs"), *made.figures]
     same = {True: "the text is identical", False: "the text differs", None: "the text was drawn anew"}
     told = same[compare.get("identical")]
@@ -83,14 +83,14 @@ def compared(held: Json, source: Source) -> Material:
         "ratios, so a bar may lie outside them; a run of wager bench gives 95 % intervals."
     )
     base, tasks = methods[0].name, list(rows[0]["tasks"])
-    made.speedups.append(views.Speedups(source, base, tasks, methods, "quartiles over prompts", "", how))
+    made.speedups.append(views.Speedups(base, tasks, methods, "quartiles over prompts", "", how))
     played = {row["method"]: dict(row["arms"]) for row in rows if row["kind"] == "policy" and row.get("arms")}
     if played:
-        made.shares.append(views.Shares(source, played, "policy"))
+        made.shares.append(views.Shares(played, "policy"))
     auto = next((row for row in rows if row["method"] == "auto"), None)
     if auto is not None and any(value.get("arms") for value in auto["tasks"].values()):
         by_task = {task: dict(value["arms"]) for task, value in auto["tasks"].items()}
-        made.shares.append(views.Shares(source, by_task, "task (auto)"))
+        made.shares.append(views.Shares(by_task, "task (auto)"))
     made.verdict, made.figures = _judged(methods, rows, held, base)
     return made
 
@@ -128,7 +128,7 @@ def engine(held: Json, source: Source) -> Material:
     for row in held["widths"]:
         for name, s in row["seconds"].items():
             lines.setdefault(name, {})[int(row["width"])] = Measure(s["median"], s["low"], s["high"])
-    made.costs.append(views.Cost(source, lines, f"One forward with {held['context']:,} tokens in the cache; medians."))
+    made.costs.append(views.Cost(lines, f"One forward with {held['context']:,} tokens in the cache; medians."))
     own, off, step = held["own_seconds_per_round"]["median"], held["off_to_plain"]["median"], lines["wager"]
     broad, one = max(step), step[min(step)].value
     made.verdict = [
@@ -158,8 +158,8 @@ def simulated(held: Json, source: Source) -> Material:
     lost = first["regret_seconds"]["mean"]
     if lost != first["regret_rounds"]["mean"]:
         how += f" Not all rounds take as long here: in seconds the regret of {first['policy']} is {lost:,.1f}."
-    made.regrets.append(views.Regret(source, best, "rounds", curves, how))
-    made.shares += _pulls(rows, source)
+    made.regrets.append(views.Regret(best, "rounds", curves, how))
+    made.shares += _pulls(rows)
     speed = f"{first['speed']['mean']:.1%}"
     made.verdict = [
         f"{first['policy']} reaches {speed} of the speed of the best fixed arm, {best}, which is known only afterwards."
@@ -173,7 +173,7 @@ def simulated(held: Json, source: Source) -> Material:
     return made
 
 
-def _pulls(rows: Sequence[Json], source: Source) -> list[views.Shares]:
+def _pulls(rows: Sequence[Json]) -> list[views.Shares]:
     """The share of each arm in the rounds of each policy, where they are known."""
     totals = {str(row["policy"]): sum((row.get("pulls") or {}).values()) for row in rows}
     shares = {
@@ -181,7 +181,7 @@ def _pulls(rows: Sequence[Json], source: Source) -> list[views.Shares]:
         for row, (name, total) in zip(rows, totals.items(), strict=True)
         if total > 0
     }
-    return [views.Shares(source, shares, "policy")] if shares else []
+    return [views.Shares(shares, "policy")] if shares else []
 
 
 # -- recorded texts replayed
@@ -199,10 +199,10 @@ def replayed(held: Json, source: Source) -> Material:
         "The best fixed arm of a single task is that task's own."
     )
     labels = [str(task["label"]) for task in tasks]
-    made.speedups.append(views.Speedups(source, "off", labels, methods, interval, interval, how))
+    made.speedups.append(views.Speedups("off", labels, methods, interval, interval, how))
     policies = [row for row in rows if _kind(row["policy"]) == "policy"]
     policies.sort(key=lambda row: (row["policy"] != "auto", -row["to_off"]["mean"]))
-    made.shares += _pulls(policies, source)
+    made.shares += _pulls(policies)
     lead, arm = policies[0], held["best_fixed_arm"]
     ours, best = (row["to_off"]["mean"] for row in (lead, next(r for r in rows if _kind(r["policy"]) == "arm")))
     made.verdict = [
@@ -247,18 +247,16 @@ def served(held: Json, source: Source) -> Material:
     for turn in held["turns"]:
         if turn.get("latency_seconds"):
             taken.setdefault((turn["method"], turn["point"]), []).append(turn["latency_seconds"]["mean"])
-    cells: dict[tuple[str, str], views.LoadRow] = {}
-    for r in rows:
-        key, ratio, times = (str(r["method"]), str(r["point"])), r.get("throughput_ratio"), r["throughput_ratios"]
-        latency = Measure(statistics.median(own), min(own), max(own)) if (own := taken.get(key)) else None
-        cells[key] = views.LoadRow(*key, latency, Measure(ratio, min(times), max(times)) if ratio else None)
+    latency = {key: Measure(statistics.median(own), min(own), max(own)) for key, own in taken.items()}
+    found = [(r, r["throughput_ratios"]) for r in rows if r.get("throughput_ratio")]
+    beside = {(r["method"], r["point"]): Measure(r["throughput_ratio"], min(x), max(x)) for r, x in found}
     differ, texts = sum(r["texts_that_differ"] for r in rows), sum(r["texts"] for r in rows)
-    load = views.Load(source, points, methods, cells, held.get("vllm_table") or (), differ, texts)
+    load = views.Load(points, methods, latency, beside, held.get("vllm_table") or (), differ, texts)
     made.loads.append(load)
     lead = next((m for m in ("auto", "together") if m in methods), "")
     ratios = [(p, ratio) for p in points if (ratio := load.ratio(lead, p))]
     if not ratios:
-        lead, top = max(cells, key=lambda key: load.ratio(*key))
+        lead, top = max(((m, p) for p in points for m in methods), key=lambda key: load.ratio(*key))
         ratios = [(top, load.ratio(lead, top))]
     (at, value), *rest = ratios
     said = [f"{lead} serves {value:.2f} times as fast as no speculation {_under(at)}"]

@@ -53,24 +53,24 @@ def ran(run: Json, source: Source) -> Material:
     policies = [name for name, kind in kinds.items() if kind == "policy"]
     if summary.get("tasks"):
         done = [p for p in task_of if all(p in own for own in by.values())]  # by every method: only those compare
-        made.speedups.append(_speedups(summary, source))
+        made.speedups.append(_speedups(summary))
         best = summary["tasks"][0]["best_arm"]
-        made.regrets += _regrets(by, policies, done, best, source) if best and policies and done else []
+        made.regrets += _regrets(by, policies, done, best) if best and policies and done else []
         made.figures = _figures(summary, run["answers"])
     for name in policies:
         own = [by[name][prompt] for prompt in task_of if prompt in by[name]]
         if any(a.get("rounds") for a in own):
-            made.choices.append(_choice(name, own, arms, task_of, source))
+            made.choices.append(_choice(name, own, arms, task_of))
     rounds = [r for answer in run["answers"] for r in answer.get("rounds") or ()]
     _add_rounds(made, [(arms[r[0]], r[1], r[2], r[5]) for r in rounds], " in all rounds")
     order = {p: i for i, p in enumerate(task_of)}
     worded = [a for a in run["answers"] if a.get("pieces")]
     worded.sort(key=lambda a: (a["method"] != "auto", a["method"], order[a["prompt"]]))
-    made.texts = [text_of(f"{a['prompt']} · {a['method']}", a["pieces"], source) for a in worded]
+    made.texts = [text_of(f"{a['prompt']} · {a['method']}", a["pieces"]) for a in worded]
     return made
 
 
-def _speedups(summary: Json, source: Source) -> views.Speedups:
+def _speedups(summary: Json) -> views.Speedups:
     """The run's own figures, as it printed them."""
     every, *tasks = summary["tasks"]
     per: dict[str, dict[str, Measure]] = {row["method"]: {} for row in every["methods"]}
@@ -82,7 +82,7 @@ def _speedups(summary: Json, source: Source) -> views.Speedups:
         f"Tokens over seconds of whole calls, the prompt's own forward included, over {every['prompts']} prompts; "
         "a task of one prompt has no interval."
     )
-    return views.Speedups(source, summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
+    return views.Speedups(summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
 
 
 def _measure(row: Json) -> Measure:
@@ -90,7 +90,7 @@ def _measure(row: Json) -> Measure:
 
 
 def _regrets(
-    by: Mapping[str, Mapping[str, Json]], policies: Sequence[str], done: Sequence[str], best: str, source: Source
+    by: Mapping[str, Mapping[str, Json]], policies: Sequence[str], done: Sequence[str], best: str
 ) -> list[views.Regret]:
     curves = []
     for name in policies:
@@ -101,7 +101,7 @@ def _regrets(
             y.append(y[-1] + ours["seconds"] - ours["tokens"] * theirs["seconds"] / theirs["tokens"])
         curves.append(views.Curve(name, x, y))
     how = f"After each prompt: a policy's seconds less those of {best} for as many tokens on the same prompt."
-    return [views.Regret(source, best, "seconds", curves, how)]
+    return [views.Regret(best, "seconds", curves, how)]
 
 
 def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
@@ -126,9 +126,7 @@ def _lead(rows: Sequence[Json]) -> Json:
     return policies[0] if policies else max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
 
 
-def _choice(
-    name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Mapping[str, str], source: Source
-) -> views.Choice:
+def _choice(name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Mapping[str, str]) -> views.Choice:
     played: list[str] = []
     marks: list[tuple[int, str]] = []
     for answer in answers:
@@ -136,7 +134,7 @@ def _choice(
         if not marks or marks[-1][1] != task:
             marks.append((len(played), task))
         played += [arms[r[0]] for r in answer.get("rounds") or ()]
-    return views.Choice(source, name, played, marks if len(marks) <= MARKS else ())
+    return views.Choice(name, played, marks if len(marks) <= MARKS else ())
 
 
 def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], where: str = "") -> None:
@@ -151,7 +149,7 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
             depth = max(accepted, min(length_of(arm), drafted)) if tree else drafted
             pairs.setdefault(drafter_of(arm) + (" (tree)" if tree else ""), []).append((depth, accepted))
     if pairs:
-        made.drafted.append(views.Drafted(made.source, pairs))
+        made.drafted.append(views.Drafted(pairs))
     cost = {}
     for width, own in seconds.items():
         if len(own) >= 5:
@@ -159,16 +157,16 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
             cost[width] = Measure(statistics.median(own), low, high)
     if len(cost) > 1:
         how = f"Median seconds of the target's verification{where}, by its width; a width in 5 rounds or more."
-        made.costs.append(views.Cost(made.source, {"wager": cost}, how))
+        made.costs.append(views.Cost({"wager": cost}, how))
 
 
-def text_of(title: str, pieces: Sequence[Any], source: Source) -> views.Text:
+def text_of(title: str, pieces: Sequence[Any]) -> views.Text:
     """A text from its pieces."""
     rounds = [
         views.TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
         for arm, tokens, rejected in pieces
     ]
-    return views.Text(source, title, rounds)
+    return views.Text(title, rounds)
 
 
 def traced(path: Path) -> Material:
@@ -188,13 +186,10 @@ def traced(path: Path) -> Material:
     if not rounds:
         made.verdict = [f"{path.name} holds no round yet."]
         return made
-    who, arms, batches = (
-        str(meta.get("policy") or "the policy"),
-        [str(r.arm) for r in rounds],
-        [r.batch for r in rounds],
-    )
+    who, arms = str(meta.get("policy") or "the policy"), [str(r.arm) for r in rounds]
+    batches = [r.batch for r in rounds]
     shown = marks if len(marks) <= MARKS else ()
-    made.choices.append(views.Choice(made.source, who, arms, shown, batches if max(batches) > 1 else ()))
+    made.choices.append(views.Choice(who, arms, shown, batches if max(batches) > 1 else ()))
     _add_rounds(made, [(str(r.arm), r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1])
     tokens, seconds, drafted, accepted = (
         sum(getattr(r, name) for r in rounds) for name in ("emitted", "seconds", "drafted", "accepted")

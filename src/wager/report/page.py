@@ -34,17 +34,17 @@ def figures(materials: Sequence[Material]) -> list[Figure]:
     """Every figure the materials allow, in the order of the page."""
     palette, found = Palette(_drafters(materials)), list[Figure | None]()
     for m in materials:
-        found += [speed(view) for view in m.speedups]
-        found += [regret(view) for view in m.regrets]
-        found += [choice(view, palette) for view in m.choices]
-        found += [by_batch(view, palette) for view in m.choices if view.batches]
-        found += [shares(view, palette) for view in m.shares]
-        found += [survival(view, palette) for view in m.drafted]
-        found += [cost(view) for view in m.costs]
+        found += [speed(view, m.source) for view in m.speedups]
+        found += [regret(view, m.source) for view in m.regrets]
+        found += [choice(view, palette, m.source) for view in m.choices]
+        found += [by_batch(view, palette, m.source) for view in m.choices if view.batches]
+        found += [shares(view, palette, m.source) for view in m.shares]
+        found += [survival(view, palette, m.source) for view in m.drafted]
+        found += [cost(view, m.source) for view in m.costs]
         for load in m.loads:
-            found += [latency(load), lengths(load)]
+            found += [latency(load, m.source), lengths(load, m.source)]
         if m.texts:
-            found.append(token_view(m.texts, palette))
+            found.append(token_view(m.texts, palette, m.source))
     order = [kind for _, _, kinds in SECTIONS for kind in kinds]
     return sorted((f for f in found if f is not None), key=lambda f: order.index(f.kind))
 

@@ -47,10 +47,9 @@ def read(path: Path) -> Material:
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds no JSON object; a report reads {READS}")
     if held.get("format") == from_run.FORMAT:
-        if held.get("version") != from_run.VERSION:
-            raise ValueError(
-                f"{path} is a run of version {held.get('version')!r}, not {from_run.VERSION}; run its command again"
-            )
+        version = held.get("version")
+        if version != from_run.VERSION:
+            raise ValueError(f"{path} is a run of version {version!r}, not {from_run.VERSION}; run its command again")
         held = from_run.with_answers(held, path)
         return _guarded(path, "a run", lambda: from_run.ran(held, from_run.described(path, "a run", held)))
     for kind, keys, make in KINDS:

@@ -14,14 +14,8 @@ NONE = "\N{EN DASH}"  # where there is no number
 @cache
 def environment() -> Environment:
     """The templates in this package."""
-    made = Environment(
-        loader=PackageLoader("wager.report"),
-        autoescape=True,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    made = Environment(loader=PackageLoader("wager.report"), autoescape=True, undefined=StrictUndefined, **blocks)
     made.filters["px"] = lambda value: f"{value:.1f}"  # pixels
     made.globals["NONE"] = NONE
     return made

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from wager.report.colours import Palette
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
+from wager.report.figures.base import Figure, Key, Table, Value, plural
 from wager.report.templating import macro
-from wager.report.views import Text, TextRound
+from wager.report.views import Source, Text, TextRound
 
 WORDED = "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
 UNWORDED = "This file does not hold the tokens' own texts; write it again with wager generate --json to see words."
 OWN = {"bonus": "bonus: the target's own, after a draft", "plain": "plain: a round without a draft"}
 
 
-def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
+def token_view(texts: Sequence[Text], palette: Palette, source: Source) -> Figure:
     """Texts of one file, the first open."""
     counts: Counter[str] = Counter(who for text in texts for r in text.rounds for _, who in r.tokens)
     brought = [who for who in counts if who not in OWN]
@@ -25,15 +25,13 @@ def token_view(texts: Sequence[Text], palette: Palette) -> Figure:
     says = f"{share:.0%} of {plural(total, 'token')} came from a drafter. "
     says += WORDED if all(text.worded for text in texts) else UNWORDED
     any_rejected = any(r.rejected for text in texts for r in text.rounds)
-    rows: list[list[Cell]] = []
-    for who, count in counts.most_common():
-        rows.append([OWN.get(who, who), Value(count, f"{count:,}"), Value(count / total, f"{count / total:.1%}")])
+    shares = [(who, Value(n, f"{n:,}"), Value(n / total, f"{n / total:.1%}")) for who, n in counts.most_common()]
     legend = [Key(who, palette.drafter(who)) for who in brought]
     own = [who for who in OWN if who in counts]
     legend += [Key(OWN[who], palette.drafter(who), "2 4", line=who == "bonus", hollow=who == "plain") for who in own]
     html = macro("tokens.html", "view", [_one(text, palette) for text in texts], any_rejected)
-    table = Table(["source", "tokens", "share"], rows)
-    return Figure("tokens", "Where every token came from", says, texts[0].source, table, html=html, legend=legend)
+    table = Table(["source", "tokens", "share"], [(OWN.get(who, who), *values) for who, *values in shares])
+    return Figure("tokens", "Where every token came from", says, source, table, html=html, legend=legend)
 
 
 def _one(text: Text, palette: Palette) -> dict[str, Any]:

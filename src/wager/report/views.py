@@ -45,7 +45,6 @@ class Method(NamedTuple):
 class Speedups(NamedTuple):
     """Methods on tasks, as ratios to the speed of one of them."""
 
-    source: Source
     base: str
     tasks: Sequence[str]
     methods: Sequence[Method]
@@ -67,7 +66,6 @@ class Curve(NamedTuple):
 class Regret(NamedTuple):
     """What policies lost against the best fixed arm, cumulative."""
 
-    source: Source
     best: str
     unit: str  # 'rounds' or 'seconds'
     curves: Sequence[Curve]  # over tokens generated
@@ -77,7 +75,6 @@ class Regret(NamedTuple):
 class Choice(NamedTuple):
     """Arms in the order they were played."""
 
-    source: Source
     who: str  # the policy
     arms: Sequence[str]  # one a round
     marks: Sequence[tuple[int, str]] = ()  # round at which something begins, and what
@@ -87,7 +84,6 @@ class Choice(NamedTuple):
 class Shares(NamedTuple):
     """The share of rounds that each arm had, by policy or task, where the order is not known."""
 
-    source: Source
     rows: Mapping[str, Mapping[str, float]]  # row -> arm -> share
     what: str  # what a row is
 
@@ -95,42 +91,31 @@ class Shares(NamedTuple):
 class Drafted(NamedTuple):
     """Rounds by what they say of a drafter: (tokens deep it drafted, tokens accepted)."""
 
-    source: Source
     pairs: Mapping[str, Sequence[tuple[int, int]]]  # drafter -> one pair a round
 
 
 class Cost(NamedTuple):
     """Seconds of one verification by its width in tokens, with quartiles."""
 
-    source: Source
     lines: Mapping[str, Mapping[int, Measure]]  # who -> width -> seconds
     how: str
-
-
-class LoadRow(NamedTuple):
-    """One method under one load."""
-
-    method: str
-    point: str
-    latency: Measure | None  # seconds, over repetitions
-    ratio: Measure | None  # throughput beside no speculation
 
 
 class Load(NamedTuple):
     """Servers under loads."""
 
-    source: Source
     points: Sequence[str]  # in order; numbers are requests in flight
     methods: Sequence[str]
-    rows: Mapping[tuple[str, str], LoadRow]  # by method and point
+    latency: Mapping[tuple[str, str], Measure]  # seconds over repetitions, by method and point
+    ratios: Mapping[tuple[str, str], Measure]  # throughput beside no speculation, likewise
     table: Sequence[Sequence[int]]  # vLLM's own: from, to, length
     differ: int
     texts: int
 
     def ratio(self, method: str, point: str) -> float:
         """Throughput beside no speculation; 0 where it is not known."""
-        row = self.rows.get((method, point))
-        return row.ratio.value if row is not None and row.ratio is not None else 0.0
+        found = self.ratios.get((method, point))
+        return found.value if found is not None else 0.0
 
 
 class TextRound(NamedTuple):
@@ -144,7 +129,6 @@ class TextRound(NamedTuple):
 class Text(NamedTuple):
     """A generated text, round by round."""
 
-    source: Source
     title: str
     rounds: Sequence[TextRound]
     worded: bool = True  # whether the tokens' own texts are known

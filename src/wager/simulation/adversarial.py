@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.core import Arm, Context, Round
-from wager.policies.base import Policy, expected_tokens
+from wager.policies.base import Policy, expected_tokens, require
 from wager.simulation.base import Environment
 
 BLOCK = 2048  # rounds of the table that are drawn at a time
@@ -30,12 +30,10 @@ class Adversarial:
     period: int = 200  # rounds
 
     def __post_init__(self) -> None:
-        if self.pattern not in PATTERNS:
-            raise ValueError(f"unknown pattern {self.pattern!r}; choose from {', '.join(PATTERNS)}")
-        if not self.acceptance or not all(0 <= p <= 1 for p in self.acceptance):
-            raise ValueError(f"acceptance probabilities lie in [0, 1], not {self.acceptance}")
-        if self.length < 1 or self.goal < 1 or self.period < 1:
-            raise ValueError("length, tokens and period are at least 1")
+        require(self.pattern in PATTERNS, f"unknown pattern {self.pattern!r}; choose from {', '.join(PATTERNS)}")
+        likely = bool(self.acceptance) and all(0 <= p <= 1 for p in self.acceptance)
+        require(likely, f"acceptance probabilities lie in [0, 1], not {self.acceptance}")
+        require(min(self.length, self.goal, self.period) >= 1, "length, tokens and period are at least 1")
 
     @property
     def arms(self) -> tuple[Arm, ...]:

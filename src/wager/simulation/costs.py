@@ -31,8 +31,7 @@ def parse_verify(text: str) -> VerifyCost:
 
 def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
     """Costs by name, or from a file; what a file leaves out is as it was when the texts were recorded."""
-    costs = head.get("costs")
-    recorded: dict[str, Any] = costs if isinstance(costs, dict) else {}
+    recorded: dict[str, Any] = costs if isinstance(costs := head.get("costs"), dict) else {}
     where = "the recording's header"
     if text == "measured":
         if "verify" not in recorded:

@@ -15,6 +15,7 @@ import numpy as np
 
 from wager.core import Arm
 from wager.policies import build, fixed
+from wager.policies.base import require
 from wager.simulation.base import CLAIRVOYANT, Run, Scenario, play
 
 # 97.5 % points of Student's t for 1, 2, … degrees of freedom; the last serves for all that are more.
@@ -118,36 +119,26 @@ def even_marks(goal: int, count: int = 400) -> tuple[int, ...]:
     return tuple(sorted({round(goal * i / count) for i in range(1, count + 1)}))
 
 
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """How a policy took a change."""
-
-    policy: str
-    rounds: Estimate  # until it is within 5 % of the new best fixed arm and stays there; all of the phase if never
-    reached: float  # share of runs that got there
-    speed: Estimate  # goodput over the whole phase, as a share of that arm's
-
-
 NEAR = 0.95
 
 
-def adaptation(comparison: Comparison, start: int, end: int) -> tuple[str, list[Adapted]]:
-    """The arm that was best between two token counts in hindsight, and how soon each policy was as good.
+def adaptation(comparison: Comparison, start: int, end: int) -> dict[str, Any]:
+    """The arm that was best between two token counts in hindsight, and how soon each policy was as good, as JSON.
 
-    As good: from some mark on, the seconds since the start are never again more than that arm's / 0.95.
+    ``rounds`` until the seconds since the start are never again more than that arm's / 0.95, all of them if that never
+    comes; ``reached``, the share of runs where it does; goodput over all of it, as a share of that arm's.
     """
     marks = comparison.marks
     first = max(0, bisect_left(marks, start))
     last = bisect_right(marks, end) - 1
-    if last <= first:
-        raise ValueError(f"there are no marks between {start} and {end} tokens")
+    require(last > first, f"there are no marks between {start} and {end} tokens")
 
     def taken(run: Run, at: int) -> float:
         return run.curve[at][1] - run.curve[first][1]
 
     best = min(comparison.fixed, key=lambda result: sum(taken(run, last) for run in result.runs))
-    out = []
-    for result in (*comparison.fixed, *comparison.results):
+    told = {}
+    for result in comparison.results:
         rounds, reached, speed = [], 0, []
         for run, other in zip(result.runs, best.runs, strict=True):
             late = [at for at in range(first + 1, last + 1) if NEAR * taken(run, at) > taken(other, at)]
@@ -155,8 +146,9 @@ def adaptation(comparison: Comparison, start: int, end: int) -> tuple[str, list[
             reached += until < last
             rounds.append(float(run.curve[until][0] - run.curve[first][0]))
             speed.append(taken(other, last) / taken(run, last))
-        out.append(Adapted(result.policy, Estimate.of(rounds), reached / len(result.runs), Estimate.of(speed)))
-    return best.policy, out
+        shares = {"reached": reached / len(result.runs), "to_best_fixed": Estimate.of(speed).json()}
+        told[result.policy] = {"rounds": Estimate.of(rounds).json(), **shares}
+    return {"at": start, "best_fixed_arm": best.policy, "policies": told}
 
 
 def compare(
@@ -168,15 +160,14 @@ def compare(
     jobs: int = 1,
     warmup: int = 0,
     marks: Sequence[int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Comparison:
     """Run every policy, every fixed arm and the clairvoyant on the same seeds.
 
     The first ``warmup`` tokens of a run do not count. ``marks`` are token counts at which curves are read. ``progress``
     is told how many of how many runs are done.
     """
-    if runs < 1:
-        raise ValueError(f"an experiment needs at least 1 run, not {runs}")
+    require(runs >= 1, f"an experiment needs at least 1 run, not {runs}")
     for spec in policies:
         build(spec, scenario.arms, tokens=scenario.goal)  # a bad specification is refused before anything runs
     marks = tuple(marks or token_marks(scenario.goal))
@@ -186,8 +177,7 @@ def compare(
     done: list[Run] = []
     for outcome in _map(tasks, jobs):
         done.append(outcome)
-        if progress is not None:
-            progress(len(done), len(tasks))
+        progress(len(done), len(tasks))
     by_spec = {spec: tuple(done[i * runs : (i + 1) * runs]) for i, spec in enumerate(specs)}
     best_spec = min(arms, key=lambda spec: float(np.mean([run.seconds for run in by_spec[spec]])))
     best = arms[best_spec]
@@ -223,6 +213,7 @@ def _task(task: Task) -> Run:
 
 def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Arm) -> Result:
     pairs = list(zip(runs, base, strict=True))
+    beyond = ([run.curve[i][0] - o.curve[i][0] for run, o in pairs] for i in range(len(runs[0].curve)))
     return Result(
         policy=name,
         runs=runs,
@@ -235,7 +226,5 @@ def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Ar
         tokens_per_round=Estimate.of([run.tokens / run.rounds for run in runs]),
         switches=Estimate.of([run.switches for run in runs]),
         best_share=sum(run.pulls[best] for run in runs) / sum(run.rounds for run in runs),
-        regret_curve=tuple(
-            Estimate.of([run.curve[i][0] - o.curve[i][0] for run, o in pairs]) for i in range(len(runs[0].curve))
-        ),
+        regret_curve=tuple(map(Estimate.of, beyond)),
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.recording import Text
 from wager.policies import Policy
+from wager.policies.base import require
 from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
 
@@ -28,8 +30,8 @@ class RoundCost:
 
     def __post_init__(self) -> None:
         for seconds in (*self.propose.values(), *self.step.values(), *self.lag.values()):
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"the costs of drafting are finite and at least 0 seconds, not {seconds}")
+            finite = 0 <= seconds < math.inf
+            require(finite, f"the costs of drafting are finite and at least 0 seconds, not {seconds}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +45,11 @@ class Replay:
     phases: bool = False
 
     def __post_init__(self) -> None:
-        if not self.texts:
-            raise ValueError("a replay needs at least one text")
-        if not self.lengths or min(self.lengths) < 1:
-            raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
-        if not 0 <= self.noise < 1:
-            raise ValueError(f"noise lies between 0 and 1, not {self.noise}")
-        names = {frozenset(text.tracks) for text in self.texts}
-        if len(names) > 1:
-            raise ValueError(f"the recordings have different drafters: {', '.join(sorted(map(_listed, names)))}")
+        require(bool(self.texts), "a replay needs at least one text")
+        require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
+        require(0 <= self.noise < 1, f"noise lies between 0 and 1, not {self.noise}")
+        names = {" and ".join(sorted(text.tracks)) or "none" for text in self.texts}
+        require(len(names) == 1, f"the recordings have different drafters: {', '.join(sorted(names))}")
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -162,19 +160,13 @@ class Replayed(Environment):
                 self._read[name] = at + 1 + min(accepted, drafted - 1)  # of its own draft, all but the last token
         emitted = min(accepted + 1, text.tokens - 1 - at)
         noise = next(self._latency_noise)
-        outcome = Round(
-            arm,
-            drafted=drafted,
-            accepted=accepted,
-            emitted=emitted,
-            draft_seconds=draft_seconds * noise,
-            verify_seconds=self._verify[drafted] * noise,
-            lag=lag,
-            lag_seconds=lag_seconds * noise,
-            overlap=overlap,
-            others={name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter},
-        )
-        self.advance(outcome)
+        others = {name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter}
+        outcome = self.advance(
+            Round(
+                arm, drafted, accepted, emitted, draft_seconds=draft_seconds * noise, lag=lag, overlap=overlap,
+                verify_seconds=self._verify[drafted] * noise, lag_seconds=lag_seconds * noise, others=others,
+            )
+        )  # fmt: skip
         for i, more in enumerate((emitted, 1, outcome.seconds)):
             self._sum[i] += more
         self._at += emitted
@@ -236,20 +228,13 @@ def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) ->
 
 def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Text, ...]:
     """Texts in phases: ``count`` of the first label, as many of the next, and so on; each text is used in its turn."""
-    if count < 1:
-        raise ValueError(f"a phase has at least 1 text, not {count}")
+    require(count >= 1, f"a phase has at least 1 text, not {count}")
     by_label = {label: [text for text in texts if text.label == label] for label in labels}
+    known = ", ".join(sorted({text.label for text in texts}))
     for label, own in by_label.items():
-        if not own:
-            known = ", ".join(sorted({text.label for text in texts}))
-            raise ValueError(f"no recorded text is labelled {label!r}; there are {known}")
-    turns = dict.fromkeys(labels, 0)
-    out = []
-    for label in labels:
-        own = by_label[label]
-        out += [own[(turns[label] + i) % len(own)] for i in range(count)]
-        turns[label] += count
-    return tuple(out)
+        require(bool(own), f"no recorded text is labelled {label!r}; there are {known}")
+    turns = {label: cycle(own) for label, own in by_label.items()}
+    return tuple(next(turns[label]) for label in labels for _ in range(count))
 
 
 def _latency_noise(noise: float, seed: int) -> Iterator[float]:
@@ -257,7 +242,3 @@ def _latency_noise(noise: float, seed: int) -> Iterator[float]:
     rng = np.random.default_rng([seed, 1])
     while True:
         yield from np.exp(rng.normal(0.0, noise, 512))[::-1].tolist()
-
-
-def _listed(names: frozenset[str]) -> str:
-    return " and ".join(sorted(names)) or "none"

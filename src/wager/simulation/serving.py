@@ -15,6 +15,7 @@ import numpy as np
 from wager.core import OFF, Arm, Context, Round
 from wager.core.batch import Batch, Choices, Ints
 from wager.policies import Policy
+from wager.policies.base import require
 from wager.simulation.base import Environment
 
 DRAFTER = "draft"
@@ -36,8 +37,8 @@ class Costs:
     def __post_init__(self) -> None:
         for field_ in fields(self):
             seconds = getattr(self, field_.name)
-            if not 0 <= seconds < math.inf or (field_.name == "floor" and seconds == 0):
-                raise ValueError(f"the cost {field_.name!r} is finite and at least 0 seconds, not {seconds}")
+            finite = 0 <= seconds < math.inf and (field_.name != "floor" or seconds > 0)
+            require(finite, f"the cost {field_.name!r} is finite and at least 0 seconds, not {seconds}")
 
     def verify(self, tokens: int) -> float:
         """One forward pass of the target over so many tokens: a roofline with a rounded corner."""
@@ -61,10 +62,9 @@ class Arrival:
     output: int  # tokens
 
 
-def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None) -> tuple[Arrival, ...]:
+def load_trace(path: str | Path, *, speed: float = 1.0) -> tuple[Arrival, ...]:
     """Arrivals from a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens, time compressed by ``speed``."""
-    if not 0 < speed < math.inf:
-        raise ValueError(f"a trace is played at a speed above 0, not {speed}")
+    require(0 < speed < math.inf, f"a trace is played at a speed above 0, not {speed}")
     rows: list[Arrival] = []
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -74,13 +74,10 @@ def load_trace(path: str | Path, *, speed: float = 1.0, limit: int | None = None
                 start = start or when
                 seconds = (when - start).total_seconds() / speed
                 rows.append(Arrival(seconds, int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"]))))
-                if limit is not None and len(rows) >= limit:
-                    break
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         needs = f"it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens ({error!r})"
         raise ValueError(f"{path} is not a load trace: {needs}") from error
-    if not rows:
-        raise ValueError(f"{path} is not a load trace: it has no rows")
+    require(bool(rows), f"{path} is not a load trace: it has no rows")
     return tuple(rows)
 
 
@@ -104,17 +101,15 @@ class Serving:
     spread: float = 20.0  # concentration of acceptance around its mean, request by request
 
     def __post_init__(self) -> None:
-        if self.goal < 1 or self.output < 1 or self.max_batch < 1 or self.spread <= 0:
-            raise ValueError("tokens, output, max batch and spread are at least 1")
-        if not self.lengths or min(self.lengths) < 1:
-            raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
-        if not self.acceptance or not all(0 < p < 1 for p in self.acceptance):
-            raise ValueError(f"acceptance probabilities lie strictly between 0 and 1, not {self.acceptance}")
-        if not 0 <= self.rate < math.inf or not (self.load or self.rate or self.trace):
-            raise ValueError("serving needs a load, a rate above 0 or a trace")
-        if any(not 1 <= n <= self.max_batch for n in self.load):
-            most = self.max_batch
-            raise ValueError(f"concurrent requests lie between 1 and the largest batch {most}, not {self.load}")
+        sizes = min(self.goal, self.output, self.max_batch) >= 1 and self.spread > 0
+        require(sizes, "tokens, output, max batch and spread are at least 1")
+        require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
+        likely = bool(self.acceptance) and all(0 < p < 1 for p in self.acceptance)
+        require(likely, f"acceptance probabilities lie strictly between 0 and 1, not {self.acceptance}")
+        loaded = 0 <= self.rate < math.inf and bool(self.load or self.rate or self.trace)
+        require(loaded, "serving needs a load, a rate above 0 or a trace")
+        fits, most = all(1 <= n <= self.max_batch for n in self.load), self.max_batch
+        require(fits, f"concurrent requests lie between 1 and the largest batch {most}, not {self.load}")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -172,16 +167,11 @@ class Engine(Environment):
         longest, count = max(self.scenario.lengths), self.batch
         blur = self._draws.normal(0.0, 0.05, (count, longest))
         full = np.full(count, longest)
-        batch = Batch(
-            slots=np.arange(count),
-            fresh=np.zeros(count, np.bool_),
-            match=np.zeros((1, count), np.int64),
-            size=full[None],
-            confidence=np.clip(self._acceptance[:, None] + blur, 0.0, 1.0)[None],
-            limit=full,
-            context=self.context(),
+        fresh, match = np.zeros(count, np.bool_), np.zeros((1, count), np.int64)
+        confidence = np.clip(self._acceptance[:, None] + blur, 0.0, 1.0)[None]
+        choices = choose(
+            Batch(np.arange(count), fresh, match, full[None], confidence, limit=full, context=self.context())
         )
-        choices = choose(batch)
         return self._step(choices.arm, choices.length, longest)
 
     def clairvoyant(self) -> Arm:
@@ -209,35 +199,25 @@ class Engine(Environment):
         runs = np.minimum(np.logical_and.accumulate(kept, axis=1).sum(axis=1), lengths)
         emitted = np.minimum(runs + 1, self._left)
         lag = int(self._lag.max()) if steps else 0
-        outcome = Round(
-            arm,
-            drafted=int(lengths.sum()),
-            accepted=int(runs.sum()),
-            emitted=int(emitted.sum()),
-            batch=batch,
-            rejected=int((runs < lengths).sum()),
-            draft_seconds=costs.draft(steps, batch),
-            verify_seconds=costs.verify(batch + int(lengths.sum())),
-            lag=lag,
-            lag_seconds=costs.catch_up(int(self._lag.sum())) if lag else 0.0,
-        )
+        drafted, rejected = int(lengths.sum()), int((runs < lengths).sum())
+        drafting, verifying = costs.draft(steps, batch), costs.verify(batch + drafted)
+        catching_up = costs.catch_up(int(self._lag.sum())) if lag else 0.0
+        counts = drafted, int(runs.sum()), int(emitted.sum()), batch, rejected
+        outcome = self.advance(Round(arm, *counts, drafting, verifying, lag, catching_up))
         self._lag = np.zeros(batch, dtype=int) if steps else self._lag + emitted
         self._left = self._left - emitted
         self._wakes += lag > 0
         self._lag_seconds += outcome.lag_seconds
         self.clock += outcome.seconds
-        self.advance(outcome)
         self._retire()
         self._admit()
         return outcome
 
     def _retire(self) -> None:
-        ended = self._left <= 0
-        if ended.any():
-            self._latencies += (self.clock - self._since[ended]).tolist()
-            keep = ~ended
-            self._acceptance, self._left = self._acceptance[keep], self._left[keep]
-            self._lag, self._since = self._lag[keep], self._since[keep]
+        going = self._left > 0
+        self._latencies += (self.clock - self._since[~going]).tolist()
+        self._acceptance, self._left = self._acceptance[going], self._left[going]
+        self._lag, self._since = self._lag[going], self._since[going]
 
     def _now(self, by_stretch: Sequence[Value]) -> Value:
         """Of values that each hold for an equal share of the tokens, the one that holds now."""

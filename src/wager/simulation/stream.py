@@ -10,7 +10,7 @@ import numpy as np
 
 from wager.core import OFF, Arm, Context, PromptFeatures, Round, Signal
 from wager.policies import Policy
-from wager.policies.base import expected_tokens
+from wager.policies.base import expected_tokens, require
 from wager.simulation.base import Environment
 
 _BLOCK = 512  # rounds drawn at a time
@@ -25,11 +25,10 @@ class Drafter:
     step_seconds: float = 0.0  # to draft one token
 
     def __post_init__(self) -> None:
-        if not all(0 <= p <= 1 for p in self.acceptance):
-            raise ValueError(f"acceptance probabilities lie in [0, 1], not {self.acceptance} (drafter {self.name!r})")
-        if not 0 <= self.step_seconds < math.inf:
-            seconds = f"{self.step_seconds} (drafter {self.name!r})"
-            raise ValueError(f"draft seconds are finite and at least 0, not {seconds}")
+        likely, whose = all(0 <= p <= 1 for p in self.acceptance), f"(drafter {self.name!r})"
+        require(likely, f"acceptance probabilities lie in [0, 1], not {self.acceptance} {whose}")
+        finite = 0 <= self.step_seconds < math.inf
+        require(finite, f"draft seconds are finite and at least 0, not {self.step_seconds} {whose}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,13 @@ class Stream:
     lag_seconds: float = 0.0  # to catch up on one token
 
     def __post_init__(self) -> None:
-        phases = {len(d.acceptance) for d in self.drafters}
-        if not self.drafters or len(phases) != 1:
-            raise ValueError("a stream needs at least one drafter, and every drafter one acceptance per phase")
-        if not self.lengths or min(self.lengths) < 1:
-            raise ValueError(f"draft lengths are at least 1, not {self.lengths}")
-        if self.goal < 1 or not 0 < self.concentration < math.inf or self.phase_tokens < 0:
-            raise ValueError("tokens and concentration are positive, phase tokens at least 0")
-        if not 0 <= self.lag_seconds < math.inf:
-            raise ValueError(f"lag seconds are finite and at least 0, not {self.lag_seconds}")
+        phased = len({len(d.acceptance) for d in self.drafters}) == 1
+        require(phased, "a stream needs at least one drafter, and every drafter one acceptance per phase")
+        require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
+        positive = self.goal >= 1 and 0 < self.concentration < math.inf and self.phase_tokens >= 0
+        require(positive, "tokens and concentration are positive, phase tokens at least 0")
+        finite = 0 <= self.lag_seconds < math.inf
+        require(finite, f"lag seconds are finite and at least 0, not {self.lag_seconds}")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -144,19 +141,14 @@ class Text(Environment):
             run, overlap, known = next(self._draws[arm.drafter, self.phase])
             accepted, overlap = min(run, arm.length), overlap[: arm.length]
             repeated, lag = known[accepted], self.tokens - self._synced[arm.drafter]
-        outcome = Round(
-            arm,
-            drafted=arm.length,
-            accepted=accepted,
-            emitted=accepted + 1,
-            draft_seconds=self._draft[arm],
-            verify_seconds=self._verify[arm],
-            lag=lag,
-            lag_seconds=lag * self.stream.lag_seconds,
-            overlap=overlap,
-            repeated=repeated if Signal.REPEATS in self.needs else None,
-        )
-        self.advance(outcome)
+        draft, verify, lag_seconds = self._draft[arm], self._verify[arm], lag * self.stream.lag_seconds
+        known_tokens = repeated if Signal.REPEATS in self.needs else None
+        outcome = self.advance(
+            Round(
+                arm, arm.length, accepted, accepted + 1, draft_seconds=draft, verify_seconds=verify, lag=lag,
+                lag_seconds=lag_seconds, overlap=overlap, repeated=known_tokens,
+            )
+        )  # fmt: skip
         if arm.length:
             self._synced[arm.drafter] = self.tokens
         return outcome

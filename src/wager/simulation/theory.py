@@ -26,22 +26,13 @@ def lower_bound(acceptance: Sequence[float], length: int, tokens: float) -> floa
 
 def ucbspec_bound(acceptance: Sequence[float], length: int, rounds: float, delta: float = 0.5) -> float:
     """Theorem 4.3 with the constants of its proof (D.2): UCBSpec's expected regret over this many expected rounds."""
-    k = len(acceptance)
-    top = expected_tokens(max(acceptance), length)
+    k, top = len(acceptance), expected_tokens(max(acceptance), length)
     total = k + math.pi**2 * delta / 6
     for gap in (top - expected_tokens(p, length) for p in acceptance):
         if gap > 0:
             pulls = 4 + 2 * length**2 / gap**2 * (1 + 2 * math.log(length * k * rounds**2 / (gap * delta)))
             total += gap / top * pulls
     return total
-
-
-def exp3spec_bound(arms: int, length: int, tokens: int, best_rounds: float) -> float:
-    """Theorem 5.3: EXP3Spec's expected regret against the best fixed arm's rounds, on any sequence."""
-    k_log_k = arms * math.log(arms)
-    worst_case = math.sqrt(tokens * k_log_k)
-    by_instance = 2 * length * k_log_k + math.sqrt(best_rounds * k_log_k)
-    return 2 * length * min(worst_case, by_instance)
 
 
 def bounds(scenario: Any, marks: Sequence[int]) -> dict[str, list[float]]:

@@ -10,13 +10,13 @@ from itertools import pairwise
 from wager.report.charts import Slab, band_chart, share_chart
 from wager.report.colours import Palette
 from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
-from wager.report.views import SIMULATION, Choice, Shares
+from wager.report.views import SIMULATION, Choice, Shares, Source
 
 ROWS = 12  # of shares; the table has all
 COLUMNS, LEAST = 60, 6  # of the band; rounds in one, unless every round has its own
 
 
-def choice(view: Choice, palette: Palette) -> Figure:
+def choice(view: Choice, palette: Palette, source: Source) -> Figure:
     """The band of one policy's choices over its rounds."""
     colours, total = palette.arms(view.arms), len(view.arms)
     slabs, counts = columns(view.arms, list(colours)), Counter(view.arms)
@@ -29,7 +29,7 @@ def choice(view: Choice, palette: Palette) -> Figure:
         [arm, Value(counts[arm], f"{counts[arm]:,}"), _share(counts[arm] / total)] for arm in colours
     ]
     table, title = Table(["arm", "rounds", "share"], rows), f"Arm choice over time: {view.who}"
-    return Figure("choice", title, says, view.source, table, [("", draw)], legend=_legend(colours), note=note)
+    return Figure("choice", title, says, source, table, [("", draw)], legend=_legend(colours), note=note)
 
 
 def columns(arms: Sequence[str], order: Sequence[str]) -> list[Slab]:
@@ -45,7 +45,7 @@ def columns(arms: Sequence[str], order: Sequence[str]) -> list[Slab]:
     return slabs
 
 
-def by_batch(view: Choice, palette: Palette) -> Figure:
+def by_batch(view: Choice, palette: Palette, source: Source) -> Figure:
     """The arms a server chose, by how many requests shared the step."""
     colours = palette.arms(view.arms)
     rows: list[tuple[str, list[tuple[str, float]]]] = []
@@ -58,10 +58,10 @@ def by_batch(view: Choice, palette: Palette) -> Figure:
     draw = partial(share_chart, rows, colours, title="Length by load")
     says = f"Which arm {view.who} played with so many requests in one step."
     table, title = Table(["requests in the step", "rounds", *colours], cells), "Choice of length by load"
-    return Figure("load", title, says, view.source, table, [("", draw)], legend=_legend(colours))
+    return Figure("load", title, says, source, table, [("", draw)], legend=_legend(colours))
 
 
-def shares(view: Shares, palette: Palette) -> Figure:
+def shares(view: Shares, palette: Palette, source: Source) -> Figure:
     """Shares of arms by row."""
     colours = palette.arms(arm for row in view.rows.values() for arm in row)
     rows = [(name, [(arm, row.get(arm, 0.0)) for arm in colours]) for name, row in view.rows.items()]
@@ -70,9 +70,9 @@ def shares(view: Shares, palette: Palette) -> Figure:
     if len(rows) > ROWS:
         says += f" The first {ROWS} of {len(rows)}; the table has all."
     draw = partial(share_chart, rows[:ROWS], colours, title="Arm shares")
-    title = f"Arm choice by {view.what}" + (", simulated" if view.source.kind == SIMULATION else "")
+    title = f"Arm choice by {view.what}" + (", simulated" if source.kind == SIMULATION else "")
     table = Table([view.what, *colours], cells)
-    return Figure("choice", title, says, view.source, table, [("", draw)], legend=_legend(colours))
+    return Figure("choice", title, says, source, table, [("", draw)], legend=_legend(colours))
 
 
 def _share(share: float) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ def line_figure(
 # -- regret
 
 
-def regret(view: Regret) -> Figure:
+def regret(view: Regret, source: Source) -> Figure:
     """Regret over the tokens generated: what a policy lost against the best fixed arm, adding up."""
     policies = [c for c in view.curves if not c.reference]
     order = sorted(policies, key=lambda c: (c.name != "auto", c.y[-1]))  # auto, then those that end lowest
@@ -60,21 +61,14 @@ def regret(view: Regret) -> Figure:
     lines += [Line(c.name, points[c.name], GREY, faint=True) for c in order[MOST:]]
     lowest, highest = min(y for c in view.curves for y in c.y), max(abs(y) for c in view.curves for y in c.y)
     first, last = min(c.x[0] for c in view.curves), max(c.x[-1] for c in view.curves)
-    axes = Axes(
-        "tokens generated",
-        f"regret in {view.unit}",
-        x_kind="log" if first >= 1 and last > 200 * first else "linear",
-        y_kind="symlog" if highest > 300 else "linear",
-        y_low=min(0.0, lowest),
-    )
+    kinds = "log" if first >= 1 and last > 200 * first else "linear", "symlog" if highest > 300 else "linear"
+    axes = Axes("tokens generated", f"regret in {view.unit}", *kinds, y_low=min(0.0, lowest))
     says = f"{view.unit.capitalize()} beyond the best fixed arm, {view.best}, adding up; below 0 a policy beats it."
     if hidden := len(order[MOST:]):
         says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
-    title = "Regret over time" + (", simulated" if view.source.kind == SIMULATION else "")
-    table = _regret_table(view.curves)
-    return line_figure(
-        "regret", (title, says), view.source, table, lines, axes, heights=(340, 340), note=view.how, wide=True
-    )
+    title = "Regret over time" + (", simulated" if source.kind == SIMULATION else "")
+    head, table = (title, says), _regret_table(view.curves)
+    return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
 
 
 def _regret_table(curves: Sequence[Curve]) -> Table:
@@ -121,7 +115,7 @@ def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
     return steps
 
 
-def survival(view: Drafted, palette: Palette) -> Figure:
+def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
     """The probability that at least k drafted tokens are accepted, one curve a drafter."""
     lines, steps = [], {name: curve(pairs) for name, pairs in view.pairs.items()}
     for i, (name, own) in enumerate(steps.items()):
@@ -151,33 +145,29 @@ def survival(view: Drafted, palette: Palette) -> Figure:
         "Policies draft where they expect much, so this is what they met, not what a drafter gives everywhere."
     )
     table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
-    return line_figure("survival", head, view.source, table, lines, axes, note=note)
+    return line_figure("survival", head, source, table, lines, axes, note=note)
 
 
 # -- cost
 
 
-def cost(view: Cost) -> Figure:
+def cost(view: Cost, source: Source) -> Figure:
     """Milliseconds of one verification over its width, a line for each engine."""
     lines = []
-    for i, (name, places) in enumerate(view.lines.items()):
-        points = [(float(w), m.value * 1e3) for w, m in sorted(places.items())]
-        band = [
-            (float(w), m.low * 1e3, m.high * 1e3)
-            for w, m in sorted(places.items())
-            if m.low is not None and m.high is not None
-        ]
+    for i, (name, own) in enumerate(view.lines.items()):
+        places = sorted(own.items())
+        points = [(float(w), m.value * 1e3) for w, m in places]
+        known = [(w, m.low, m.high) for w, m in places if m.low is not None and m.high is not None]
+        band = [(float(w), low * 1e3, high * 1e3) for w, low, high in known]
         lines.append(Line(name, points, line_colour(i), band, DASHES[i % len(DASHES)], dots=True))
     widths = sorted({w for places in view.lines.values() for w in places})
     ticks = [(float(w), str(w)) for w in widths]
     axes = Axes("tokens verified at once", "milliseconds", y_name=lambda v: f"{number(v)} ms", x_ticks=ticks)
-    rows: list[list[Cell]] = []
-    for w in widths:
-        cells = (measured(places.get(w), lambda seconds: number(seconds * 1e3)) for places in view.lines.values())
-        rows.append([Value(w, str(w)), *cells])
+    milliseconds = partial(measured, show=lambda seconds: number(seconds * 1e3))
+    rows = [[Value(w, str(w)), *(milliseconds(own.get(w)) for own in view.lines.values())] for w in widths]
     own = view.lines.get("wager") or next(iter(view.lines.values()))
-    ratio, where = own[max(own)].value / own[min(own)].value, view.source.machine.partition(";")[0]
+    ratio, where = own[max(own)].value / own[min(own)].value, source.machine.partition(";")[0]
     says = f"Verifying {max(own)} tokens takes {ratio:.2f} times as long as verifying {min(own)}. Bands: quartiles."
     head = f"Verify cost by width, {where}" if where else "Verify cost by width", says
     table = Table(["tokens", *(f"{name}, ms" for name in view.lines)], rows)
-    return line_figure("cost", head, view.source, table, lines, axes, note=view.how)
+    return line_figure("cost", head, source, table, lines, axes, note=view.how)

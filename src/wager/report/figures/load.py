@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from wager.report.charts import DASHES, Axes, Line
 from wager.report.colours import line_colour
-from wager.report.figures.base import Cell, Figure, Table, Value, measured
+from wager.report.figures.base import Figure, Table, Value, measured
 from wager.report.figures.lines import GREY, line_figure
 from wager.report.scales import number
 from wager.report.templating import macro
-from wager.report.views import Load, LoadRow
+from wager.report.views import Load, Source
 
 PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour
-NOTHING = LoadRow("", "", None, None)
 
 
-def latency(view: Load) -> Figure | None:
+def latency(view: Load, source: Source) -> Figure | None:
     """Mean latency by load, a line for each method; a recorded load is in the table only."""
     loads = [point for point in view.points if point.isdecimal()] or list(view.points)
     lines, told = [], _told(view)
     for method in [*told, *(m for m in view.methods if m not in told)]:
-        found = [view.rows.get((method, point), NOTHING).latency for point in loads]
-        points = [(float(i), measure.value) for i, measure in enumerate(found) if measure is not None]
+        places = {float(i): view.latency.get((method, point)) for i, point in enumerate(loads)}
+        points = [(i, measure.value) for i, measure in places.items() if measure is not None]
         if points and method in told:
             i = told.index(method)
             colour = "var(--ink)" if method == PLAIN else line_colour(max(0, i - 1))
@@ -35,19 +35,17 @@ def latency(view: Load) -> Figure | None:
         return None
     ticks = [(float(i), point) for i, point in enumerate(loads)]
     axes = Axes("requests in flight", "seconds a request", x_ticks=ticks, y_name=lambda v: f"{number(v)} s")
-    rows: list[list[Cell]] = []
-    for method in view.methods:
-        found = [view.rows.get((method, point), NOTHING).latency for point in view.points]
-        rows.append([method, *(measured(measure, lambda v: f"{number(v)} s", number) for measure in found)])
+    seconds = partial(measured, show=lambda v: f"{number(v)} s", ends=number)
+    rows = [[m, *(seconds(view.latency.get((m, point))) for point in view.points)] for m in view.methods]
     head = "Latency against load", "Mean seconds from request to last token; lower is better."
     note = "Median of the repetitions; the table gives the least and the most of them."
     table = Table(["method", *view.points], rows)
-    return line_figure("load", head, view.source, table, lines, axes, heights=(320, 420), note=note)
+    return line_figure("load", head, source, table, lines, axes, heights=(320, 420), note=note)
 
 
-def lengths(view: Load) -> Figure | None:
+def lengths(view: Load, source: Source) -> Figure | None:
     """Throughput of every length at every load, the best marked, and what each table or policy made of it."""
-    if not any(row.ratio is not None for row in view.rows.values()):
+    if not view.ratios:
         return None
     fixed = _fixed(view)
     order = [*fixed, *(m for m in view.methods if m not in fixed and m != PLAIN)]
@@ -56,10 +54,8 @@ def lengths(view: Load) -> Figure | None:
     if view.table:
         sums.append(("vLLM's table says", [_tabled(view.table, p) for p in view.points]))
     marked = [(m, [_cell(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
-    rows: list[list[Cell]] = []
-    for m in order:
-        ratios = [view.ratio(m, p) for p in view.points]
-        rows.append([m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in ratios)])
+    ratios = {m: [view.ratio(m, p) for p in view.points] for m in order}
+    rows = [[m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in own)] for m, own in ratios.items()]
     says = "Above 1 (blue) a method serves faster than no speculation, below (orange) slower."
     if fixed:
         says += (
@@ -67,7 +63,7 @@ def lengths(view: Load) -> Figure | None:
         )
     note = f"{view.differ:,} of {view.texts:,} texts differ from those without speculation."
     html, table = macro("load.html", "view", view.points, marked, sums), Table(["method", *view.points], rows)
-    return Figure("load", "Choice of length by load", says, view.source, table, html=html, note=note, wide=False)
+    return Figure("load", "Choice of length by load", says, source, table, html=html, note=note, wide=False)
 
 
 def _told(view: Load) -> list[str]:

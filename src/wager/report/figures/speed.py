@@ -9,7 +9,7 @@ from markupsafe import Markup
 from wager.report.charts import Bar, bar_chart
 from wager.report.figures.base import Cell, Figure, Key, Table, measured
 from wager.report.scales import TIMES
-from wager.report.views import Measure, Method, Speedups
+from wager.report.views import Measure, Method, Source, Speedups
 
 EVERY = "all tasks"
 MOST = 9  # bars a panel of one task; the table has all
@@ -23,7 +23,7 @@ KINDS = {
 }
 
 
-def speed(view: Speedups) -> Figure:
+def speed(view: Speedups, source: Source) -> Figure:
     """Speed-ups as a figure."""
     chosen, tasks = shown(view.methods), view.tasks if len(view.tasks) > 1 else ()
     overall = [(m, m.overall) for m in view.methods]
@@ -47,7 +47,7 @@ def speed(view: Speedups) -> Figure:
         values = [method.overall, *(method.tasks.get(task) for task in tasks)]
         table.append([method.name, *(measured(value, lambda v: f"{v:.3f}", lambda v: f"{v:.2f}") for value in values)])
     head, title = ["method", EVERY, *tasks], "Speed-up by task and method" if tasks else "Speed-up by method"
-    return Figure("speed", title, says, view.source, Table(head, table), panels, legend=legend, note=view.how)
+    return Figure("speed", title, says, source, Table(head, table), panels, legend=legend, note=view.how)
 
 
 def shown(methods: Sequence[Method]) -> list[Method]:
