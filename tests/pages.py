@@ -14,7 +14,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 # Options of other programs that pages may name.
 VLLM = {
     *("--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"),
-    *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"),
+    *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size", "--speculative-config", "--scheduler-cls"),
+    "--data-parallel-size",
 }
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
 

@@ -11,7 +11,7 @@ from auto_lab import CONFIG, K
 
 from wager.core import OFF, Arm, Round
 from wager.policies.auto.latency import DraftLatency, DraftLine, LatencyModel, ReferenceRate
-from wager.policies.auto.verify import BatchLatency, VerifyLatency
+from wager.policies.auto.verify import STALL, BatchLatency, VerifyLatency
 
 
 def test_widths_learn_a_curve_that_jumps_and_never_falls() -> None:
@@ -135,7 +135,8 @@ class SlowBatchLatency:
         usual, far = self.errors.get(size, CONFIG.token_share), abs(seconds / expected - 1)
         limit = max(CONFIG.outlier * usual, CONFIG.token_share)
         self.errors[size] = usual + (min(far, limit) - usual) / CONFIG.short_memory
-        outlier = bool(self.seen.get((size, kind))) and far > limit
+        stalled = bool(self.theta) and seconds > STALL * expected
+        outlier = (bool(self.seen.get((size, kind))) or stalled) and far > limit
         self.streak[size, kind] = self.streak.get((size, kind), 0) + 1 if outlier else 0
         changed = self.streak[size, kind] == CONFIG.repeats
         if outlier and not changed:

@@ -221,7 +221,7 @@ class BatchLatency(Learner):
         fit.steps += 1
         base, token, ragged = self.at(count)
         expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-        known = fit.sums[kind][0] > 0.0 or seconds > STALL * expected
+        known = fit.sums[kind][0] > 0.0 or (bool(self.common.theta) and seconds > STALL * expected)
         verdict = fit.filter.judge(kind, seconds, expected, known)
         if verdict == OUTLIER:
             return False
