@@ -1,7 +1,5 @@
 """The README and the docs as tests read them: blocks of code, running text, and the commands they may name."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 # Options of other programs that pages may name.
 VLLM = {
     *("--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"),
-    *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"),
+    *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size", "--speculative-config", "--scheduler-cls"),
+    "--data-parallel-size",
 }
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
 

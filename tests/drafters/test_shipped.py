@@ -1,7 +1,5 @@
 """The drafters shipped for SmolLM2-135M: all there, small enough, with their cards, and none changes a text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The scheduler hook, on vLLM's own schedulers with a model that knows every text."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -71,9 +69,7 @@ def test_drafts_are_as_long_as_the_policy_said_in_the_step_before(folder: str, a
 
 
 @KINDS
-def test_only_steps_without_prompts_are_learned_from_and_only_decoding_requests_are_counted(
-    folder: str, asynchronous: bool
-) -> None:
+def test_only_decoding_requests_are_counted_and_learned_from(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, prefill=32)
     rounds = observed(scheduler)
     batches: list[int] = []
@@ -192,9 +188,7 @@ def test_asynchronous_and_synchronous_are_told_apart(folder: str) -> None:
 
 
 @KINDS
-def test_vllm_started_without_wager_but_with_its_scheduler_adapts_its_own_speculation(
-    folder: str, asynchronous: bool
-) -> None:
+def test_vllms_own_speculation_adapts_under_wagers_scheduler(folder: str, asynchronous: bool) -> None:
     own = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
     scheduler = make_scheduler(folder, asynchronous=asynchronous, plain={"speculative_config": own})
     assert [str(arm) for arm in scheduler.lengths.rounds.arms] == ["off", *(f"vllm:ngram:{n}" for n in (1, 2, 3))]
