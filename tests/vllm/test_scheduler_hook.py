@@ -182,9 +182,12 @@ def test_a_length_told_too_late_is_seen(folder: str) -> None:
     assert not engine.lengths or verified(engine) != asked_for(engine)
 
 
-def test_asynchronous_and_synchronous_are_told_apart(folder: str) -> None:
+def test_asynchronous_and_synchronous_and_a_proposer_are_told_apart(folder: str) -> None:
     names = [type(make_scheduler(folder, asynchronous=kind)).__name__ for kind in (False, True)]
     assert names == ["Adaptive", "AdaptiveAsync"]
+    limited = make_scheduler(folder, drafters="suffix", policy="auto")  # a proposer leaves lengths alone
+    assert type(limited).__name__ == "Limited"
+    assert not hasattr(limited, "lengths")
 
 
 @KINDS
@@ -198,12 +201,6 @@ def test_vllms_own_speculation_adapts_under_wagers_scheduler(folder: str, asynch
     engine.run()
     assert engine.emitted["one"] == true_text(request, 60)
     assert len(set(engine.asked)) > 1
-
-
-def test_a_proposer_leaves_lengths_alone_but_keeps_limits(folder: str) -> None:
-    scheduler = make_scheduler(folder, drafters="suffix", policy="auto")
-    assert type(scheduler).__name__ == "Limited"
-    assert not hasattr(scheduler, "lengths")
 
 
 def test_following_arms_request_by_request_as_a_pipeline_needs_tells_the_same(folder: str) -> None:
