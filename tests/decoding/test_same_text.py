@@ -166,7 +166,7 @@ def real(smollm2: Pair, shallow: Any, tmp_path_factory: pytest.TempPathFactory) 
     return wager.Decoder(model, tokenizer, drafters=drafters, policy="random", lengths=(2, 5))
 
 
-@pytest.mark.parametrize(("text", "policy"), list(zip(TEXTS, ("random", "auto", "nightjar"), strict=True)))
+@pytest.mark.parametrize(("text", "policy"), [(TEXTS[0], "random"), (TEXTS[2], "auto")])
 def test_smollm2_writes_the_same_with_every_drafter(text: str, policy: str, real: wager.Decoder) -> None:
     real.policy = decoding.build_policy(policy, real.arms)
     prompt = real.tokenizer(text).input_ids
