@@ -196,7 +196,7 @@ def test_a_step_like_the_last_is_treated_as_any_other(policy: str, uniform: str,
     follow_anew(other)
     quick, slow = Followed(one), Followed(other)
     texts = Disorder(one, other, seed)
-    for _ in range(150):
+    for _ in range(100):
         texts.disturb()
         texts.step()
         one.meter.flush()
