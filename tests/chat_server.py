@@ -1,7 +1,5 @@
 """A small chat server whose delays are known, for the load benchmark."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

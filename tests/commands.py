@@ -1,7 +1,5 @@
 """The command line in this process: what a call gives back, and what bad input must look like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

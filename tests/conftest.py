@@ -1,16 +1,11 @@
 """Shared by the tests."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # Two workers on two cores: with a thread each they do not wait for each other. Before anything imports torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,20 +15,18 @@ settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """torch on one thread, and transformers silent.
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """torch on one thread, and transformers silent, for modules of tests that import them.
 
     With another worker on the same cores, threads that wait for each other take many times as long.
     """
-    import torch
-    from transformers.utils import logging
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    if "transformers" in sys.modules:
+        from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+        logging.set_verbosity_error()
 
 
 @pytest.fixture
@@ -43,7 +36,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def smollm2() -> tuple[Any, Any]:
     """The embedded model on the CPU in float32; made once per machine, in the user's own cache."""
     from wager.models import load
 

@@ -1,7 +1,5 @@
 """A tiny model on a CUDA device, and the attention kernel beside torch's own."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,11 +1,9 @@
 """Small models of several families, a drafter that knows the text, runners and decoders made of them."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import small
 import torch
@@ -21,10 +19,7 @@ from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import Runner
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Pair = tuple["PreTrainedModel", "PreTrainedTokenizerBase"]
+Pair = tuple[Any, Any]  # model and tokenizer
 TOLERANCE = 1e-3  # standard deviations of float32 logits
 NEAR = 2e-4  # largest difference of two ways to the same float32 logits, in their standard deviations
 VOCABULARY = 64
@@ -109,12 +104,8 @@ def ours(decoder: wager.Decoder, prompt: Sequence[int] = PROMPT, **settings: Any
 
 def informed(model: Any, prompt: Sequence[int] = PROMPT, policy: Any = "random", **how: Any) -> wager.Decoder:
     """A decoder with drafts of every kind for this prompt."""
-    drafters = how.pop("drafters", None) or [
-        Told([[*prompt, *plain(model, prompt)]]),
-        PromptLookup(),
-        Suffix(),
-        DraftModel(alike(model)),
-    ]
+    told = Told([[*prompt, *plain(model, prompt)]])
+    drafters = how.pop("drafters", None) or [told, PromptLookup(), Suffix(), DraftModel(alike(model))]
     return wager.Decoder(model, how.pop("tokenizer", None), drafters=drafters, policy=policy, **how)
 
 

@@ -1,7 +1,5 @@
 """How the tokens of the tests' sampled texts are chosen, and what their drafters draw with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

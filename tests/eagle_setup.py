@@ -1,7 +1,5 @@
 """Targets that have read a text, and EAGLE drafters that follow them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

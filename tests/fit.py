@@ -1,7 +1,5 @@
 """Does a sample come from a distribution? One chi-square test for sound code and for planted bugs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

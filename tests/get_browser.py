@@ -3,8 +3,6 @@
 python tests/get_browser.py    # says in one line what it found or did
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io
@@ -61,7 +59,6 @@ def from_npm() -> None:
 
         def held(name: str) -> bytes:
             file = package.extractfile(f"package/bin/{name}.br")
-            assert file is not None
             return bytes(brotli.decompress(file.read()))
 
         (folder / "shell").write_bytes(held("chromium"))

@@ -1,11 +1,8 @@
 """Tiny targets and random heads for them."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import small
@@ -28,18 +25,9 @@ def tiny(seed: int = 0, **shape: Any) -> Any:
 
 def config(model: Any, **more: Any) -> dict[str, Any]:
     """Another shape than the target's where a head may have one."""
-    return {
-        "vocab_size": model.config.vocab_size,
-        "hidden_size": model.config.hidden_size,
-        "intermediate_size": 40,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 5000.0,
-        "num_hidden_layers": 1,
-        **more,
-    }
+    targets = {"vocab_size": model.config.vocab_size, "hidden_size": model.config.hidden_size}
+    sizes = {"intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12}
+    return {**targets, **sizes, "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "num_hidden_layers": 1, **more}
 
 
 def weights(model: Any, seed: int = 1, **more: Any) -> dict[str, torch.Tensor]:
@@ -51,16 +39,9 @@ def weights(model: Any, seed: int = 1, **more: Any) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def save(
-    folder: Path,
-    model: Any,
-    seed: int = 1,
-    frequent: Sequence[int] = (),
-    shape: Mapping[str, Any] = MappingProxyType({}),
-    **notes: Any,
-) -> Path:
-    given = {"target": "tiny", "target_fingerprint": fingerprint(model), **notes}
-    checkpoint.write(folder, config(model, **shape), weights(model, seed, **shape), given, frequent)
+def save(folder: Path, model: Any, seed: int = 1, frequent: Sequence[int] = (), shape: Any = None) -> Path:
+    notes, shape = {"target": "tiny", "target_fingerprint": fingerprint(model)}, shape or {}
+    checkpoint.write(folder, config(model, **shape), weights(model, seed, **shape), notes, frequent)
     return folder
 
 

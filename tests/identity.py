@@ -1,14 +1,14 @@
 """Is a greedy text the target's own? If not, is the first difference a tie that float error may decide either way?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+Text = Sequence[int]
 
-def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
+
+def first_difference(ours: Text, theirs: Text) -> int | None:
     """Where two texts part; None if they are the same. A text that ends early parts where it ends."""
     for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
@@ -17,9 +17,7 @@ def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
 
 
 @torch.no_grad()
-def first_difference_is_a_tie(
-    model: Any, prompt: Sequence[int], ours: Sequence[int], theirs: Sequence[int], tolerance: float
-) -> bool:
+def first_difference_is_a_tie(model: Any, prompt: Text, ours: Text, theirs: Text, tolerance: float) -> bool:
     """Whether two continuations of a prompt are the same, or part at tokens whose logits tie for the first place.
 
     A tie is proven on the plain model: run over the prompt and what both have in common, in one forward and no cache,

@@ -1,7 +1,5 @@
 """A model and a tokenizer that cost nothing: 128 letters, and a random Llama that writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The README and the docs as tests read them: blocks of code, running text, and the commands they may name."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results as the papers' claims are checked against, made up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """An engine's batch for the proposer hook, without an engine: a model that knows every text."""
 
-from __future__ import annotations
-
 import random
 from itertools import count
 from time import perf_counter

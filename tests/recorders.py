@@ -1,7 +1,5 @@
 """Small models that repeat themselves, and recorders of what drafters make of their texts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import decoders

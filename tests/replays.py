@@ -1,7 +1,5 @@
 """Made-up recordings to replay."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

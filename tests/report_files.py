@@ -1,7 +1,5 @@
 """Files as a report reads them, made up: a run, a trace and a text, small and always the same."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Targets whose distribution is known, drafters for them, and how far sampled texts are off it."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +11,7 @@ import pytest
 import torch
 from draws import sampler
 from fit import misfit
-from small import Following, text_of
+from small import SPECIAL, Following, text_of
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
 
@@ -37,9 +35,6 @@ LENGTHS = (1, 2, 3, 4)
 PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]  # tokens 3 to 5 are new to penalties
 SHARE = 1.0 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 0.05
 Text = tuple[int, ...]
-
-
-# -- targets
 
 
 class Table(Runner):
@@ -81,23 +76,9 @@ class Table(Runner):
 def tiny(seed: int, layers: int = 1) -> LlamaForCausalLM:
     """A real model with a small vocabulary, peaked enough that drafts are kept now and then."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        initializer_range=0.6,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return LlamaForCausalLM(config).eval()
-
-
-# -- drafters
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": layers, "num_attention_heads": 2}
+    more = {"num_key_value_heads": 1, "max_position_embeddings": 128, "initializer_range": 0.6}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes, **more, **SPECIAL)).eval()
 
 
 class Wrong(Following):
@@ -123,7 +104,6 @@ class Oracle(Wrong):
     cheap = False
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
-        assert sample is not None
         tokens: list[int] = []
         rows = []
         for _ in range(length):
@@ -156,9 +136,6 @@ def drafter(kind: str, target: Table, store: Path) -> Drafter:
             other.seed = target.seed
         return draft_model(other)
     return Wrong(target) if kind == "wrong" else Oracle(target)
-
-
-# -- long texts
 
 
 def rows_seen(
@@ -228,15 +205,9 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "suppressed": {"suppress_tokens": [1, 4], "begin_suppress_tokens": [0]},
     "biased": {"sequence_bias": [[[2], -2.0], [[0, 1], 3.0]]},
     "forced end": {"forced_eos_token_id": 3},
-    "several": {
-        "temperature": 0.8,
-        "top_k": 5,
-        "top_p": 0.9,
-        "repetition_penalty": 1.3,
-        "no_repeat_ngram_size": 4,
-        "logits_processor": LogitsProcessorList([Alternating()]),
-    },
 }
+REPEATS = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 4}
+PROCESSORS["several"] = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, **REPEATS, **PROCESSORS["custom"]}
 FIRST = 4  # tokens looked at together
 
 

@@ -1,7 +1,5 @@
 """A stand-in for vLLM's engine loop: the real scheduler, and a model that knows every text in advance."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from dataclasses import dataclass, field
@@ -150,7 +148,6 @@ class Engine:
 
 def true_token(request: Request, position: int) -> int:
     """The token this text has at this position."""
-    assert request.prompt_token_ids is not None
     return request.prompt_token_ids[0] + position
 
 

@@ -1,24 +1,15 @@
 """Small things that several tests are made of: a model's shape, random trees."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any
 
 from wager.drafters import Draft, Drafter, DraftSampler
 
-SHAPE: dict[str, Any] = {  # of a model so random that its choices vary, and so small that it costs nothing
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+# Of a model so random that its choices vary, and so small that it costs nothing.
+SHAPE: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "initializer_range": 0.3, **SPECIAL}
 
 
 class Following(Drafter):
@@ -50,7 +41,6 @@ def text_of(tokens: Sequence[int], parents: Sequence[int], at: int) -> tuple[int
 
 def paths(draft: Draft) -> list[tuple[int, ...]]:
     """A tree's tokens, each with those before it."""
-    assert draft.parents is not None
     assert all(-1 <= parent < at for at, parent in enumerate(draft.parents)), "parents come first"
     return [text_of(draft.tokens, draft.parents, at) for at in range(len(draft.tokens))]
 

@@ -1,7 +1,5 @@
 """Legal arms, contexts and rounds for hypothesis."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round, Tree

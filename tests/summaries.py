@@ -1,7 +1,5 @@
 """A run's summary, made up."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

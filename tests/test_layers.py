@@ -1,7 +1,5 @@
 """Imports go down only, and policies see no clock, tensor, file or engine."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

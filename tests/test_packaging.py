@@ -1,7 +1,5 @@
 """What pip installs: the package and nothing else, typed, quick to import; and what the sdist carries."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -15,7 +13,6 @@ from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
 from importlib.metadata import packages_distributions
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -43,9 +40,6 @@ def python(*words: str, cwd: Path | None = None, **variables: str) -> subprocess
 def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command as the script does that pip installs."""
     return python("-c", "import sys, wager.cli; sys.argv[0] = 'wager'; wager.cli.main()", *words, **variables)
-
-
-# -- the distributions
 
 
 def small(source: str, target: str) -> None:
@@ -142,9 +136,6 @@ def imported(path: Path) -> Iterator[str]:
                 yield name
 
 
-# -- starting
-
-
 def test_importing_wager_imports_nothing_heavy_and_takes_no_time() -> None:
     """The best of several, since a busy machine makes any one slow."""
     code = f"import sys, wager; print([name for name in {HEAVY} if name in sys.modules])"
@@ -168,9 +159,6 @@ print("imported:", [m for m in sys.modules if m in ("numpy", "torch") or m.start
     assert python("-c", code).stdout.endswith("imported: []\n")
 
 
-# -- completion
-
-
 def completed(line: str) -> list[str]:
     """What the shell would offer at the end of a line."""
     words = line.split(" ")
@@ -181,18 +169,7 @@ def completed(line: str) -> list[str]:
 def test_the_shell_completes_commands_and_their_options() -> None:
     assert completed("wager ge") == ["generate"]
     assert "--drafters" in completed("wager generate --dr")
-    assert completed("wager lab si") == ["simulate"]
     assert "--tokens" in completed("wager lab simulate --to")
-    assert "serve" in completed("wager bench ")
-
-
-def test_completion_is_installed_in_the_home_of_the_user(tmp_path: Path) -> None:
-    command("--install-completion", "bash", HOME=str(tmp_path))
-    assert "wager" in (tmp_path / ".bashrc").read_text()
-    assert list(tmp_path.rglob("wager.sh"))
-
-
-# -- what stands beside the package
 
 
 def test_the_versions_agree() -> None:
@@ -207,8 +184,3 @@ def test_the_notice_names_every_origin_of_the_shipped_drafters() -> None:
         source, _, licence = part["origin"].rpartition(", ")
         assert source.split()[0] in notice, f"NOTICE does not name {source}"
         assert licence.removeprefix("no licence ").removesuffix(" 4.0") in notice, f"NOTICE does not say {licence}"
-
-
-def test_requirements_stand_in_order() -> None:
-    names = [one.lower() for one in PROJECT["dependencies"]]
-    assert all(a < b for a, b in pairwise(names))

@@ -1,7 +1,5 @@
 """A tiny target, texts and a plan for training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

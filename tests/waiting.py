@@ -1,7 +1,5 @@
 """Waits on conditions instead of fixed sleeps, child processes that can be interrupted, and bounds on time."""
 
-from __future__ import annotations
-
 import signal
 import time
 import timeit

@@ -1,7 +1,5 @@
 """Shared by the tests of the decoder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``custom_generate=wager.generate`` gives what ``generate`` gives."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref
@@ -12,8 +10,6 @@ from decoders import PROMPT, Told, informed, plain, tiny
 from transformers.generation.streamers import BaseStreamer
 
 import wager
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_drop_in_gives_what_generate_gives() -> None:
@@ -74,12 +70,11 @@ def test_a_streamer_gets_the_prompt_once_every_token_and_the_end() -> None:
     assert text[0, len(PROMPT) :].tolist() == plain(model, max_new_tokens=9)
 
 
-def test_an_assistant_model_is_one_more_drafter() -> None:
+def test_an_assistant_model_is_a_drafter() -> None:
     model, assistant, ids = tiny(), tiny(seed=1), torch.tensor([PROMPT])
     for given in (assistant, assistant, None):
-        text = model.generate(
-            ids, custom_generate=wager.generate, assistant_model=given, max_new_tokens=9, do_sample=False
-        )
+        how = {"assistant_model": given, "max_new_tokens": 9, "do_sample": False}
+        text = model.generate(ids, custom_generate=wager.generate, **how)
         assert text[0, len(PROMPT) :].tolist() == plain(model, max_new_tokens=9)
         assert model._wager_decoder.drafters["draft-model"].runner.model is assistant
 
@@ -124,29 +119,16 @@ def test_a_text_that_ended_inside_its_draft_leaves_nothing_behind_in_the_cache()
     assert second.sequences.tolist() == model.generate(longer, **settings).sequences.tolist()
 
 
-def test_a_decoder_of_another_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="made for another"):
-        tiny().generate(
-            torch.tensor([PROMPT]),
-            max_new_tokens=3,
-            custom_generate=wager.generate,
-            decoder=wager.Decoder(tiny(seed=1)),
-        )
-
-
-def test_a_cache_needs_the_whole_text_with_it() -> None:
+def test_a_decoder_of_another_model_and_a_cache_without_its_text_are_refused() -> None:
     model, ids = tiny(), torch.tensor([PROMPT])
+    how = {"max_new_tokens": 3, "custom_generate": wager.generate}
+    with pytest.raises(ValueError, match="made for another"):
+        model.generate(ids, decoder=wager.Decoder(tiny(seed=1)), **how)
     first = model.generate(ids, max_new_tokens=5, return_dict_in_generate=True)
     for given in (first.sequences[:, :-1], torch.ones(1, 30, dtype=torch.long)):
         mask = torch.ones(1, max(given.shape[1], 14) + (given.shape[1] == 30), dtype=torch.long)
         with pytest.raises(ValueError, match="pass the whole text"):
-            model.generate(
-                given,
-                attention_mask=mask,
-                past_key_values=copy.deepcopy(first.past_key_values),
-                custom_generate=wager.generate,
-                max_new_tokens=3,
-            )
+            model.generate(given, attention_mask=mask, past_key_values=copy.deepcopy(first.past_key_values), **how)
 
 
 def test_the_drop_ins_decoder_is_kept_and_goes_with_the_model() -> None:
@@ -157,10 +139,8 @@ def test_the_drop_ins_decoder_is_kept_and_goes_with_the_model() -> None:
     assert model._wager_decoder is kept
     twin = copy.deepcopy(model)
     assert twin._wager_decoder is None
-    assert torch.equal(
-        twin.generate(ids, max_new_tokens=9, do_sample=False, custom_generate=wager.generate),
-        model.generate(ids, max_new_tokens=9, do_sample=False),
-    )
+    made = twin.generate(ids, max_new_tokens=9, do_sample=False, custom_generate=wager.generate)
+    assert torch.equal(made, model.generate(ids, max_new_tokens=9, do_sample=False))
     gone = [weakref.ref(model), weakref.ref(kept)]
     del model, kept
     gc.collect()

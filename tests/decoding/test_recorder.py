@@ -1,7 +1,5 @@
 """What the recorder puts into a recording."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +13,6 @@ from wager.decoding.recorder import Recorder
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def written(model: Any, count: int) -> list[int]:
@@ -36,7 +32,6 @@ def test_a_cheap_drafters_track_is_what_it_proposes_at_each_position(make: Any) 
     model = tiny()
     text = recorder(model, make()).record(PROMPT, "a", 40)
     tokens = written(model, 40)
-    assert text is not None
     assert (text.prompt, text.tokens, text.limit) == (len(PROMPT), 40, 40)
     (track,) = text.tracks.values()
     for at in range(39):
@@ -56,7 +51,6 @@ def test_a_draft_models_track_is_what_it_drafts_token_by_token() -> None:
     draft_model = alike(model)
     text = recorder(model, DraftModel(draft_model)).record(PROMPT, "a", 40)
     tokens = written(model, 40)
-    assert text is not None
     track = text.tracks["draft-model"]
     assert not track.cheap
     drafter = DraftModel(draft_model)
@@ -78,7 +72,6 @@ def test_a_draft_model_with_less_room_or_fewer_tokens_drafts_as_far_as_it_can() 
     tokens = written(model, 40)
     short = tiny(max_position_embeddings=len(PROMPT) + 20)
     text = recorder(model, DraftModel(short)).record(PROMPT, "a", 40)
-    assert text is not None
     assert text.tracks["draft-model"].size == [max(0, min(LONGEST, 19 - at)) for at in range(39)]
     foreign = max(tokens)
     first = tokens.index(foreign)  # nothing can be drafted from where this token stands
@@ -86,7 +79,6 @@ def test_a_draft_model_with_less_room_or_fewer_tokens_drafts_as_far_as_it_can() 
     narrow = DraftModel(tiny(1))
     narrow.runner.vocabulary = foreign
     text = recorder(model, narrow).record(PROMPT, "a", 40)
-    assert text is not None
     assert text.tracks["draft-model"].size == [LONGEST] * first + [0] * (39 - first)
     for at in (0, first - 1, first, 38):
         narrow.begin(PROMPT)
@@ -98,8 +90,6 @@ def test_a_drafter_that_remembers_knows_the_texts_before_and_not_the_one_it_is_a
     model = tiny()
     walker = recorder(model, Suffix())
     first, again = (walker.record(PROMPT, "a", 40) for _ in range(2))
-    assert first is not None
-    assert again is not None
     assert sum(again.tracks["suffix"].agreed) > sum(first.tracks["suffix"].agreed)  # now it has seen the text
     helped = Recorder(
         wager.Decoder(model, drafters=[Suffix()], policy="fixed:drafter=suffix,length=4"), {"suffix": Suffix()}, LONGEST
@@ -113,13 +103,7 @@ def test_a_text_that_ends_early_says_how_long_it_might_have_been_and_one_that_en
     plain = written(tiny(), 40)
     end = max(map(plain.index, plain))
     text = recorder(tiny(eos_token_id=plain[end]), PromptLookup()).record(PROMPT, "a", 40)
-    assert text is not None
     assert (text.tokens, text.limit) == (end + 1, 40)
     assert recorder(tiny(eos_token_id=plain[0]), PromptLookup()).record(PROMPT, "a", 40) is None
-
-
-def test_the_models_own_limit_ends_a_text_and_its_drafts() -> None:
-    text = recorder(tiny(max_position_embeddings=30), PromptLookup()).record(PROMPT, "a", 40)
-    assert text is not None
-    assert (text.tokens, text.limit) == (20, 20)
-    assert text.tracks["prompt-lookup"].size[-1] == 0
+    text = recorder(tiny(max_position_embeddings=30), PromptLookup()).record(PROMPT, "a", 40)  # the model's own limit
+    assert (text.tokens, text.limit, text.tracks["prompt-lookup"].size[-1]) == (20, 20, 0)

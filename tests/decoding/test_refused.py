@@ -1,26 +1,16 @@
 """Requests and decoders that cannot be are refused in one sentence."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from decoders import PROMPT, VOCABULARY, Pair, Told, check, ours, plain, tiny
-from transformers import (
-    MambaConfig,
-    MambaForCausalLM,
-    OpenAIGPTConfig,
-    OpenAIGPTLMHeadModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 import wager
 from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(
@@ -76,30 +66,29 @@ def test_messages_that_the_template_cannot_take_are_one_sentence(smollm2: Pair, 
         wager.Decoder(speaker, smollm2[1]).generate([{"content": "no role"}], max_new_tokens=1)
 
 
-def test_decoders_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="vocabulary of 2,000 tokens and the target one of 64"):
-        wager.Decoder(tiny(), drafters=[DraftModel(tiny(vocab_size=2000))])
-    with pytest.raises(ValueError, match="encoder-decoder"):
-        wager.Decoder(T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)))
-    with pytest.raises(ValueError, match="two drafters are called 'suffix'"):
-        wager.Decoder(tiny(), drafters=["suffix", "suffix"])
-    with pytest.raises(ValueError, match="1 or more"):
-        wager.Decoder(tiny(), lengths=(0, 2))
-    with pytest.raises(ValueError, match="no drafter here for arm retrieval:4"):
-        wager.Decoder(tiny(), arms=["retrieval:4"])
+T5 = transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+MAMBA = transformers.MambaConfig(
+    vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=None
+)
+GPT = transformers.OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=64)
 
 
-def test_a_model_whose_cache_cannot_be_cropped_is_refused() -> None:
-    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=None)
-    model = MambaForCausalLM(config).eval()
-    with pytest.raises(ValueError, match="cannot be cropped"):
-        wager.Decoder(model).generate(PROMPT, max_new_tokens=5)
-
-
-def test_a_model_without_a_key_value_cache_is_refused() -> None:
-    config = OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=64)
-    with pytest.raises(ValueError, match="takes no key-value cache"):
-        wager.Decoder(OpenAIGPTLMHeadModel(config).eval())
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: wager.Decoder(tiny(), drafters=[DraftModel(tiny(vocab_size=2000))]), "of 2,000 tokens and the target"),
+        (lambda: wager.Decoder(transformers.T5ForConditionalGeneration(T5)), "encoder-decoder"),
+        (lambda: wager.Decoder(tiny(), drafters=["suffix", "suffix"]), "two drafters are called 'suffix'"),
+        (lambda: wager.Decoder(tiny(), lengths=(0, 2)), "1 or more"),
+        (lambda: wager.Decoder(tiny(), arms=["retrieval:4"]), "no drafter here for arm retrieval:4"),
+        (lambda: wager.Decoder(tiny(), sampling="greedy"), "sampling is shared-noise or residual, not 'greedy'"),
+        (lambda: ours(wager.Decoder(transformers.MambaForCausalLM(MAMBA).eval())), "cannot be cropped"),
+        (lambda: wager.Decoder(transformers.OpenAIGPTLMHeadModel(GPT).eval()), "takes no key-value cache"),
+    ],
+)
+def test_decoders_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
 
 
 def test_the_drop_in_refuses_what_it_cannot_do() -> None:

@@ -1,7 +1,5 @@
 """Sampling with shared noise: a seed has one text, whoever drafts it, and that text is a draw from the target's."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref
@@ -17,7 +15,7 @@ from draws import Draws
 from fit import FITS, misfit
 
 import wager
-from wager.core import Arm, Tree
+from wager.core import Tree
 from wager.decoding.loop import Loop
 from wager.decoding.sampler import Greedy, GumbelSampler
 from wager.drafters import Draft
@@ -30,17 +28,13 @@ from wager.eagle.drafter import Eagle
 
 CPU = torch.device("cpu")
 VOCABULARY = 6
-ARMS = ["off", "eagle:1", "eagle:4", "eagle:3@3x8", "draft-model:3", "suffix:3", "suffix:4@2x6", "prompt-lookup:2"]
+CHAINS = ["off", "eagle:1", "eagle:4", "draft-model:3", "suffix:3", "prompt-lookup:2", "together:4"]
+ARMS = [*CHAINS, "eagle:3@3x8", "suffix:4@2x6", "together:3@2x6"]
 PROMPT = [*heads.PROMPT, *heads.PROMPT]
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def noise(seed: int | None = 1, vocabulary: int = VOCABULARY) -> GumbelSampler:
     return GumbelSampler(vocabulary, CPU, seed)
-
-
-# -- the noise
 
 
 def test_a_position_has_one_noise_however_it_is_asked_for() -> None:
@@ -104,9 +98,6 @@ def test_other_noise_is_noticed(bug: type[GumbelSampler]) -> None:
     assert off(chosen(bug(VOCABULARY, CPU, 3), 4_000)) > FITS
 
 
-# -- the engine
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
     return heads.tiny()
@@ -118,7 +109,8 @@ def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoder(model: Any, folder: Path, policy: str = "random", arms: Sequence[str] = ARMS) -> wager.Decoder:
-    drafters = [Eagle(folder), DraftModel(heads.tiny(1)), Suffix(), PromptLookup(shortest=1)]
+    together = Together([Eagle(folder), DraftModel(heads.tiny(1))])
+    drafters = [Eagle(folder), DraftModel(heads.tiny(1)), Suffix(), PromptLookup(shortest=1), together]
     return wager.Decoder(model, drafters=drafters, policy=policy, arms=list(arms), seed=3)
 
 
@@ -139,20 +131,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_a_seed_has_one_text_whoever_drafts(model: Any, folder: Path, name: str) -> None:
     alone, played = decoder(model, folder, "off", ["off"]), decoder(model, folder)
     kept = 0
-    for seed in range(3):
+    for seed in range(2):
         due, _ = written(alone, seed, **SETTINGS[name])
         tokens, accepted = written(played, seed, **SETTINGS[name])
         assert tokens == due
         kept += accepted
-    assert kept > 10, "drafts are on trial"
-
-
-def test_several_drafters_together_leave_the_text_alone(model: Any, folder: Path) -> None:
-    together = Together([Eagle(folder), DraftModel(heads.tiny(1))])
-    played = wager.Decoder(model, drafters=[together], policy="random", arms=["off", "together:4", "together:3@2x6"])
-    alone = decoder(model, folder, "off", ["off"])
-    for seed in range(4):
-        assert written(played, seed)[0] == written(alone, seed)[0]
+    assert kept > 5, "drafts are on trial"
 
 
 class ByNode(GumbelSampler):
@@ -171,16 +155,14 @@ class FromTheStart(Loop):
 
 
 @pytest.mark.parametrize("bug", ["by node", "every round anew"])
-def test_noise_of_the_wrong_position_changes_the_text(
-    model: Any, folder: Path, bug: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    due = [written(decoder(model, folder, "off", ["off"]), seed)[0] for seed in range(6)]
+def test_noise_of_a_wrong_position_shows(model: Any, folder: Path, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = [written(decoder(model, folder, "off", ["off"]), seed)[0] for seed in range(2)]
     if bug == "by node":
         monkeypatch.setattr("wager.decoding.decoder.GumbelSampler", ByNode)
     else:
         monkeypatch.setattr("wager.decoding.decoder.Loop", FromTheStart)
     played = decoder(model, folder)
-    assert [written(played, seed)[0] for seed in range(6)] != due
+    assert [written(played, seed)[0] for seed in range(2)] != due
 
 
 def test_drafters_that_know_the_noise_have_more_accepted(model: Any, folder: Path) -> None:
@@ -191,10 +173,8 @@ def test_drafters_that_know_the_noise_have_more_accepted(model: Any, folder: Pat
             def propose(self, length: int, sample: Any = None) -> Draft:
                 return super().propose(length, None if certain else sample)
 
-        arm = Arm("draft-model", 4)
-        made = wager.Decoder(
-            model, drafters=[Unlucky(model)], policy="fixed:drafter=draft-model,length=4", arms=[arm], sampling=sampling
-        )
+        how = {"policy": "fixed:drafter=draft-model,length=4", "arms": ["draft-model:4"], "sampling": sampling}
+        made = wager.Decoder(model, drafters=[Unlucky(model)], **how)
         rounds = made.generate(PROMPT, max_new_tokens=120, do_sample=True, top_k=0, seed=0).rounds
         return sum(r.accepted for r in rounds) / sum(r.drafted for r in rounds)
 
@@ -212,7 +192,6 @@ def test_a_head_drafts_with_the_noise(tmp_path: Path, model: Any, frequent: Sequ
     made = wager.Decoder(model, drafters=[Eagle(head)], policy="off", arms=arms)
     made.generate(PROMPT, max_new_tokens=1, do_sample=False)
     eagle = made.drafters["eagle"]
-    assert isinstance(eagle, Eagle)
     more = heads.TEXT[:20]
     eagle.begin(more)
     made.target.begin()
@@ -229,34 +208,8 @@ def test_a_head_drafts_with_the_noise(tmp_path: Path, model: Any, frequent: Sequ
         assert eagle.head.chain(eagle._catch_up()[1], 4, gumbel).tokens.tolist() == drawn
         eagle.head.crop(len(more) - 1)
         grown = eagle.propose_tree(4, Tree(3, 12), sampler)
-        assert grown.parents is not None
         first = grown.parents.index(-1)
         assert grown.tokens[first] == drawn[0], "what is likeliest with the noise comes first"
-
-
-def test_captured_drafts_heed_the_noise_as_plain_ones_do(tmp_path: Path, model: Any) -> None:
-    head = heads.save(tmp_path, model)
-    made = wager.Decoder(model, drafters=[Eagle(head)], policy="off", arms=["off", "eagle:4"])
-    eagle = made.drafters["eagle"]
-    assert isinstance(eagle, Eagle)
-    graphs = CUDAGraphHead(head)
-    text = heads.TEXT[:20]
-    made.target.begin()
-    made.target.prefill(text[:-1])
-    graphs.follow(made.target)
-    eagle.head.begin()
-    outs = [h.read(text[1:], made.target.features[:19], 0).clone() for h in (eagle.head, graphs)]
-    for seed in range(6):
-        rows = noise(seed, heads.VOCABULARY).gumbel(0, 8)
-        for temperature, noisy in ((1.0, True), (0.6, True), (1.0, False)):
-            drafts = []
-            for h, out in zip((eagle.head, graphs), outs, strict=True):
-                given = h.gumbel(rows, temperature) if noisy else None
-                chain = h.chain(out, 4, given).tokens.tolist()
-                h.crop(19)
-                drafts.append((chain, *h.tree(out, 3, 3, 7, given)[:2]))
-                h.crop(19)
-            assert drafts[0] == drafts[1]
 
 
 def test_captured_drafts_with_noise_are_all_prepared_by_the_first(tmp_path: Path, model: Any) -> None:
@@ -324,8 +277,3 @@ def test_a_drafter_that_draws_with_part_of_the_text_is_told(model: Any) -> None:
     made = wager.Decoder(model, drafters=[Forgetting(heads.tiny(1))], policy="fixed:drafter=draft-model,length=4")
     with pytest.raises(ValueError, match="draws with the whole text before the token"):
         written(made, 1)
-
-
-def test_an_unknown_rule_is_one_sentence(model: Any) -> None:
-    with pytest.raises(ValueError, match="sampling is shared-noise or residual, not 'greedy'"):
-        wager.Decoder(model, sampling="greedy")

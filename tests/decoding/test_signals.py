@@ -1,10 +1,7 @@
 """What policies and traces are shown of a decoder's rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,12 +10,9 @@ from decoders import PROMPT, Told, alike, check, informed, ours, plain, tiny
 import wager
 from wager.core import OFF, Arm, Context, Request, Round, Signal, TraceWriter
 from wager.core import trace as traces
-from wager.decoding import decoder as decoding
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.policies import Policy
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Watching(Policy):
@@ -48,7 +42,6 @@ def test_a_policy_of_ones_own_sees_contexts_and_rounds() -> None:
     contexts, rounds = policy.contexts, policy.rounds
     assert len(contexts) == len(rounds) > 5
     assert [context.prompt is not None for context in contexts] == [True] + [False] * (len(contexts) - 1)
-    assert contexts[0].prompt is not None
     assert contexts[0].prompt.length == len(PROMPT)
     with torch.no_grad():
         ids = torch.tensor([PROMPT])
@@ -122,12 +115,7 @@ def test_a_trace_holds_everything_and_reads_back(tmp_path: Path) -> None:
 def test_memory_is_kept_unless_told_to_forget() -> None:
     model = tiny()
     for forget in (False, True):
-        policy = round_robin()
-        decoder = wager.Decoder(model, drafters="suffix", policy=policy, reset_per_request=forget)
+        decoder = wager.Decoder(model, drafters="suffix", policy="round-robin", reset_per_request=forget)
         decoder.generate(PROMPT, max_new_tokens=3)
         first = decoder.generate(PROMPT, max_new_tokens=3).rounds[0].arm
         assert first == decoder.arms[0 if forget else 2]
-
-
-def round_robin() -> Any:
-    return decoding.build_policy("round-robin", [OFF, *(Arm("suffix", n) for n in decoding.LENGTHS)])

@@ -1,7 +1,5 @@
 """A policy's state file: what one run learned the next begins with."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -20,7 +18,7 @@ from wager.core import Arm, Context, Round, files
 from wager.core.state_file import EVERY, FORMAT, StateWarning
 from wager.policies import Policy, build
 
-pytestmark = pytest.mark.usefixtures("one_thread", "cache")
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_a_second_decoder_starts_with_what_the_first_learned_and_chooses_likewise(model: Any) -> None:
@@ -40,23 +38,17 @@ def test_a_second_decoder_starts_with_what_the_first_learned_and_chooses_likewis
     assert path.name.startswith("llamaforcausallm-ucbspec-cpu-")
 
 
-def test_the_default_policy_remembers_all_it_learned(model: Any) -> None:
-    first = Decoder(model, state=True)
-    answer(first, 60)
-    keep(first)
-    assert state(Decoder(model, state=True)) == state(first)
-
-
 def test_nothing_is_kept_unless_asked_for_nor_where_nothing_was_learned(model: Any, cache: Path) -> None:
     answer(Decoder(model))
     keep(decoder(model))
     one_token = decoder(model)
     answer(one_token, 1)
     keep(one_token)
-    fixed = decoder(model, policy="fixed:drafter=suffix,length=2")
-    answer(fixed)
+    for policy in ("fixed:drafter=suffix,length=2", "random"):
+        made = decoder(model, policy=policy)
+        answer(made)
+        assert made.state is None
     gc.collect()
-    assert fixed.state is None
     assert not cache.exists()
 
 
@@ -67,16 +59,13 @@ def test_the_text_is_the_same_with_a_state_file_and_without(model: Any) -> None:
     first = Decoder(model, state=True)
     texts = [text(Decoder(model)), text(first)]
     keep(first)
-    assert text(Decoder(model, state=True)) == texts[0] == texts[1]
-
-
-# -- saving
+    assert state(second := Decoder(model, state=True)) == state(first)
+    assert text(second) == texts[0] == texts[1]
 
 
 def test_it_is_saved_after_a_text_when_the_last_time_is_ten_seconds_ago(model: Any) -> None:
     now = 0.0
     made = decoder(model)
-    assert made.state is not None
     made.state.clock = lambda: now
     made.state._next = EVERY
     path = file_of(made)
@@ -131,9 +120,7 @@ def test_it_is_saved_when_the_process_ends(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["format"] == FORMAT
 
 
-def test_a_writer_that_is_stopped_leaves_the_old_file_whole_and_nothing_beside_it(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_is_stopped_leaves_the_old_file_whole(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = decoder(model)
     answer(made)
     path = keep(made)
@@ -168,13 +155,12 @@ def test_a_reader_never_sees_half_of_what_two_write_at_the_same_time(tmp_path: P
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nobody(
+def test_a_folder_that_cannot_be_written_stops_nobody(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "file" / "cache"))
     made = decoder(model)
-    assert made.state is not None
     made.state.clock = lambda: 1e9
     with pytest.warns(StateWarning) as said:  # noqa: PT031 - one warning for all of it
         for _ in range(3):
@@ -185,12 +171,11 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nobody(
     assert str(said[0].message).startswith(f"cannot save policy state to {file_of(made)}: ")
 
 
-# -- forgetting
-
-
 def test_forgetting_and_remembering_at_once_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="leave out one"):
         decoder(model, reset_per_request=True)
+    with pytest.raises(TypeError, match="a policy is a name or"):
+        decoder(model, policy={})
 
 
 def test_reset_goes_back_to_what_was_loaded(model: Any) -> None:
@@ -213,9 +198,6 @@ def test_reset_goes_back_to_what_was_loaded(model: Any) -> None:
     assert answer(fresh) == begun, "nothing was loaded: from nothing"
 
 
-# -- policies of the user's own
-
-
 class Counting(Policy):
     """The last arm always; it counts the rounds."""
 
@@ -235,20 +217,6 @@ class Counting(Policy):
 
 def counting(model: Any) -> Counting:
     return Counting(decoder(model, where=False).arms)
-
-
-def test_a_policy_that_learns_nothing_has_no_state_file(model: Any, cache: Path) -> None:
-    made = decoder(model, policy="round-robin")
-    assert made.state is not None
-    made = decoder(model, policy="random")
-    answer(made)
-    assert made.state is None
-    assert not cache.exists()
-
-
-def test_a_policy_that_is_none_is_refused(model: Any) -> None:
-    with pytest.raises(TypeError, match="a policy is a name or"):
-        decoder(model, policy={})
 
 
 def test_a_policy_of_ones_own_is_remembered(model: Any) -> None:

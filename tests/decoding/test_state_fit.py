@@ -1,7 +1,5 @@
 """A state file that does not fit is refused or replaced, and nobody shares one with another model."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
 from wager.policies import build
 
-pytestmark = pytest.mark.usefixtures("one_thread", "cache")
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def _changed(**parts: Any) -> Callable[[str], str]:
@@ -69,7 +67,7 @@ def _ignored_and_replaced(model: Any, path: Path, why: str, where: bool | Path) 
 
 
 @pytest.mark.parametrize(("case", "named"), [*((case, False) for case in UNFIT), ("other key", True), ("half", True)])
-def test_a_file_that_does_not_fit_is_ignored_with_one_warning_and_replaced(
+def test_a_file_that_does_not_fit_is_replaced_with_a_warning(
     model: Any, tmp_path: Path, case: str, named: bool
 ) -> None:
     change, why = UNFIT[case]
@@ -82,9 +80,7 @@ def test_a_file_that_does_not_fit_is_ignored_with_one_warning_and_replaced(
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_a_file_that_is_no_state_is_replaced_in_the_cache_and_refused_where_it_was_named(
-    model: Any, tmp_path: Path, case: str
-) -> None:
+def test_a_file_that_is_no_state_is_refused_where_it_was_named(model: Any, tmp_path: Path, case: str) -> None:
     first = decoder(model)
     answer(first)
     path = keep(first)
@@ -99,12 +95,7 @@ def test_a_file_that_is_no_state_is_replaced_in_the_cache_and_refused_where_it_w
     _ignored_and_replaced(model, path, "it ", True)
 
 
-# -- whose file it is
-
-
-def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_shares_a_file_with_another_model_or_policy(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     suffix, lookup = Suffix(), PromptLookup()
     arms = (Arm("off", 0), Arm("suffix", 2), Arm("suffix", 4))
     policy = build("auto", arms)
@@ -133,12 +124,3 @@ def test_nobody_shares_a_file_with_another_model_device_drafter_or_policy(
     at = "/home/someone/.cache/huggingface/hub/models--org--name/snapshots/0123abcd"
     named.name_or_path = at
     assert described(policy, named, [suffix], arms)["model"] == "org/name", "online or not, the same model"
-
-
-def test_a_state_of_another_drafter_is_not_taken_up_from_a_named_file(model: Any, tmp_path: Path) -> None:
-    path = tmp_path / "named.json"
-    first = decoder(model, where=path, drafters="suffix")
-    answer(first)
-    keep(first)
-    with pytest.warns(StateWarning, match="was learned with drafters"):
-        decoder(model, where=path, drafters=[Suffix(max_tree_depth=8)])

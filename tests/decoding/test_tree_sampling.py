@@ -4,8 +4,6 @@ First the rule alone: trees drawn without replacement and trees chosen for certa
 is emitted. Then the engine: every token of a long text must be a draw from a row that is known.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -23,12 +21,6 @@ DEPTH = 2
 SAMPLES = 1_000  # with which every planted bug is at least 6 standard deviations off
 Answers = dict[tuple[Text, int], int]  # how often which path was kept, and which token followed it
 Rule = Callable[[torch.Tensor, Sequence[int], Sequence[int], torch.Tensor | None, int], Answers]
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-# -- the rule
 
 
 TARGET, CUT = Chances(1), Chances(2, zeros=2)
@@ -137,7 +129,6 @@ def test_a_chain_is_kept_as_often_as_the_rule_for_chains_keeps_it(case: str) -> 
 def test_more_children_are_kept_more_often() -> None:
     """What several candidates are for; and of all tokens there are, one is always kept."""
     target, drafter = CASES["far"]
-    assert drafter is not None
     kept = []
     rng = np.random.default_rng(2)
     torch.manual_seed(2)
@@ -203,9 +194,6 @@ def test_greedy_follows_the_targets_choices_down_the_tree() -> None:
     assert accept_tree_greedy([4, *rows[1:]], tokens, parents) == []
     assert accept_tree_greedy([5, 7, *rows[2:]], tokens, parents) == [0, 2]
     assert accept_tree_greedy([3], [], []) == []
-
-
-# -- planted bugs: the rule spelled out once more in plain Python, with one part of it wrong
 
 
 def normal(p: np.ndarray) -> np.ndarray:
@@ -279,20 +267,3 @@ def test_a_wrong_rule_is_noticed(mutant: str) -> None:
     assert max(off(MUTANTS[mutant], case, "uneven") for case in ("far", "target with zeros")) > FITS
     if mutant not in HARMLESS:
         assert off(MUTANTS[mutant], "certain", "uneven") > FITS
-
-
-def test_a_draw_chosen_by_its_own_value_must_not_be_called_a_draw() -> None:
-    """The likelier of two draws is no draw of q, but may be called certain: why a draft may leave out its probs."""
-    target, drafter = CASES["far"]
-    assert drafter is not None
-    rng = np.random.default_rng(4)
-    torch.manual_seed(4)
-    q, p = drafter.after(()), torch.tensor(np.stack([target.after(())] * 2), dtype=torch.float32)
-    row = torch.tensor(q, dtype=torch.float32)[None]
-    for probs, exact in ((row, False), (None, True)):
-        counts = np.zeros(VOCABULARY)
-        for _ in range(SAMPLES):
-            token = max(rng.choice(VOCABULARY, size=2, p=q), key=lambda token: q[token])
-            path, following = accept_tree_sampled(p, [int(token)], [-1], probs)
-            counts[int(token) if path else following] += 1
-        assert (misfit(counts, SAMPLES * target.after(())) < FITS) == exact

@@ -1,10 +1,7 @@
 """Whole texts decoded with trees, and the arms that trees make."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,6 @@ from wager.drafters.suffix import Suffix
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import Runner
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Grafted(Following):
@@ -157,7 +152,6 @@ def test_processors_shown_siblings_are_noticed(monkeypatch: pytest.MonkeyPatch) 
         """Shows every position of a tree all tokens before it, as in a chain."""
 
         def _tree_scores(self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
-            assert self.ids is not None
             return self.request.processors(self.ids.with_draft(tokens), logits)
 
     monkeypatch.setattr(decoding, "Loop", InOrder)
@@ -199,7 +193,6 @@ def test_tokens_the_target_lacks_take_their_branch_with_them() -> None:
     class Overreaching(Grafted):
         def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
             draft = super().propose_tree(length, shape)
-            assert draft.parents is not None
             # in front: a token there is not, and one after it; behind: a sibling twice
             tokens = [VOCABULARY, 1, *draft.tokens, draft.tokens[0]]
             parents = [-1, 0, *(at + 2 if at >= 0 else -1 for at in draft.parents), -1]
@@ -207,23 +200,12 @@ def test_tokens_the_target_lacks_take_their_branch_with_them() -> None:
 
     model = tiny()
     expected = plain(model)
-    decoder = wager.Decoder(
-        model, drafters=[Overreaching([*PROMPT, *expected])], arms=["grafted:4@3x12"], policy="round-robin"
-    )
+    drafter = Overreaching([*PROMPT, *expected])
+    decoder = wager.Decoder(model, drafters=[drafter], arms=["grafted:4@3x12"], policy="round-robin")
     answer = decoder.generate(PROMPT, max_new_tokens=60, do_sample=False)
     assert answer.tokens == expected
     assert max(r.drafted for r in answer.rounds) <= 12
     assert sum(r.accepted for r in answer.rounds) > 10
-
-
-def test_sampling_with_trees_repeats_with_a_seed() -> None:
-    model = tiny()
-    decoder = grafted(model, plain(model), policy="fixed:drafter=grafted,length=4,tree=3x9", lengths=(4,))
-    texts = []
-    for _ in range(2):
-        decoder.drafters["grafted"].rng = random.Random(1)  # type: ignore[attr-defined]
-        texts.append(ours(decoder, do_sample=True, seed=3))
-    assert texts[0] == texts[1] != ours(decoder, do_sample=True, seed=4)
 
 
 def test_the_drop_in_plays_trees_over_padding_and_a_cache_of_the_callers() -> None:
@@ -248,13 +230,8 @@ def test_arms_are_made_for_every_drafter_of_trees_and_every_length_that_fits() -
     drafters: dict[str, Drafter] = {"suffix": Suffix(), "prompt-lookup": PromptLookup()}
     arms = build_arms(None, drafters, (4, 1, 16), ["4x8", Tree(2, 63), "4x8"])
     assert arms[0] == OFF
-    assert [str(arm) for arm in arms if arm.tree] == [
-        "suffix:1@4x8",
-        "suffix:4@4x8",
-        "suffix:1@2x63",
-        "suffix:4@2x63",
-        "suffix:16@2x63",
-    ]
+    trees = ["suffix:1@4x8", "suffix:4@4x8", "suffix:1@2x63", "suffix:4@2x63", "suffix:16@2x63"]
+    assert [str(arm) for arm in arms if arm.tree] == trees
     assert sum(arm.tree is None for arm in arms) == 7
     assert build_arms(None, drafters, (1, 2)) == build_arms(None, drafters, (1, 2), "")[:5]
     assert build_arms(None, drafters, (2,), "2x4, 3x9")[-1] == Arm("suffix", 2, Tree(3, 9))
@@ -314,4 +291,3 @@ def test_every_width_a_tree_can_have_is_warm(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(LlamaRunner, "warm", lambda self, widths: warmed.extend(widths))
     wager.Decoder(tiny(), drafters="suffix", lengths=(2, 3), trees=["4x20"])
     assert warmed == list(range(1, 22))
-    assert all(b - a == 1 for a, b in pairwise(warmed))

@@ -1,7 +1,5 @@
 """In the running text of the README and the docs every option, command, link, result and variable must exist."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
@@ -65,9 +63,6 @@ def test_commands_in_the_text_exist(page: Path) -> None:
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", span))
             extra = VLLM if context.info_name == "serve" else set()
             assert named <= options(command) | extra, f"{page.name}: `{span}`"
-
-
-# -- links
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)

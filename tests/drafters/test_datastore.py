@@ -1,7 +1,5 @@
 """Datastores: what is built is found again, nothing is half-written, and what is no datastore is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +17,8 @@ from wager.cli import datastore as command
 from wager.drafters import corpus
 from wager.drafters.datastore import DEPTH, HEADER_BYTES, Datastore, Header, fingerprint
 from wager.drafters.retrieval import Retrieval
+
+Run = Callable[..., tuple[int, str, str]]
 
 
 class Letters:
@@ -46,9 +46,6 @@ def make(texts: Sequence[str], path: Path, **how: object) -> Datastore:
     return Datastore.open(path)
 
 
-# the order of suffixes
-
-
 @pytest.mark.parametrize("width", [2, 4])
 @given(st.lists(st.lists(st.sampled_from([0, 1, 255, 256, 65_534]), min_size=1, max_size=40), min_size=1, max_size=5))
 def test_suffixes_are_sorted_as_their_bytes_are(width: int, documents: list[list[int]]) -> None:
@@ -65,16 +62,14 @@ def test_a_million_tokens_are_sorted_and_the_progress_is_told(tmp_path: Path) ->
     rng = np.random.default_rng(0)
     tokens = rng.zipf(1.3, 500_000) % 40_000
     shares: list[float] = []
-    header = corpus.build(
-        ["a", "b"], lambda _: tokens.tolist(), tmp_path / "a", vocabulary=40_000, report=shares.append
-    )
-    assert header.tokens == 1_000_000
+    told = {"vocabulary": 40_000, "report": shares.append}
+    assert corpus.build(["a", "b"], lambda _: tokens.tolist(), tmp_path / "a", **told).tokens == 1_000_000
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=30), min_size=1, max_size=5), st.text("abc", max_size=20))
-def test_find_and_span_give_all_occurrences_of_the_longest_match(
+def test_span_holds_all_longest_matches(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], context: str
 ) -> None:
     store = make(texts, tmp_path_factory.getbasetemp() / "spans")
@@ -86,9 +81,6 @@ def test_find_and_span_give_all_occurrences_of_the_longest_match(
         piece = context[len(context) - shorter :]
         assert high - low == sum(text[i:].startswith(piece) for text in texts for i in range(len(text)))
     store.close()
-
-
-# the file
 
 
 def test_a_datastore_says_what_it_is(tmp_path: Path) -> None:
@@ -163,9 +155,6 @@ def test_the_header_of_a_long_model_name_is_refused() -> None:
         Header(tokens=1, documents=1, vocabulary=1, width=2, cells=3, model="x" * 5000).encode()
 
 
-# documents
-
-
 def test_documents_are_texts_and_records(tmp_path: Path) -> None:
     text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
     text.write_text("one\n\ntwo\n")
@@ -186,11 +175,8 @@ def test_a_long_text_is_cut_at_blank_lines_and_loses_nothing(tmp_path: Path) -> 
     assert all(piece.endswith("\n\n") for piece in pieces)
 
 
-# the command line
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., object]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command line in this process, with a tokenizer of letters, in an empty folder."""
     app = typer.Typer(pretty_exceptions_enable=False)
     app.add_typer(command.app, name="datastore")
@@ -209,7 +195,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return go
 
 
-def test_build_then_show_then_draft(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_build_then_show_then_draft(run: Run, tmp_path: Path) -> None:
     Path("a.txt").write_text("the cat sat on the mat")
     Path("b.jsonl").write_text('{"text": "the dog sat on the log", "id": "17"}\n')
     code, out, _ = run("build", "a.txt", "b.jsonl", "--out", "my.store", "--field", "text")
@@ -247,7 +233,7 @@ def test_build_then_show_then_draft(run: Callable[..., tuple[int, str, str]], tm
     ],
 )
 def test_bad_input_ends_in_one_sentence_and_exit_code_2(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, words: tuple[str, ...], says: str
+    run: Run, tmp_path: Path, words: tuple[str, ...], says: str
 ) -> None:
     files = {
         "data.csv": b"a,b",

@@ -1,27 +1,23 @@
-"""The trees that suffix matching and retrieval draft."""
-
-from __future__ import annotations
+"""The trees that suffix matching, retrieval and several drafters together draft."""
 
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from decoders import PROMPT, VOCABULARY, plain, tiny
+from decoders import VOCABULARY
 from small import paths
 
-import wager
 from wager.core import Tree
-from wager.drafters import Draft, Drafter, corpus
+from wager.drafters import Draft, Drafter, corpus, registry
+from wager.drafters.base import DraftSampler
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from wager.drafters.together import Together
 
 
 def check_shape(draft: Draft, length: int, shape: Tree) -> None:
     if draft.tokens:
-        assert draft.parents is not None
         assert len(draft.tokens) == len(draft.parents) <= shape.nodes
         assert max(map(len, paths(draft))) <= length
         assert len(set(paths(draft))) == len(draft.tokens), "siblings differ"
@@ -93,14 +89,41 @@ def test_a_retrieval_tree_holds_the_most_frequent_continuations(tmp_path: Path) 
     assert drafter.propose_tree(2, Tree(3, 9)).tokens == []
 
 
-def test_greedy_text_with_suffix_and_retrieval_trees_is_the_models_own(tmp_path: Path) -> None:
-    model = tiny()
-    corpus_of = [plain(model, prompt) for prompt in ([1, 2, 9], [4, 1, 2], PROMPT[:7])]
-    made = Retrieval(store(corpus_of, tmp_path / "s"), shortest=1)
-    decoder = wager.Decoder(model, drafters=[Suffix(), made], policy="random", lengths=(2, 5), trees=["2x8", "4x30"])
-    kept = 0
-    for prompt in (PROMPT, PROMPT, [7], list(range(40)), [3, 4] * 15):
-        answer = decoder.generate(prompt, max_new_tokens=60, do_sample=False)
-        assert answer.tokens == plain(model, prompt)
-        kept += sum(r.accepted for r in answer.rounds if r.arm.tree is not None)
-    assert kept > 20
+class Says(Drafter):
+    """Proposes what it is told."""
+
+    def __init__(self, tokens: Sequence[int], name: str = "says") -> None:
+        self.tokens, self.name = list(tokens), name
+        self.heard: list[int] = []
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.heard = list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.heard += tokens
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        return Draft(self.tokens[:length])
+
+
+def test_chains_are_joined_where_they_agree() -> None:
+    together = Together([Says([1, 2, 3]), Says([1, 2, 4]), Says([5])])
+    draft = together.propose_tree(3, Tree(1, 9))
+    assert draft.tokens == [1, 2, 3, 4, 5]
+    assert draft.parents == [-1, 0, 1, 1, -1]
+    assert together.propose_tree(2, Tree(1, 9)).tokens == [1, 2, 5]
+    assert together.propose_tree(3, Tree(1, 2)).tokens == [1, 2]
+
+
+def test_everyone_hears_the_text() -> None:
+    members = [Says([1]), Says([2])]
+    together = Together(members)
+    together.begin([1, 2])
+    together.extend([3])
+    assert [member.heard for member in members] == [[1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize(("spec", "complaint"), [("together", "SPEC"), ("together=suffix", "at least two")])
+def test_one_alone_is_refused(spec: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        registry.build(spec)

@@ -1,11 +1,7 @@
 """Drafters that follow several texts at once: apart as if alone, together in what they remember."""
 
-from __future__ import annotations
-
-import gc
 import random
 import tracemalloc
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import drafters as slow
+from test_drafters import close, told
 
 from wager.drafters import Draft, Drafter, corpus
 from wager.drafters.draft_model import DraftModel
@@ -22,14 +19,6 @@ from wager.drafters.suffix import Suffix
 from wager.drafters.suffix_tree import Document, SuffixTree
 
 HOW: dict[str, Any] = {"max_tree_depth": 12, "max_spec_factor": 1.5, "min_token_prob": 0.1}
-
-
-def told(draft: Draft) -> slow.Proposal:
-    return draft.tokens, draft.hint.match, [round(sure, 5) for sure in draft.hint.confidence]
-
-
-def close(left: slow.Proposal, right: slow.Proposal) -> bool:
-    return left[:2] == right[:2] and left[2] == pytest.approx(right[2], abs=1e-5)
 
 
 def text(rng: random.Random, low: int, high: int, length: int) -> list[int]:
@@ -76,7 +65,7 @@ def test_interleaved_texts_get_what_each_would_get_alone(name: str, seed: int, t
     for at in range(20, 120):
         for one, other, tokens in zip(sharers, alone, whole, strict=True):
             expected = other.propose(6)
-            assert told(one.propose(6)) == told(expected)
+            assert close(told(one.propose(6)), told(expected))
             drafted += len(expected.tokens)
             one.extend(tokens[at : at + 1])
             other.extend(tokens[at : at + 1])
@@ -159,23 +148,6 @@ def test_a_text_that_did_not_notice_the_others_would_be_noticed(monkeypatch: pyt
         many()
 
 
-def test_a_finished_output_serves_the_others() -> None:
-    one = Suffix()
-    other = one.share()
-    one.begin([1, 2])
-    other.begin([3, 4])
-    one.extend([11, 12, 13, 14])
-    one.end()
-    assert one.propose(4) == Draft()
-    other.extend([12, 13])
-    assert other.propose(4).tokens == [14]
-    assert other.cached_tokens == one.cached_tokens == 4
-    third = other.share()
-    third.begin([9, 11])
-    third.extend([12])
-    assert third.propose(1).tokens == [13]
-
-
 def test_to_end_twice_is_harmless_and_an_ended_text_does_not_go_on() -> None:
     for drafter in (Suffix(), PromptLookup()):
         drafter.end()
@@ -219,20 +191,6 @@ def test_memory_is_bounded_over_all_sharers() -> None:
     tracemalloc.stop()
     assert after < before + 50_000, f"{after - before} bytes more after 500 texts"
     assert sum(map(len, drafter._outputs.tree.texts.values())) == drafter.cached_tokens
-
-
-def test_a_sharer_let_go_is_gone_and_its_output_remembered() -> None:
-    drafter = Suffix()
-    sharer = drafter.share()
-    sharer.begin([1, 2])
-    sharer.extend([11, 12, 13])
-    gone = weakref.ref(sharer)
-    del sharer
-    gc.collect()
-    assert gone() is None
-    drafter.begin([7])
-    assert drafter.cached_tokens == 3
-    drafter.end()
 
 
 def test_to_forget_leaves_running_texts_alone() -> None:

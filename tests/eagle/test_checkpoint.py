@@ -1,8 +1,7 @@
 """EAGLE heads' folders and drafters by name: what is refused, and what a name stands for."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,59 +18,41 @@ from wager.models.fingerprint import agree, fingerprint
 from wager.models.llama_runner import LlamaRunner
 from wager.models.select import runner
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-# -- bad input
-
 
 def edit(folder: Path, **content: Any) -> None:
     known = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**known, **content}))
 
 
-def without(folder: Path, model: Any, name: str) -> None:
-    tensors = weights(model)
-    del tensors[name]
-    checkpoint.write(folder, config(model), tensors, {})
+def spoilt(change: Callable[[Path], object]) -> Callable[[Path, Any], object]:
+    """Saves a sound head and then changes its folder."""
+    return lambda folder, model: change(save(folder, model, frequent=[1, 2]))
 
 
+def written(**tensors: torch.Tensor | None) -> Callable[[Path, Any], object]:
+    """Saves a head with a tensor more or, where it is None, less."""
+    changed = {name.replace("_", "."): tensor for name, tensor in tensors.items()}
+    return lambda folder, model: checkpoint.write(
+        folder, config(model), {k: t for k, t in {**weights(model), **changed}.items() if t is not None}, {}
+    )
+
+
+WEIGHTS = "model.safetensors"
 BAD = {
     "no folder": (lambda f, m: None, "no folder .* with an EAGLE head"),
     "no config": (lambda f, m: f.mkdir(), "has no config.json"),
-    "broken config": (lambda f, m: (save(f, m), (f / "config.json").write_text("{")), "cannot read config.json"),
-    "no weights": (
-        lambda f, m: (save(f, m), (f / "model.safetensors").unlink(), (f / checkpoint.INDEX).unlink()),
-        "has no model.safetensors",
-    ),
-    "no shard": (lambda f, m: (save(f, m), (f / "model.safetensors").unlink()), "lacks its shard model.safetensors"),
-    "broken weights": (lambda f, m: (save(f, m), (f / "model.safetensors").write_bytes(b"x" * 99)), "cannot read"),
-    "a tensor missing": (lambda f, m: without(f, m, "fc.weight"), "has no tensor fc.weight"),
-    "a wrong shape": (
-        lambda f, m: (save(f, m), edit(f, intermediate_size=41)),
-        r"gate_proj.weight of shape \(40, 32\)",
-    ),
-    "a tensor too many": (
-        lambda f, m: checkpoint.write(f, config(m), {**weights(m), "fc.bias": torch.zeros(32)}, {}),
-        "has a tensor fc.bias",
-    ),
-    "two layers": (
-        lambda f, m: (save(f, m), edit(f, num_hidden_layers=2)),
-        "a model of 2 layers; an EAGLE head has one",
-    ),
-    "no size": (lambda f, m: (save(f, m), edit(f, hidden_size=None)), "has hidden_size None"),
-    "another rope": (
-        lambda f, m: (save(f, m), edit(f, rope_scaling={"rope_type": "dynamic", "factor": 2.0})),
-        "rotary type 'dynamic'",
-    ),
-    "no frequent tokens": (
-        lambda f, m: (save(f, m, frequent=[1, 2]), (f / checkpoint.FREQUENT).unlink()),
-        "drafts 2 frequent tokens but has no frequent.safetensors",
-    ),
-    "other frequent tokens": (
-        lambda f, m: (save(f, m, frequent=[1, 2]), edit(f, wager={"frequent": 3})),
-        "does not hold the 3 ids",
-    ),
+    "broken config": (spoilt(lambda f: (f / "config.json").write_text("{")), "cannot read config.json"),
+    "no weights": (spoilt(lambda f: ((f / WEIGHTS).unlink(), (f / checkpoint.INDEX).unlink())), f"has no {WEIGHTS}"),
+    "no shard": (spoilt(lambda f: (f / WEIGHTS).unlink()), f"lacks its shard {WEIGHTS}"),
+    "broken weights": (spoilt(lambda f: (f / WEIGHTS).write_bytes(b"x" * 99)), "cannot read"),
+    "a tensor missing": (written(fc_weight=None), "has no tensor fc.weight"),
+    "a wrong shape": (spoilt(lambda f: edit(f, intermediate_size=41)), r"gate_proj.weight of shape \(40, 32\)"),
+    "a tensor too many": (written(fc_bias=torch.zeros(32)), "has a tensor fc.bias"),
+    "two layers": (spoilt(lambda f: edit(f, num_hidden_layers=2)), "a model of 2 layers; an EAGLE head has one"),
+    "no size": (spoilt(lambda f: edit(f, hidden_size=None)), "has hidden_size None"),
+    "another rope": (spoilt(lambda f: edit(f, rope_scaling={"rope_type": "dynamic", "factor": 2.0})), "type 'dynamic'"),
+    "no frequent tokens": (spoilt(lambda f: (f / checkpoint.FREQUENT).unlink()), "has no frequent.safetensors"),
+    "other frequent tokens": (spoilt(lambda f: edit(f, wager={"frequent": 3})), "does not hold the 3 ids"),
     "strange frequent tokens": (lambda f, m: save(f, m, frequent=[1, 99]), "not different tokens below 24"),
 }
 
@@ -112,9 +93,6 @@ def test_a_fingerprint_does_not_depend_on_the_dtype_but_on_the_weights() -> None
     assert not agree(mark, mark[:-1] + "z")
 
 
-# -- names
-
-
 @pytest.fixture
 def stocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
     """A place with drafters for one model."""
@@ -142,15 +120,12 @@ def test_names_stand_for_what_is_there(stocked: tuple[Path, Any]) -> None:
     # By its weights, where the name tells nothing.
     assert list(shipped.available("unknown", lambda: fingerprint(model))) == list(shipped.available("tiny"))
     assert list(shipped.available(mark=lambda: fingerprint(tiny(3)))) == ["eagle:math"]
-    drafter = registry.build("eagle:ofa", target="tiny")
-    assert isinstance(drafter, Eagle)
-    assert drafter.name == "eagle:ofa"
-    own = registry.build(f"eagle={place / 'tiny' / 'eagle-ofa'}")
-    assert own is not None
-    assert own.name == "eagle"
-    named = registry.build(f"eagle:mine={place / 'tiny' / 'eagle-ofa'}")
-    assert named is not None
-    assert named.name == "eagle:mine"
+    for name, at in (
+        ("eagle:ofa", ""),
+        ("eagle", f"={place / 'tiny' / 'eagle-ofa'}"),
+        ("eagle:mine", f"={place / 'tiny' / 'eagle-ofa'}"),
+    ):
+        assert registry.build(name + at, target="tiny").name == name
 
 
 def test_drafters_by_name_play_in_a_decoder(stocked: tuple[Path, Any]) -> None:

@@ -1,7 +1,5 @@
 """The bodies that are captured as CUDA graphs, and the head's kernels, against the plain forward and torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,25 +7,26 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import cuda_setup
 import pytest
 import torch
 from draws import Draws
-from eagle_setup import feed, following, graphed, reading
+from eagle_setup import begun, feed, following, graphed, reading
 from heads import TEXT, VOCABULARY, save, tiny
 
+import wager
 from wager.core import Arm, Tree
+from wager.decoding.sampler import GumbelSampler
 from wager.eagle import cuda_graphs
 from wager.eagle.cuda_graphs import CUDAGraphHead
 from wager.eagle.drafter import Eagle
 from wager.eagle.head import Head
 from wager.models.select import runner
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("frequent", [(), (3, 17, 4, 9, 20)])
 @pytest.mark.parametrize("window", [0, 6])
-def test_the_fixed_shapes_of_the_graphs_give_the_same(
+def test_fixed_shapes_give_the_same(
     tmp_path: Path, frequent: tuple[int, ...], window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not captured here, but the same bodies."""
@@ -55,7 +54,6 @@ def test_the_fixed_shapes_of_the_graphs_give_the_same(
             assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
         assert pair[0].head.length == pair[1].head.length
     graphs = pair[1].head
-    assert isinstance(graphs, CUDAGraphHead)
     assert graphs.captures
     graphs._warm()  # as on CUDA
     assert graphs.captures
@@ -109,7 +107,6 @@ def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
     for length in (1, 3, 4, 5):
         one, other = eagle.propose(length), plain.propose(length)
         assert one.tokens == other.tokens
-        assert one.logits is not None
         assert one.logits.shape == (length, VOCABULARY)
         torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
     for depth, shape in ((1, Tree(3, 2)), (2, Tree(3, 7)), (3, Tree(2, 6)), (2, Tree(2, 4))):
@@ -144,8 +141,7 @@ def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[CUDAGraphHead]
     sound = following(save(tmp_path, model), target, text)
     wrong = Eagle(tmp_path)
     wrong.head = bug(tmp_path)
-    wrong.follow(target)
-    wrong.begin(text)
+    begun(wrong, target, text)
     assert wrong.propose(6).tokens != sound.propose(6).tokens
 
 
@@ -164,7 +160,7 @@ class NotCaptured(CUDAGraphHead):
 
 
 @pytest.mark.parametrize("kind", [Doubles, NotCaptured])
-def test_graphs_that_do_not_work_are_done_without(
+def test_graphs_that_fail_are_left_out(
     tmp_path: Path, kind: type[CUDAGraphHead], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny()
@@ -182,16 +178,58 @@ def test_graphs_that_do_not_work_are_done_without(
 
 
 KERNELS_ON = "cuda" if torch.cuda.is_available() else "cpu"
-
 needs_kernels = pytest.mark.skipif(
     KERNELS_ON == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="needs CUDA, or Triton's interpreter"
 )
 
 
+@pytest.mark.parametrize("size", [16, 12])  # on CUDA: the kernels' own, and one they do not take
+def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> None:
+    model = tiny(head_dim=16).to(KERNELS_ON)
+    save(tmp_path, model, shape={"head_dim": size})
+    target, text, drafters = runner(model), TEXT[:21], (Head(tmp_path), CUDAGraphHead(tmp_path))
+    for head in drafters:
+        head.follow(target)
+    drafters[1].warm([5], [(3, 3)])
+    target.begin()
+    target.prefill(text[:-1])
+    outs = [head.read(text[1:], target.features[:20], 0).clone() for head in drafters]
+    for seed in range(6):
+        noise = GumbelSampler(VOCABULARY, torch.device(KERNELS_ON), seed).gumbel(0, 8)
+        for temperature, length in ((1.0, 5), (0.4, 3), (0.0, 5)):  # 0: greedy, in between
+            drafts = []
+            for head, out in zip(drafters, outs, strict=True):
+                gumbel = head.gumbel(noise, temperature) if temperature else None
+                chain = head.chain(out, length, gumbel).tokens.tolist()
+                head.crop(20)
+                drafts.append((chain, *head.tree(out, 3, 3, 9, gumbel)[:2]))
+                head.crop(20)
+            assert drafts[0] == drafts[1]
+
+
+@pytest.mark.skipif(KERNELS_ON == "cpu", reason="needs CUDA")
+@pytest.mark.parametrize("size", [32, 12])
+def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size: int) -> None:
+    model = cuda_setup.tiny()
+    head = Eagle(save(tmp_path, model, shape={"head_dim": size}))
+    arms = ["off", "eagle:4", "eagle:2", "eagle:3@3x8", "suffix:3", "suffix:3@2x6"]
+    played = wager.Decoder(model, drafters=[head, "suffix"], policy="random", arms=arms)
+    alone = wager.Decoder(model, drafters="off", policy="off")
+    kept = 0
+    for seed in range(4):
+        settings = {"max_new_tokens": 80, "do_sample": True, "temperature": 0.7, "top_k": 8, "seed": seed}
+        made = played.generate([1, 2, 3, 4] * 5, **settings)
+        assert made.tokens == alone.generate([1, 2, 3, 4] * 5, **settings).tokens
+        kept += sum(r.accepted for r in made.rounds)
+    assert kept > 0
+    assert head.head.captures
+    assert {"sampled chain", "sampled tree"} <= {key[0] for key in head.head.replays}
+
+
 @needs_kernels
 @pytest.mark.parametrize("size", [12, 16])
 @pytest.mark.parametrize("window", [0, 6])
-def test_captured_drafts_are_the_eager_ones(
+def test_captured_drafts_are_eager_ones(
     tmp_path: Path, size: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_graphs, "FUSED_ON", (KERNELS_ON,))
@@ -208,7 +246,6 @@ def test_captured_drafts_are_the_eager_ones(
         eagle.begin(text[:-1])
         eagle.extend(text[-1:])
     graphs = captured.head
-    assert isinstance(graphs, CUDAGraphHead)
     assert graphs.fused == (size == 16 and window == 0)
     if KERNELS_ON == "cuda":
         assert graphs.pruned is None

@@ -1,7 +1,5 @@
 """Choosing the way of each operation: the fastest one, in bounded time, with at most one call of a hopeless kernel."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping

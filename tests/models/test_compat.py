@@ -1,11 +1,9 @@
 """The private parts of torch and transformers that wager uses are still there and mean what they meant."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from heads import tiny
-from transformers import DynamicCache, GenerationConfig
+from transformers import DynamicCache
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
@@ -51,18 +49,6 @@ def test_children_are_replaced_in_the_copy_alone() -> None:
     assert float(copied(torch.full((1, 2), 9.0)).detach().abs().max()) <= 1
 
 
-@pytest.mark.skipif(not compat_torch.has_packed_linear(), reason="this build of torch has no packed kernels")
-def test_packed_kernels_take_an_activation_and_a_second_tensor() -> None:
-    x, weight, other = torch.randn(3, 16), torch.randn(8, 16), torch.randn(3, 8)
-    packed, product = compat_torch.pack_weight(weight), x @ weight.T
-    close = {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(compat_torch.packed_linear(x, packed, None), product, **close)
-    swish = compat_torch.packed_linear(x, packed, None, "swish")
-    torch.testing.assert_close(swish, torch.nn.functional.silu(product), **close)
-    added = compat_torch.packed_linear_binary(x, other, packed, None, "add")
-    torch.testing.assert_close(added, product + other, **close)
-
-
 def test_processors_and_criteria_are_known_by_their_names() -> None:
     heated, penalty = TemperatureLogitsWarper(0.5), RepetitionPenaltyLogitsProcessor(1.5)
     assert [compat_transformers.row_wise(one) for one in (heated, penalty)] == [True, False]
@@ -76,13 +62,6 @@ def test_processors_and_criteria_are_known_by_their_names() -> None:
     assert [compat_transformers.max_length_of(one) for one in criteria] == [None, 9, None]
 
 
-def test_the_length_of_a_dropped_mask_is_found() -> None:
-    given = GenerationConfig()
-    assert compat_transformers.mask_length(given, 4) == 4
-    given._mask_length = 7
-    assert compat_transformers.mask_length(given, 4) == 7
-
-
 def test_a_plain_cache_can_be_cropped_and_keeps_all_tokens() -> None:
     model = tiny()
     cache = DynamicCache(config=model.config)
@@ -93,11 +72,3 @@ def test_a_plain_cache_can_be_cropped_and_keeps_all_tokens() -> None:
     compat_transformers.forget_recorded(cache)
     assert cache.get_seq_length() == 3
     assert compat_transformers.attention_of(model.config) in ("eager", "sdpa")
-
-
-def test_rotary_tables_are_the_models() -> None:
-    model = tiny()
-    made = compat_transformers.llama_rotary(model.config, torch.device("cpu"))
-    like, positions = torch.zeros(0), torch.arange(6)[None]
-    for ours, theirs in zip(made(like, positions), model.model.rotary_emb(like, positions), strict=True):
-        torch.testing.assert_close(ours, theirs)

@@ -1,9 +1,6 @@
 """The CUDA path: kernels against torch, graphs against the model's own forward, trees, a cache that grows and moves."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -11,19 +8,25 @@ from cuda_setup import attended, tiny
 from small import path_to, tree_of
 from torch.nn.functional import silu
 
+pytest.importorskip("triton", reason="needs a CUDA device")
+
+import wager
+from wager.decoding.acceptance import accept_tree_sampled
+from wager.drafters.draft_model import DraftModel
+from wager.models import kernels
+from wager.models.cuda_graph_runner import WIDE, WIDTHS, CUDAGraphRunner
+from wager.models.hf_runner import HFRunner
+from wager.models.select import runner
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
 ERROR = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # one step of the last digit, relative
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_norm_and_gate_round_as_the_model_does(dtype: torch.dtype) -> None:
-    from wager.models import kernels
-
     x, delta = (torch.randn(5, 576, device="cuda", dtype=dtype) for _ in range(2))
     weight = torch.randn(576, device="cuda", dtype=dtype)
     summed = x + delta
@@ -50,10 +53,6 @@ def test_attention_agrees_with_torch(dtype: torch.dtype, width: int, start: int,
 @pytest.mark.parametrize("head", [32, 128])
 @pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3"])
 def test_graphs_give_the_models_own_logits(kind: str, head: int) -> None:
-    from wager.models.cuda_graph_runner import WIDE, WIDTHS, CUDAGraphRunner
-    from wager.models.hf_runner import HFRunner
-    from wager.models.select import runner
-
     model = tiny(kind, head_dim=head, **({"sliding_window": None} if kind == "Mistral" else {}))
     graphs, eager = runner(model), HFRunner(model)
     assert isinstance(graphs, CUDAGraphRunner)
@@ -68,9 +67,6 @@ def test_graphs_give_the_models_own_logits(kind: str, head: int) -> None:
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
 def test_graphs_give_a_tree_the_logits_of_the_model_and_of_each_path_alone(kind: str) -> None:
-    from wager.models.cuda_graph_runner import WIDTHS, CUDAGraphRunner
-    from wager.models.hf_runner import HFRunner
-
     model = tiny(kind)
     graphs, eager, alone = CUDAGraphRunner(model), HFRunner(model), CUDAGraphRunner(model)
     assert graphs.trees
@@ -99,8 +95,6 @@ def test_graphs_give_a_tree_the_logits_of_the_model_and_of_each_path_alone(kind:
 
 
 def test_a_path_kept_on_the_device_goes_on_like_a_text_read_afresh_and_so_do_its_features() -> None:
-    from wager.models.cuda_graph_runner import CUDAGraphRunner
-
     model = tiny()
     for seed in range(4):
         rng = random.Random(seed)
@@ -127,11 +121,12 @@ def test_a_path_kept_on_the_device_goes_on_like_a_text_read_afresh_and_so_do_its
         assert torch.allclose(graphs.features[: graphs.length], theirs, atol=1e-4)
 
 
-def test_greedy_text_with_trees_is_the_same() -> None:
-    import wager
-
+@pytest.mark.parametrize("policy", ["random", "off", "ucbspec"])
+def test_greedy_text_with_trees_is_the_same(policy: str) -> None:
     model = tiny()
-    decoder = wager.Decoder(model, drafters="suffix", policy="random", lengths=(1, 3, 8), trees=("2x8", "4x30"))
+    decoder = wager.Decoder(
+        model, drafters="suffix,prompt-lookup", policy=policy, lengths=(1, 3, 8), trees=("2x8", "4x30")
+    )
     kept = 0
     for seed in range(4):
         prompt = torch.randint(0, 512, (1, 20), generator=torch.Generator().manual_seed(seed)).cuda().repeat(1, 2)
@@ -139,12 +134,10 @@ def test_greedy_text_with_trees_is_the_same() -> None:
         answer = decoder.generate(prompt, max_new_tokens=120, do_sample=False)
         assert answer.tokens == theirs[0, 40:].tolist()
         kept += sum(r.accepted for r in answer.rounds if r.arm.tree is not None)
-    assert kept > 20
+    assert kept > 20 or policy != "random"
 
 
 def test_sampling_with_trees_runs_on_the_device() -> None:
-    from wager.decoding.acceptance import accept_tree_sampled
-
     p = torch.softmax(torch.randn(8, 512, device="cuda"), -1)
     q = torch.softmax(torch.randn(7, 512, device="cuda"), -1)
     parents = [-1, -1, 0, 0, 1, 3, -1]
@@ -157,9 +150,6 @@ def test_sampling_with_trees_runs_on_the_device() -> None:
 
 
 def test_a_growing_cache_needs_no_new_capture() -> None:
-    from wager.models.cuda_graph_runner import CUDAGraphRunner
-    from wager.models.hf_runner import HFRunner
-
     model = tiny()
     graphs, eager = CUDAGraphRunner(model), HFRunner(model)
     graphs.begin()
@@ -179,9 +169,6 @@ def test_a_growing_cache_needs_no_new_capture() -> None:
 
 
 def test_changed_weights_are_captured_anew() -> None:
-    from wager.models.cuda_graph_runner import CUDAGraphRunner
-    from wager.models.hf_runner import HFRunner
-
     model = tiny()
     graphs, eager = CUDAGraphRunner(model), HFRunner(model)
     for _ in range(2):
@@ -192,55 +179,22 @@ def test_changed_weights_are_captured_anew() -> None:
             model.lm_head.weight.mul_(-1)
 
 
-@pytest.mark.parametrize("policy", ["random", "off", "ucbspec"])
-def test_greedy_text_is_the_same(policy: str) -> None:
-    import wager
-
-    model = tiny()
-    decoder = wager.Decoder(model, drafters="suffix,prompt-lookup", policy=policy, lengths=(1, 3, 8))
-    for seed in range(4):
-        prompt = torch.randint(0, 512, (1, 20), generator=torch.Generator().manual_seed(seed)).cuda().repeat(1, 2)
-        theirs = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=120, do_sample=False)
-        assert decoder.generate(prompt, max_new_tokens=120, do_sample=False).tokens == theirs[0, 40:].tolist()
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_stays_as_close_as_two_widths_of_the_model_are(dtype: torch.dtype) -> None:
-    from wager.models.cuda_graph_runner import CUDAGraphRunner
-    from wager.models.select import runner
-
     assert isinstance(runner(tiny(dtype=dtype)), CUDAGraphRunner)  # which compares them
-
-
-def test_a_head_the_kernels_cannot_take_goes_through_the_models_own_forward() -> None:
-    from wager.models.hf_runner import HFRunner
-    from wager.models.select import runner
-
-    assert isinstance(runner(tiny(head_dim=24)), HFRunner)
+    assert isinstance(runner(tiny(dtype=dtype, head_dim=24)), HFRunner)  # a head that the kernels cannot take
 
 
 def test_a_draft_model_drafts_on_the_device() -> None:
-    import wager
-    from wager.drafters.draft_model import DraftModel
-
     model = tiny()
-    decoder = wager.Decoder(
-        model, drafters=[DraftModel(model)], policy="fixed:drafter=draft-model,length=4", lengths=(4,)
-    )
+    policy = "fixed:drafter=draft-model,length=4"
+    decoder = wager.Decoder(model, drafters=[DraftModel(model)], policy=policy, lengths=(4,))
     made = decoder.generate([1, 2, 3, 4], max_new_tokens=40, do_sample=False)
     assert made.mat > 4  # it is the target itself
 
 
 def test_sampling_runs_on_the_device_and_repeats_with_a_seed() -> None:
-    import wager
-
     decoder = wager.Decoder(tiny(), drafters="off", policy="off")
     settings = {"max_new_tokens": 40, "do_sample": True, "temperature": 1.5, "top_p": 0.9, "repetition_penalty": 1.2}
-    first, second = (decoder_answer(decoder, seed=7, **settings) for _ in range(2))
-    assert first == second
-    assert first != decoder_answer(decoder, seed=8, **settings)
-
-
-def decoder_answer(decoder: Any, **settings: Any) -> list[int]:
-    tokens: list[int] = decoder.generate([1, 2, 3, 4], **settings).tokens
-    return tokens
+    first, second, other = (decoder.generate([1, 2, 3, 4], seed=seed, **settings).tokens for seed in (7, 7, 8))
+    assert first == second != other

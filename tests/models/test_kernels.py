@@ -1,7 +1,5 @@
 """The CUDA kernels where there is no CUDA: in Triton's interpreter, which has to be chosen before Triton is loaded."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Packed products: the same numbers as the plain ones, and used only where they can be and are faster."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from pathlib import Path
@@ -72,9 +70,7 @@ def test_packed_products_are_the_plain_ones(width: int, way: str) -> None:
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("way", [PACKED, FUSED])
-def test_a_forward_over_packed_weights_gives_the_models_logits(
-    biased: bool, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_weights_give_the_models_logits(biased: bool, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch, gated=way, out=way, down=way)
     target = model(attention_bias=biased, mlp_bias=biased)
     ours, plain = LlamaRunner(target), HFRunner(target)
@@ -106,7 +102,7 @@ def test_packing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(layer.qkv.nbytes for layer in weights.layers)
 
 
-def test_kernels_that_fail_leave_the_plain_products(
+def test_failing_kernels_leave_plain_products(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
@@ -119,9 +115,7 @@ def test_kernels_that_fail_leave_the_plain_products(
     assert {way for ways in weights.plan.values() for way in ways} == {PLAIN}
 
 
-def test_weights_that_cannot_be_packed_later_stay_plain(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_not_packed_later_stay_plain(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
 

@@ -1,7 +1,5 @@
 """Models by name: folders, hub ids, and what is said when there is none."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys
@@ -34,9 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_loads_in_float32_on_a_cpu_unless_told_otherwise(
-    tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_loads_in_float32_unless_told_otherwise(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert resolve(str(tiny)) == tiny
     model, tokenizer = load(str(tiny), device="cpu")
     assert str(model.dtype) == "torch.float32"
@@ -77,18 +73,14 @@ def test_what_is_no_model_is_told_what_would_be(name: str) -> None:
     assert said.endswith(NAMES)
 
 
-def test_a_file_is_not_a_model(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    assert "is a file, not a model" in message(lambda: resolve(str(tmp_path / "model.gguf")))
-
-
-def test_a_folder_says_what_it_lacks(tmp_path: Path, tiny: Path) -> None:
+def test_a_folder_says_what_it_lacks_and_a_file_is_not_a_model(tmp_path: Path, tiny: Path) -> None:
     assert "has no config.json" in message(lambda: load(str(tmp_path)))
     (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
     assert "no weights" in message(lambda: load_model(str(tmp_path)))
     assert "cannot load the tokenizer" in message(lambda: load_tokenizer(str(tmp_path)))
     (tmp_path / "model.safetensors").write_bytes((tiny / "model.safetensors").read_bytes()[:-10])
     assert "cannot load the model" in message(lambda: load_model(str(tmp_path)))
+    assert "is a file, not a model" in message(lambda: resolve(str(tmp_path / "model.safetensors")))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """One forward over a tree of tokens: logits, the path that is kept, features."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -13,10 +11,8 @@ from small import path_to, tree_of
 from wager.models.attention import NARROW
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
-from wager.models.runner import Runner, ancestry, seen
+from wager.models.runner import Runner, ancestry
 from wager.models.select import runner
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def off_paths(made: Runner, alone: Runner, rng: random.Random, width: int) -> float:
@@ -57,14 +53,6 @@ def test_half_precision_stays_as_close_as_it_can(kind: type[Runner]) -> None:
         made.keep([])
 
 
-@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
-def test_a_chain_told_by_its_parents_is_the_same_chain(kind: type[Runner]) -> None:
-    one, other = begun(kind, tiny()), begun(kind, tiny())
-    for width in (1, 6, NARROW + 4):
-        tokens = tokens_of(random.Random(width), width)
-        assert far(one.forward(tokens, width, range(-1, width - 1)), other.forward(tokens, width)) < NEAR
-
-
 def test_the_last_logits_alone_can_be_asked_for() -> None:
     for kind in (LlamaRunner, HFRunner):
         one, other = begun(kind, tiny()), begun(kind, tiny())
@@ -85,18 +73,6 @@ def test_a_wrong_mask_or_position_is_noticed(kind: type[Runner], bug: str, monke
     monkeypatch.setattr(f"wager.models.{module}.ancestry", wrong)
     model = tiny()
     assert off_paths(begun(kind, model), begun(kind, model), random.Random(1), 9) > 100 * NEAR
-
-
-def test_ancestors_are_bits_up_to_the_last_of_a_word() -> None:
-    rng = random.Random(3)
-    for width in (1, 7, 63, 64):
-        parents = tree_of(rng, width)
-        depths, words = ancestry(parents)
-        table = seen(words, torch.device("cpu"))
-        for at in range(width):
-            path = path_to(parents, at)
-            assert depths[at] == len(path) - 1
-            assert table[at].nonzero().flatten().tolist() == path
 
 
 def test_what_is_no_tree_is_refused() -> None:
@@ -169,6 +145,10 @@ def test_features_are_what_the_head_is_applied_to_and_stay_with_their_tokens(fam
     rng = random.Random(5)
     text = tokens_of(rng, 100)
     made.prefill(text)
+    unwatched = begun(kind, model)
+    unwatched.prefill(text)
+    assert torch.equal(made.forward(PROMPT, 5), unwatched.forward(PROMPT, 5)), "watching changes no logits"
+    made.crop(100)
     for _ in range(20):  # past 256 tokens, so that the buffer grows
         width = rng.randrange(9, 30)
         parents, tokens = tree_of(rng, width), tokens_of(rng, width)
@@ -188,16 +168,6 @@ def test_features_are_what_the_head_is_applied_to_and_stay_with_their_tokens(fam
         theirs = model(torch.tensor([text]), output_hidden_states=True).hidden_states[-1][0]
     assert far(made.features[: len(text)], theirs) < NEAR
     assert made.embed is model.get_input_embeddings().weight
-
-
-@pytest.mark.parametrize("kind", [LlamaRunner, HFRunner])
-def test_watching_changes_no_logits(kind: type[Runner]) -> None:
-    one, other = begun(kind, tiny()), begun(kind, tiny())
-    one.watch()
-    for width, keep in ((40, 1), (5, 5), (1, 1)):
-        assert torch.equal(one.forward(PROMPT * 4 if width == 40 else PROMPT[:width], keep), other.forward(
-            PROMPT * 4 if width == 40 else PROMPT[:width], keep
-        ))  # fmt: skip
 
 
 def test_features_of_what_was_read_before_are_zeros() -> None:

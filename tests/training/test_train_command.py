@@ -1,7 +1,5 @@
 """Training on the command line, from prompts to a drafter that decodes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,9 @@ import torch
 from training_setup import WORDS, plan_text, tiny
 from typer.testing import CliRunner
 
+from wager import Decoder
 from wager.cli import app as cli
+from wager.models import load
 from wager.training import answers, prompts
 from wager.training.config import Answers
 
@@ -38,8 +38,8 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(cli.app, [str(a) for a in arguments], catch_exceptions=True)
 
 
-def test_from_prompts_to_a_drafter_that_decodes(tmp_path: Path, corpora: Path, target: Path) -> None:
-    plan = tmp_path / "plan.toml"
+def test_from_prompts_to_a_judged_drafter_that_decodes(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "drafters" / "tiny"
     plan.write_text(plan_text().replace("TARGET", str(target)))
     asked = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
     assert run(*asked, "--shard", "1/2").exit_code == 0
@@ -51,40 +51,26 @@ def test_from_prompts_to_a_drafter_that_decodes(tmp_path: Path, corpora: Path, t
     texts = list(answers.texts(tmp_path / "answers"))
     assert {t.temperature for t in texts} == {0.0, 1.0}
     assert all(t.prompt < len(t.tokens) <= t.prompt + 8 for t in texts)
-    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", tmp_path / "drafters" / "tiny")
+    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", folder)
     done = run(*learn, "--work", tmp_path / "work", "--device", "cpu")
     assert done.exit_code == 0, done.output
-    made = {folder.name for folder in (tmp_path / "drafters" / "tiny").iterdir()}
-    assert made == {"eagle-ofa", "eagle-code", "draft-ofa"}
-
-    from wager import Decoder
-    from wager.models import load
-
+    assert {each.name for each in folder.iterdir()} == {"eagle-ofa", "eagle-code", "draft-ofa"}
     model, tokenizer = load(str(target), device="cpu")
-    plain = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=30, do_sample=False, eos_token_id=None)[
-        0, 3:
-    ].tolist()
-    folder = tmp_path / "drafters" / "tiny"
-    for spec, arm in (
-        (f"eagle={folder / 'eagle-code'}", "eagle:3"),
-        (f"draft-model={folder / 'draft-ofa'}", "draft-model:3"),
-    ):
-        decoder = Decoder(model, tokenizer, drafters=[spec], arms=[arm], policy="random")
-        assert decoder.generate([5, 6, 7], max_new_tokens=30, do_sample=False, eos_token_id=None).tokens == plain
+    settings = {"max_new_tokens": 30, "do_sample": False, "eos_token_id": None}
+    plain = model.generate(torch.tensor([[5, 6, 7]]), **settings)[0, 3:].tolist()
+    for kind, name in (("eagle", "eagle-code"), ("draft-model", "draft-ofa")):
+        decoder = Decoder(model, tokenizer, drafters=[f"{kind}={folder / name}"], arms=[f"{kind}:3"], policy="random")
+        assert decoder.generate([5, 6, 7], **settings).tokens == plain
+    judge(tmp_path, plan, target, sorted(folder.iterdir()))
 
 
-def test_drafters_are_judged_and_get_their_cards(tmp_path: Path, corpora: Path, target: Path) -> None:
-    plan, data, kept = tmp_path / "plan.toml", tmp_path / "prompts", tmp_path / "kept"
-    plan.write_text(plan_text().replace("TARGET", str(target)))
+def judge(tmp_path: Path, plan: Path, target: Path, folders: list[Path]) -> None:
+    """Drafters are judged and get their cards; wrong answers and broken weights are told."""
+    data, kept = tmp_path / "prompts", tmp_path / "kept"
     data.mkdir()
     categories = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
     records = [json.dumps({"category": c, "turns": [f"{c} {w * 4}"]}) for c in categories for w in "xyz"]
     (data / "spec_bench.jsonl").write_text("\n".join(records))
-    answered = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
-    assert run(*answered).exit_code == 0
-    learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", tmp_path / "out")
-    assert run(*learn, "--work", tmp_path / "work", "--device", "cpu").exit_code == 0
-    folders = sorted((tmp_path / "out").iterdir())
     tasks = [word for t in ("mt_bench", *categories[1:]) for word in ("--task", t)]
     asked = ("train", "evaluate", *folders, "-m", target, "--data", data, *tasks, "--device", "cpu", "--answers", kept)
     done = run(*asked, "--prompts", "2", "--max-tokens", "12", "--json", tmp_path / "j.json", "--cards", plan)
@@ -94,11 +80,10 @@ def test_drafters_are_judged_and_get_their_cards(tmp_path: Path, corpora: Path, 
     row = result["drafters"]["eagle-ofa"]["qa"]
     assert row["texts"] == 2
     assert row["mat"]["4"] == pytest.approx(row["tokens"]["4"] / row["rounds"]["4"], abs=1e-4)
-    assert "| qa |" in (tmp_path / "out" / "eagle-ofa" / "README.md").read_text()
+    assert "| qa |" in (folders[0].parent / "eagle-ofa" / "README.md").read_text()
     other = run(*asked, "--prompts", "3", "--max-tokens", "12")
-    assert isinstance(other.exception, ValueError)
     assert "answers to other prompts" in str(other.exception)
-    weights = tmp_path / "out" / "eagle-ofa" / "model.safetensors"
+    weights = folders[0].parent / "eagle-ofa" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     assert "cannot read" in str(run(*asked, "--prompts", "2", "--max-tokens", "12").exception)
 

@@ -1,7 +1,5 @@
 """The proposer hook on a batch as vLLM keeps it: rows of tokens, requests that come, go and change places."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
@@ -15,22 +13,7 @@ from wager.core.batch import BatchRound
 from wager.drafters import Draft
 from wager.vllm.choosers import Decoding
 from wager.vllm.proposer import BatchProposer
-from wager.vllm.request_chooser import RequestChooser
 from wager.vllm.streams import Stream
-
-
-@pytest.mark.parametrize("policy", ["random", "nightjar", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "auto"])
-def test_every_policy_drafts_and_is_right_now_and_then(policy: str) -> None:
-    batch = make(policy)
-    texts = Texts(batch)
-    accepted = 0
-    for _ in range(200):
-        while len(texts.requests) < 4:
-            texts.add()
-        texts.step()
-        accepted += texts.last[1]
-    assert sum(texts.drafted) > 100
-    assert accepted > 50
 
 
 def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
@@ -49,39 +32,6 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
             one = told[-1]
             assert (one.drafted, one.accepted, one.emitted) == texts.last
     assert len(told) > 20
-
-
-@pytest.mark.parametrize("limits", [False, True], ids=["all verified", "some cut by the scheduler"])
-def test_every_drafter_is_scored_on_the_true_tokens(limits: bool) -> None:
-    batch = make("auto")
-    policy = batch.chooser.policy
-    observe = policy.observe_batch
-    seen = 0
-
-    def check(outcome: BatchRound) -> None:
-        nonlocal seen
-        seen += 1
-        assert (outcome.agreed <= outcome.batch.size).all()
-        assert (outcome.agreed <= outcome.emitted).all()
-        assert (outcome.emitted >= 1).all()
-        # What vLLM accepted, less the bonus token, can be no more than was verified; and what the played drafter
-        # agreed on among verified tokens is exactly that.
-        played = outcome.drafter >= 0
-        who, where = np.maximum(outcome.drafter, 0), np.arange(len(played))
-        accepted = np.where(played, np.minimum(outcome.agreed[who, where], outcome.drafted), 0)
-        assert (outcome.emitted - 1 == accepted).all()
-        observe(outcome)
-
-    texts = Texts(batch, seed=5, limits=limits)
-
-    policy.observe_batch = check
-    for _ in range(150):
-        while len(texts.requests) < 3:
-            texts.add()
-        if any(request["read"] > CONTEXT - 20 for request in texts.requests):
-            break
-        texts.step()
-    assert seen > 10
 
 
 def test_the_budget_is_kept_over_the_batch() -> None:
@@ -238,15 +188,15 @@ class Disorder(Texts):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("uniform", ["auto", "always"])
 @pytest.mark.parametrize(
-    ("policy", "budget"),
-    [("nightjar", 0), ("random", 0), ("tetris:drafter=suffix", 0), ("auto", 0), ("auto", 20)],
+    "policy", ["nightjar", "random", "kl-ucb:reward=goodput", "tetris:drafter=suffix", "auto", "auto budget=20"]
 )
-def test_a_step_like_the_last_is_treated_as_any_other(policy: str, budget: int, uniform: str, seed: int) -> None:
-    one, other = (make(policy, steady=True, budget=budget, uniform=uniform) for _ in range(2))
+def test_a_step_like_the_last_is_treated_as_any_other(policy: str, uniform: str, seed: int) -> None:
+    policy, _, budget = policy.partition(" budget=")
+    one, other = (make(policy, steady=True, budget=int(budget or 0), uniform=uniform) for _ in range(2))
     follow_anew(other)
     quick, slow = Followed(one), Followed(other)
     texts = Disorder(one, other, seed)
-    for _ in range(150):
+    for _ in range(100):
         texts.disturb()
         texts.step()
         one.meter.flush()
@@ -269,7 +219,7 @@ def leading(draft: Sequence[int], truth: Sequence[int]) -> int:
 def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (make("auto", steady=True) for _ in range(2))
     chooser, seen = one.chooser, 0
-    assert isinstance(chooser, RequestChooser)
+    accepted: list[bool] = []  # whether what the played drafter agreed on is what vLLM accepted
     proposed: dict[int, list[Draft]] = {}  # by slot: each drafter's
     fresh: dict[int, bool] = {}  # by slot, when it was drafted for
     new: dict[int, bool] = {}
@@ -302,6 +252,8 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
                 assert np.array_equal(rows.confidence[d, i], expected, equal_nan=True)
                 assert outcome.agreed[d, i] == leading(draft.tokens, new)
                 seen += 1
+            if (d := outcome.drafter[i]) >= 0:
+                accepted.append(len(new) - 1 == min(outcome.agreed[d, i], outcome.drafted[i]))
         observe(outcome)
 
     monkeypatch.setattr(chooser._arrays, "make", note_proposals)
@@ -312,3 +264,4 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
         texts.disturb()
         texts.step()
     assert seen > 200
+    assert np.mean(accepted) > 0.95, "but for padding that came true, and texts that end inside a draft"

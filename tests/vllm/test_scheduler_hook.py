@@ -1,7 +1,5 @@
 """The scheduler hook, on vLLM's own schedulers with a model that knows every text."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -71,9 +69,7 @@ def test_drafts_are_as_long_as_the_policy_said_in_the_step_before(folder: str, a
 
 
 @KINDS
-def test_only_steps_without_prompts_are_learned_from_and_only_decoding_requests_are_counted(
-    folder: str, asynchronous: bool
-) -> None:
+def test_only_decoding_requests_are_counted_and_learned_from(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, prefill=32)
     rounds = observed(scheduler)
     batches: list[int] = []
@@ -186,15 +182,16 @@ def test_a_length_told_too_late_is_seen(folder: str) -> None:
     assert not engine.lengths or verified(engine) != asked_for(engine)
 
 
-def test_asynchronous_and_synchronous_are_told_apart(folder: str) -> None:
+def test_asynchronous_and_synchronous_and_a_proposer_are_told_apart(folder: str) -> None:
     names = [type(make_scheduler(folder, asynchronous=kind)).__name__ for kind in (False, True)]
     assert names == ["Adaptive", "AdaptiveAsync"]
+    limited = make_scheduler(folder, drafters="suffix", policy="auto")  # a proposer leaves lengths alone
+    assert type(limited).__name__ == "Limited"
+    assert not hasattr(limited, "lengths")
 
 
 @KINDS
-def test_vllm_started_without_wager_but_with_its_scheduler_adapts_its_own_speculation(
-    folder: str, asynchronous: bool
-) -> None:
+def test_vllms_own_speculation_adapts_under_wagers_scheduler(folder: str, asynchronous: bool) -> None:
     own = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
     scheduler = make_scheduler(folder, asynchronous=asynchronous, plain={"speculative_config": own})
     assert [str(arm) for arm in scheduler.lengths.rounds.arms] == ["off", *(f"vllm:ngram:{n}" for n in (1, 2, 3))]
@@ -204,12 +201,6 @@ def test_vllm_started_without_wager_but_with_its_scheduler_adapts_its_own_specul
     engine.run()
     assert engine.emitted["one"] == true_text(request, 60)
     assert len(set(engine.asked)) > 1
-
-
-def test_a_proposer_leaves_lengths_alone_but_keeps_limits(folder: str) -> None:
-    scheduler = make_scheduler(folder, drafters="suffix", policy="auto")
-    assert type(scheduler).__name__ == "Limited"
-    assert not hasattr(scheduler, "lengths")
 
 
 def test_following_arms_request_by_request_as_a_pipeline_needs_tells_the_same(folder: str) -> None:

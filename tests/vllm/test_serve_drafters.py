@@ -1,7 +1,5 @@
 """Trained drafters for a server: found by name or by weights, and refused where they belong to another target."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -32,68 +30,53 @@ def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: str) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed"), [("draft-model", "vocab_size"), ("eagle", "hidden_size"), ("eagle", "vocab_size")]
+    ("kind", "key"), [("draft-model", "vocab_size"), ("eagle", "hidden_size"), ("eagle", "vocab_size")]
 )
-def test_a_drafter_made_for_another_target_is_refused(
-    kind: str, changed: str, tmp_path: Path, smollm2_folder: str
-) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-
+def test_a_drafter_for_others_is_refused(launch: Any, kind: str, key: str, tmp_path: Path, smollm2_folder: str) -> None:
     config = json.loads(Path(smollm2_folder, "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, changed: 64}))
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: 64}))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=f"does not fit.*64.*{config[changed]}"):
-        engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
+    with pytest.raises(ValueError, match=f"does not fit.*64.*{config[key]}"):
+        launch.engine_args(smollm2_folder, drafters=f"{kind}={tmp_path}")
 
 
-def test_a_drafter_that_lies_ready_is_found_by_its_name(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-
+def test_a_drafter_that_lies_ready_is_found_by_its_name(launch: Any, ready: Any, smollm2_folder: str) -> None:
     head, small = ready("eagle-mine"), ready("draft-mine", hidden_size=64)
     for model in ("smollm2-135m", smollm2_folder):
         for spec, method, folder in (("eagle:mine", "eagle", head), ("draft:mine", "draft_model", small)):
-            made = engine_args(model, drafters=spec, max_length=3)
+            made = launch.engine_args(model, drafters=spec, max_length=3)
             assert made["speculative_config"]["method"] == method
             assert made["speculative_config"]["model"] == str(folder)
             carried = Settings.of(made["additional_config"])
             assert carried.names == (spec,)
             assert carried.arms[-1] == Arm(spec, 3)
     with pytest.raises(ValueError, match="no drafter 'eagle:other' for smollm2-135m; there are eagle:mine, draft:mine"):
-        engine_args("smollm2-135m", drafters="eagle:other")
+        launch.engine_args("smollm2-135m", drafters="eagle:other")
 
 
-def test_a_drafter_that_lies_ready_is_found_by_the_weights_and_refused_for_others(
-    ready: Any, tmp_path: Path, smollm2_folder: str
-) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
+def test_a_drafter_is_found_by_the_weights(launch: Any, ready: Any, tmp_path: Path, smollm2_folder: str) -> None:
     from wager.vllm.drafter_check import weights_fingerprint
 
     known = weights_fingerprint(smollm2_folder)
     copy = tmp_path / "copy"
     copy.symlink_to(smollm2_folder)
     head = ready("eagle-mine", notes={"target_fingerprint": known})
-    assert engine_args(copy, drafters="eagle:mine")["speculative_config"]["model"] == str(head)
+    assert launch.engine_args(copy, drafters="eagle:mine")["speculative_config"]["model"] == str(head)
     other = ready("eagle-other", notes={"target": "another", "target_fingerprint": known[:-4] + "4242"})
     with pytest.raises(ValueError, match="does not fit: it was trained for another, and the target has other weights"):
-        engine_args(smollm2_folder, drafters="eagle:other")
+        launch.engine_args(smollm2_folder, drafters="eagle:other")
     with pytest.raises(ValueError, match="other weights"):
-        engine_args(smollm2_folder, drafters=f"eagle={other}")
+        launch.engine_args(smollm2_folder, drafters=f"eagle={other}")
     with pytest.raises(ValueError, match="no drafter 'eagle:other' for copy"):
-        engine_args(copy, drafters="eagle:other")
+        launch.engine_args(copy, drafters="eagle:other")
 
 
-def test_a_head_is_not_taken_for_a_whole_model(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import engine_args
-
+def test_a_head_is_not_taken_for_a_whole_model(launch: Any, ready: Any, smollm2_folder: str) -> None:
     head, small = ready("eagle-mine"), ready("draft-mine")
     with pytest.raises(ValueError, match=re.escape(f"{head} holds an EAGLE head; write eagle={head}")):
-        engine_args(smollm2_folder, drafters=f"draft-model={head}")
+        launch.engine_args(smollm2_folder, drafters=f"draft-model={head}")
     with pytest.raises(ValueError, match=re.escape(f"{small} holds a whole model; write draft-model={small}")):
-        engine_args(smollm2_folder, drafters=f"eagle={small}")
+        launch.engine_args(smollm2_folder, drafters=f"eagle={small}")
 
 
 def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:
@@ -113,19 +96,3 @@ def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:
     tiny(seed=1).save_pretrained(tmp_path / "other")
     assert not agree(weights_fingerprint(tmp_path / "other"), known)
     assert weights_fingerprint("org/name") == ""
-
-
-def test_the_lengths_of_a_head_change_and_are_called_after_it(ready: Any, smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from serving import Engine, make_request, make_scheduler, true_text
-
-    ready("eagle-mine")
-    scheduler = make_scheduler(smollm2_folder, drafters="eagle:mine", max_length=3, asynchronous=True)
-    requests = [make_request(f"r{n}", 10 + n, 40) for n in range(4)]
-    for request in requests:
-        scheduler.add_request(request)
-    engine = Engine(scheduler, asynchronous=True)
-    engine.run()
-    assert all(engine.emitted[request.request_id] == true_text(request, 40) for request in requests)
-    assert set(engine.asked) == {0, 1, 2, 3}
-    assert {arm.drafter for arm in scheduler.lengths.rounds.arms} == {"off", "eagle:mine"}

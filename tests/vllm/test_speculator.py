@@ -1,7 +1,5 @@
 """Matching as a speculator of vLLM's V2 model runner, with as much of a runner as it looks at."""
 
-from __future__ import annotations
-
 import inspect
 from types import SimpleNamespace
 from typing import Any
@@ -171,9 +169,7 @@ def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_what_verifies_greedy_drafts_is_compiled_before_the_first_request(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verification_is_compiled_before_the_first_request(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
     monkeypatch.setattr(speculator, "rejection_sample", lambda *given: called.append(given))
     model = Model()

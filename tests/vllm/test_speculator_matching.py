@@ -1,7 +1,5 @@
 """What matching drafts: the reference by its definition, the kernels by the reference, both with planted bugs."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import random
@@ -264,9 +262,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         ("(at >= back)", "(at >= 0)"),  # reads what stands before a text
     ],
 )
-def test_a_bug_in_the_kernels_is_caught(
-    right: str, wrong: str, planted: Callable[[str, str], types.ModuleType]
-) -> None:
+def test_a_bug_in_a_kernel_is_caught(right: str, wrong: str, planted: Callable[[str, str], types.ModuleType]) -> None:
     kernels = planted(right, wrong)
     with pytest.raises(AssertionError):
         all(compare(kernels, seed) for seed in range(40))

@@ -1,17 +1,17 @@
-"""Where matching runs on which platform, and what vLLM is started with for it."""
-
-from __future__ import annotations
+"""Where matching runs on which platform, what vLLM is started with for it, and the CUDA graphs that it finds."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from wager.core import Arm
 from wager.vllm import plugin
+from wager.vllm.launch import capture_sizes
 from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings, speculative_methods
 
@@ -31,9 +31,7 @@ from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings, speculative_
         (("eagle=HEAD",), 0, False),
     ],
 )
-def test_on_a_gpu_matching_runs_in_the_model_runner_and_on_a_cpu_never(
-    drafters: tuple[str, ...], budget: int, there: bool
-) -> None:
+def test_matching_runs_in_the_model_runner_on_a_gpu(drafters: tuple[str, ...], budget: int, there: bool) -> None:
     assert in_speculator(drafters, on_cpu=False, budget=budget) is there
     assert not in_speculator(drafters, on_cpu=True, budget=budget)
 
@@ -49,12 +47,8 @@ def test_one_drafter_for_the_policy_called_by_the_first_name_with_every_length()
     here = place(Settings(("suffix", "prompt-lookup"), 4), on_cpu=True)
     assert here == Settings(("suffix", "prompt-lookup"), 4)
     assert here.hook == PROPOSER
-
-
-def test_too_few_rows_for_graphs_of_every_length_leave_matching_in_the_proposer() -> None:
-    settings = Settings(("suffix",), 4)
-    assert place(settings, on_cpu=False, rows=5).speculator
-    assert not place(settings, on_cpu=False, rows=4).speculator
+    for rows, there in ((5, True), (4, False)):  # too few rows for graphs of every length leave it in the proposer
+        assert place(Settings(("suffix",), 4), on_cpu=False, rows=rows).speculator is there
 
 
 def test_the_engine_is_told() -> None:
@@ -69,10 +63,7 @@ def test_on_a_cpu_a_model_beside_matching_is_refused_with_one_sentence() -> None
         place(Settings(("suffix", "eagle=HEAD")), on_cpu=True)
 
 
-def test_vllm_gets_a_table_that_names_every_length(smollm2_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.vllm import launch
-
+def test_vllm_gets_a_table_of_every_length(launch: Any, smollm2_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
     monkeypatch.setattr(plugin, "check", lambda: None)
     made = launch.engine_args(smollm2_folder, max_length=3, policy="fixed:drafter=suffix,length=3")
@@ -107,16 +98,8 @@ def test_the_entry_point_names_the_function_that_is_there() -> None:
     assert (module, function) == (plugin.__name__, plugin.register.__name__)
 
 
-class _Config:
-    def __init__(self, additional: Any) -> None:
-        self.additional_config = additional
-
-
 def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    import sys
-    from types import ModuleType
-
     from vllm.v1.worker.gpu import spec_decode
 
     calls: list[Any] = []
@@ -129,7 +112,7 @@ def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypa
     assert spec_decode.init_speculator is replaced
     assert runner.init_speculator is replaced
     for additional in (None, {}, {"other": {"speculator": True}}):
-        config = _Config(additional)
+        config = SimpleNamespace(additional_config=additional)
         assert replaced(config, "device", "states") == "vLLM's"
         assert calls.pop() == (config, "device", "states")
 
@@ -137,7 +120,7 @@ def test_registering_twice_replaces_once_and_leaves_other_engines_alone(monkeypa
 @pytest.mark.parametrize(
     ("version", "cpu", "replaced"), [("0.99.1", False, False), ("0.32.0", True, False), ("0.32.0", False, True)]
 )
-def test_another_vllm_and_one_for_the_cpu_are_left_as_they_are(
+def test_other_vllms_are_left_as_they_are(
     version: str, cpu: bool, replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
@@ -151,3 +134,79 @@ def test_another_vllm_and_one_for_the_cpu_are_left_as_they_are(
     monkeypatch.setattr(plugin, "replace", lambda: calls.append(True))
     plugin.register()
     assert calls == [True] * replaced
+
+
+REQUESTS, LONGEST = 128, 4
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes vLLM's manager of graphs without a GPU, from the configuration that its look-up table is made of."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from vllm.config.compilation import CUDAGraphMode
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    monkeypatch.setattr(CudaGraphManager, plugin.CANDIDATES, CudaGraphManager._init_candidates)  # restored afterwards
+    plugin.replace()
+
+    def make(additional_config: dict[str, Any], scheduler: str | None = None) -> Any:
+        made = CudaGraphManager.__new__(CudaGraphManager)
+        sizes = capture_sizes(REQUESTS, LONGEST)
+        speculative = SimpleNamespace(
+            uses_dynamic_speculative_decoding=lambda: True,
+            num_speculative_tokens_per_batch_size=[[n + 1, n + 1, n] for n in range(LONGEST + 1)],
+        )
+        made.vllm_config = SimpleNamespace(
+            additional_config=additional_config,
+            scheduler_config=SimpleNamespace(scheduler_cls=scheduler),
+            num_speculative_tokens=LONGEST,
+            speculative_config=speculative,
+            cache_config=SimpleNamespace(use_kda_recoverssm=False),
+        )
+        made.compilation_config = SimpleNamespace(cudagraph_capture_sizes=sizes, max_cudagraph_capture_size=max(sizes))
+        made.cudagraph_mode, made.max_num_reqs, made.decode_query_len = CUDAGraphMode.FULL_AND_PIECEWISE, REQUESTS, 5
+        made.varlen_decode, made.ubatch_runner, made.lora_capture_cases = False, None, [0]
+        made._candidates, made._capture_descs, made._lora_dispatch_map, made._max_lora_case = {}, {}, {}, 0
+        made._graphs_captured = True
+        made._init_candidates()
+        return made
+
+    return make
+
+
+def _found(manager: Any, requests: int, width: int) -> Any:
+    return manager.dispatch(requests, requests * width, width, 0)
+
+
+@pytest.mark.parametrize(
+    "started", [(Settings(("suffix",), LONGEST).additional_config(),), ({}, "wager.vllm.scheduler.scheduler")]
+)
+def test_every_batch_size_has_a_full_graph_at_every_length(manager: Any, started: tuple[Any, ...]) -> None:
+    ours = manager(*started)
+    for width in range(1, LONGEST + 2):
+        for requests in range(1, REQUESTS + 1):
+            found = _found(ours, requests, width)
+            assert found.cg_mode.name == "FULL", (requests, width)
+            assert found.uniform_token_count == width
+            assert found.num_reqs >= requests
+            smaller = [graph for graph in ours._capture_descs[found.cg_mode] if graph.uniform_token_count == width]
+            assert not any(requests <= graph.num_reqs < found.num_reqs for graph in smaller), "a smaller one would do"
+
+
+def test_steps_of_unequal_lengths_and_with_prefill_get_the_same_graphs_as_before(manager: Any) -> None:
+    ours, stock = manager(Settings(("suffix",), LONGEST).additional_config()), manager({})
+    for tokens in range(1, 700):
+        assert ours.dispatch(3, tokens, None, 0) == stock.dispatch(3, tokens, None, 0)
+
+
+def test_an_engine_without_wager_keeps_vllms_table_with_its_gaps(manager: Any) -> None:
+    """If this fails, vLLM has closed the gaps and this module is no longer needed."""
+    stock = manager({})
+    gaps = [
+        (requests, width)
+        for width in range(1, LONGEST + 2)
+        for requests in range(1, REQUESTS + 1)
+        if _found(stock, requests, width).cg_mode.name != "FULL"
+    ]
+    assert (5, 3) in gaps
+    assert len(gaps) > 100
