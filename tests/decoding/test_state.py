@@ -232,6 +232,6 @@ def test_a_state_that_is_no_json_is_said_and_stops_nobody(model: Any) -> None:
     own = counting(model)
     made = decoder(model, policy=own)
     answer(made)
-    own.count = {1, 2}
+    own.count = object()
     with pytest.warns(StateWarning, match="its state is not JSON"):
         keep(made)
