@@ -137,10 +137,11 @@ def test_auto_finds_the_best_length_of_every_load_and_acceptance(profile: str, b
         for number in range(800):
             step = rounds.plan(batch, batch, length * batch, False)
             right = [next((n for n in range(length) if rng.random() > chances[n]), length) for _ in range(batch)]
-            accepted, rejected = sum(right), batch - right.count(length)
+            survivors = tuple(sum(n >= k for n in right) for k in range(1, length + 1))
+            accepted = sum(right)
             stalled = 4.0 if rng.random() < 0.01 else 1.0
             took = seconds(length, step.length) * rng.gauss(1, 0.03) * stalled
-            rounds.observe(step, accepted, batch + accepted, took, rejected)
+            rounds.observe(step, accepted, batch + accepted, took, survivors)
             if number >= 100:
                 tokens, taken = tokens + batch + accepted, taken + seconds(length, step.length)
             length = step.length

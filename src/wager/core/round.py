@@ -26,6 +26,8 @@ class Round:
     overlap: tuple[float, ...] = ()  # 1 - TV(target, drafter) at each drafted position, also after a rejection
     others: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it would have had accepted
     repeated: int | None = None  # emitted tokens that had occurred before in prompt or output; None: not counted
+    # of a batch, how many requests had their 1st, 2nd, … draft token accepted; empty: only the totals are known
+    survivors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         arm, batch = self.arm, self.batch

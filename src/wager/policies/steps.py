@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,10 +84,12 @@ class StepRounds:
         self._arm = step.next_arm
         return step
 
-    def observe(self, step: Step, accepted: int, emitted: int, seconds: float, rejected: int = -1) -> Counts:
+    def observe(
+        self, step: Step, accepted: int, emitted: int, seconds: float, survivors: tuple[int, ...] = ()
+    ) -> Counts:
         """The step is over and took so long; what it verified is observed unless it was mixed.
 
-        rejected: requests whose draft was cut short, -1 where only the totals are known.
+        survivors: as in Round.
         """
         self.tokens += emitted
         arm, batch = step.arm, step.batch
@@ -101,9 +103,9 @@ class StepRounds:
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
             lag_seconds = self.latency.switching if step.lag else 0.0
-            short = min(batch, rejected) if drafted else 0
-            seen = Round(arm, drafted, accepted, emitted, batch, short, draft, verify, step.lag, lag_seconds)
-            step.policy.observe(seen)
+            rejected = batch - survivors[-1] if survivors else -1 if drafted else 0
+            known = Round(arm, drafted, accepted, emitted, batch, rejected, draft, verify, step.lag, lag_seconds)
+            step.policy.observe(replace(known, survivors=survivors) if survivors else known)
         return Counts(drafted, accepted, emitted, seconds)
 
 

@@ -33,14 +33,14 @@ class Lengths:
         return step, began
 
     def finish(
-        self, step: Step, scheduled: float, accepted: int, emitted: int, rejected: int = -1, *, busy: bool
+        self, step: Step, scheduled: float, accepted: int, emitted: int, survivors: tuple[int, ...] = (), *, busy: bool
     ) -> None:
-        """The step is over; ``busy``: requests are left, so the next one follows at once."""
+        """The step is over; survivors as in Round; ``busy``: requests are left, so the next one follows at once."""
         now = self.clock()
         # From one step's end to the next's, so that what lies between them counts; an idle engine starts anew.
         began = self._ended if self._ended and scheduled - self._ended < PAUSE else scheduled
         self._ended = now if busy else 0.0
-        counts = self.rounds.observe(step, accepted, emitted, now - began, rejected)
+        counts = self.rounds.observe(step, accepted, emitted, now - began, survivors)
         if step.batch:
             self.meter.played(step.arm, step.batch, *counts, step.batch)
         if step.resumed:

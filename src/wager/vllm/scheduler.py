@@ -8,6 +8,7 @@ decision.
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,11 +169,13 @@ class _Adaptive(_Limits):
             if planned is scheduler_output:
                 tokens = [len(new) for new in model_runner_output.sampled_token_ids]
                 emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
-                rejected = requests - tokens.count(1 + step.arm.length)  # the others had all of their draft accepted
+                # every request has the target's own token, and one more for each draft token accepted
+                ended = [tokens.count(n) for n in range(step.arm.length + 1, 1, -1)]
+                survivors = tuple(accumulate(ended))[::-1]
                 if self._flights and self._flights[0][1].mixed:
                     # Its successor was launched meanwhile, and launching a prefill can take longer than this step.
                     step.mixed = True
-                self.lengths.finish(step, began, emitted - requests, emitted, rejected, busy=bool(self.running))
+                self.lengths.finish(step, began, emitted - requests, emitted, survivors, busy=bool(self.running))
                 break
         if self.state_file is not None:
             self.state_file.tick()

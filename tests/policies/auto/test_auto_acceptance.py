@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from auto_lab import CONFIG, Other, drawn_tokens, proposal_of, run_of
 
-from wager.core import Hint
+from wager.core import OFF, Arm, Hint, Round
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.features import AGREEMENT, EMA, POSITION, Proposal
 from wager.policies.auto.positional import PositionalAcceptance
@@ -230,14 +230,20 @@ def test_a_change_of_one_drafter_is_noticed_and_the_others_are_doubted() -> None
     assert np.mean([drawn_tokens(curves, "x", 4)[4] for _ in range(100)]) < 1.6
 
 
-def test_totals_of_a_batch_teach_a_curve_its_rate() -> None:
+@pytest.mark.parametrize("positions", [False, True], ids=["totals", "positions"])
+def test_a_batch_teaches_a_curve_its_rate_or_that_of_every_position(positions: bool) -> None:
     rng, curves = np.random.default_rng(0), PositionalAcceptance(np.random.default_rng(1), CONFIG)
-    accepted = rejected = 0
+    true = [0.3, 0.9, 0.9, 0.9, 0.9] if positions else [0.7] * 5
+    kept = np.zeros(5)
     for _ in range(40):
-        runs = [run_of(rng, [0.7] * 5) for _ in range(8)]
-        curves.learn_batch("x", sum(runs), sum(run < 5 for run in runs), 5)
-        accepted, rejected = accepted + sum(runs), rejected + sum(run < 5 for run in runs)
-    rate = accepted / (accepted + rejected)
-    curves.learn_batch("x", 0, 0, 5)
+        runs = [run_of(rng, true) for _ in range(8)]
+        survivors = tuple(sum(run >= n for run in runs) for n in range(1, 6))
+        kept += survivors
+        accepted, rejected = sum(runs), sum(run < 5 for run in runs)
+        given = {"survivors": survivors} if positions else {}
+        curves.learn_batch("x", Round(Arm("x", 5), 40, accepted, 8 + accepted, 8, rejected, **given), 5)
+    rate = kept.sum() / (kept.sum() + 320 - kept[-1])
+    curves.learn_batch("x", Round(OFF, 0, 0, 8, 8), 5)
     drawn = np.mean([drawn_tokens(curves, "x", 5) for _ in range(100)], axis=0)
-    assert drawn == pytest.approx([sum(rate**j for j in range(n + 1)) for n in range(6)], rel=0.05)
+    expected = [1 + kept[:n].sum() / 320 if positions else sum(rate**j for j in range(n + 1)) for n in range(6)]
+    assert drawn == pytest.approx(expected, rel=0.1 if positions else 0.05)

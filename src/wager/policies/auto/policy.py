@@ -294,7 +294,7 @@ class Auto(Policy):
         if unhinted:
             self.latency.drafts.line(key, batch).learn(length, round.draft_seconds)
             if batch > 1:
-                self.positional.learn_batch(key, round.accepted, round.rejected, length)
+                self.positional.learn_batch(key, round, length)
             else:
                 self.positional.learn(key, round.accepted, length)
 

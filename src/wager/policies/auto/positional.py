@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from wager.core import Round
 from wager.policies.auto.config import AutoConfig
 from wager.policies.base import Learner
 
@@ -89,20 +90,23 @@ class PositionalAcceptance(Learner):
         """A draft of so many tokens was accepted so far."""
         self._add(key, drafted, [1.0] * min(accepted + 1, drafted), repeat(1.0, accepted))
 
-    def learn_batch(self, key: str, accepted: int, rejected: int, length: int) -> None:
-        """Drafts of a batch of which only totals are known, as if every token had been as likely as every other.
+    def learn_batch(self, key: str, round: Round, length: int) -> None:
+        """Drafts of a batch; of which only totals are known, as if every token had been as likely as every other.
 
         Its requests are of one moment, so they count for no more tokens than a change is judged by.
         """
-        trials = accepted + rejected
-        if trials:
-            rate = accepted / trials
-            tried = [1.0]
-            for _ in range(length - 1):
-                tried.append(tried[-1] * rate)
-            scale = min(trials, 2 * self.config.short_memory) / sum(tried)
-            tried = [share * scale for share in tried]
-            self._add(key, length, tried, [n * rate for n in tried])
+        trials = round.accepted + round.rejected
+        if not trials:
+            return
+        if round.survivors:
+            tried = [float(n) for n in (round.batch, *round.survivors[:-1])]
+            kept = [float(n) for n in round.survivors]
+        else:
+            rate = round.accepted / trials
+            tried = [rate**n for n in range(length)]
+            kept = [rate * n for n in tried]
+        scale = min(trials, 2 * self.config.short_memory) / sum(tried)
+        self._add(key, length, [scale * n for n in tried], [scale * n for n in kept])
 
     def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> None:
         own, config = self.of(key, length), self.config
