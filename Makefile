@@ -5,8 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
 BROWSER := $(VENV)/.browser
-# Without byte-compiling all of them: most modules of these packages are never imported.
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving reproduce clean
