@@ -11,6 +11,7 @@ from identity import first_difference, first_difference_is_a_tie
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import wager
+from wager.decoding.loop import Loop
 from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
@@ -113,3 +114,15 @@ def check(model: Any, prompt: Sequence[int], tokens: Sequence[int], expected: Se
     assert first_difference_is_a_tie(model, prompt, tokens, expected, TOLERANCE), (
         f"parted after {first_difference(tokens, expected)} tokens, and not at a tie"
     )
+
+
+class CropsTooLittle(Loop):
+    """Leaves one token of a refused draft in the cache."""
+
+    def _round(self) -> Any:
+        crop = self.target.crop
+        self.target.crop = lambda length: crop(length + 1)  # type: ignore[method-assign]
+        try:
+            return super()._round()
+        finally:
+            del self.target.crop

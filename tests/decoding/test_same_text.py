@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from decoders import POLICIES, PROMPT, TOLERANCE, VOCABULARY, Pair, Told, check, informed, ours, plain, tiny
+from decoders import (
+    POLICIES,
+    PROMPT,
+    TOLERANCE,
+    VOCABULARY,
+    CropsTooLittle,
+    Pair,
+    Told,
+    check,
+    informed,
+    ours,
+    plain,
+    tiny,
+)
 from identity import first_difference_is_a_tie
 from transformers import LlamaForCausalLM
 
@@ -76,18 +89,9 @@ def test_processors_that_look_at_the_text_do_not_change_it() -> None:
 
 
 def test_a_crop_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Off(Loop):
-        def _round(self) -> Any:
-            crop = self.target.crop
-            self.target.crop = lambda length: crop(length + 1)  # type: ignore[method-assign]
-            try:
-                return super()._round()
-            finally:
-                del self.target.crop
-
     model = tiny()
     decoder = informed(model)
-    monkeypatch.setattr(decoding, "Loop", Off)
+    monkeypatch.setattr(decoding, "Loop", CropsTooLittle)
     assert not first_difference_is_a_tie(model, PROMPT, ours(decoder), plain(model), TOLERANCE)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import sampled
 import torch
+from decoders import CropsTooLittle
 from draws import sampler
 from fit import FITS, misfit
 from sampled import PROCESSORS, PROMPT, VOCABULARY, Table, Text, drafter, engine, off, off_together, rows_due, rows_seen
@@ -165,18 +166,6 @@ class DrawsUnprocessed(Loop):
 
         with patch.object(RoundSampler, "__call__", unprocessed):
             return super()._draft(arm, room, proposals)
-
-
-class CropsTooLittle(Loop):
-    """Leaves one token of a refused draft in the cache."""
-
-    def _round(self) -> Any:
-        crop = self.target.crop
-        self.target.crop = lambda length: crop(length + 1)  # type: ignore[method-assign]
-        try:
-            return super()._round()
-        finally:
-            del self.target.crop
 
 
 class ArgmaxBonus(Loop):

@@ -133,12 +133,13 @@ def _check(parsed: Namespace) -> list[str]:
             given.model = given.model_tag
             engine = AsyncEngineArgs.from_cli_args(given)
             speculating = engine.create_engine_config()
-            if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
-                raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
             engine.speculative_config, engine.scheduler_cls = None, None
-            return idle_overhead(engine.create_engine_config(), speculating)
+            plain = engine.create_engine_config()
     except Exception as error:  # vLLM refuses with errors of many kinds
         raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
+    if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
+        raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
+    return idle_overhead(plain, speculating)
 
 
 def _check_port(parsed: Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -104,8 +104,8 @@ class StepRounds:
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
             lag_seconds = self.latency.switching if step.lag else 0.0
             rejected = batch - survivors[-1] if survivors else -1 if drafted else 0
-            known = Round(arm, drafted, accepted, emitted, batch, rejected, draft, verify, step.lag, lag_seconds)
-            step.policy.observe(replace(known, survivors=survivors) if survivors else known)
+            counts = arm, drafted, accepted, emitted, batch, rejected
+            step.policy.observe(Round(*counts, draft, verify, step.lag, lag_seconds, survivors=survivors))
         return Counts(drafted, accepted, emitted, seconds)
 
 

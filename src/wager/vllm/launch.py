@@ -231,7 +231,7 @@ def idle_overhead(plain: Any, speculating: Any) -> list[str]:
         if before != after:
             said.append(f"{what}: {before} without speculation, {after} with it")
     method = speculating.speculative_config.method
-    lags = getattr(speculating, "use_v2_model_runner", False) and method not in ("draft_model", "eagle3")
+    lags = getattr(speculating, "use_v2_model_runner", False) and (method == "eagle" or method.endswith("mtp"))
     if method not in ("ngram", "ngram_gpu", "custom_class") and not lags:  # wager.vllm.lagging
         said.append("drafter: one forward a step even at length 0, which keeps its cache in step")
     if _graphs(speculating) != "none" and method in ("ngram", "custom_class"):

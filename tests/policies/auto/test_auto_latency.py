@@ -11,7 +11,7 @@ from auto_lab import CONFIG, K
 
 from wager.core import OFF, Arm, Round
 from wager.policies.auto.latency import DraftLatency, DraftLine, LatencyModel, ReferenceRate
-from wager.policies.auto.verify import STALL, BatchLatency, VerifyLatency
+from wager.policies.auto.verify import BatchLatency, VerifyLatency
 
 
 def test_widths_learn_a_curve_that_jumps_and_never_falls() -> None:
@@ -135,7 +135,7 @@ class SlowBatchLatency:
         usual, far = self.errors.get(size, CONFIG.token_share), abs(seconds / expected - 1)
         limit = max(CONFIG.outlier * usual, CONFIG.token_share)
         self.errors[size] = usual + (min(far, limit) - usual) / CONFIG.short_memory
-        stalled = bool(self.theta) and seconds > STALL * expected
+        stalled = bool(self.theta) and seconds > CONFIG.outlier * expected
         outlier = (bool(self.seen.get((size, kind))) or stalled) and far > limit
         self.streak[size, kind] = self.streak.get((size, kind), 0) + 1 if outlier else 0
         changed = self.streak[size, kind] == CONFIG.repeats
@@ -211,7 +211,7 @@ def test_costs_are_found_in_spite_of_accidents() -> None:
 
 
 def test_a_batch_is_charged_by_request_and_a_drafter_by_bucket() -> None:
-    latency = LatencyModel(5, 4, CONFIG)
+    latency = LatencyModel(5, CONFIG)
     for number in range(200):
         arm = (OFF, Arm("x", 2), Arm("x", 4))[number % 3]
         drafted, seconds = 8 * arm.length, 0.02 + 0.001 * 8 * arm.length + 0.004 * (arm.length == 2)
@@ -225,7 +225,7 @@ def test_a_batch_is_charged_by_request_and_a_drafter_by_bucket() -> None:
     assert fixed + 3 * each == pytest.approx(0.007, rel=0.1)
     assert latency.drafts.parts("x", 64, 0.02) == (fixed, each)  # no better guess for another size of batch
     assert latency.at(8)[1] == pytest.approx(8 / np.mean([0.02, 0.04, 0.052]), rel=0.05)
-    again = LatencyModel(5, 4, CONFIG)
+    again = LatencyModel(5, CONFIG)
     again.load_state_dict(latency.state_dict())
     assert again.at(8)[0] == latency.at(8)[0]
     assert again.at(8)[1] == latency.at(8)[1]

@@ -140,8 +140,7 @@ class LatencyModel(Learner):
 
     learned = ("verify", "batches", "drafts", "rates")
 
-    def __init__(self, widest: int, longest: int, config: AutoConfig) -> None:
-        self.longest = longest  # tokens of the longest draft
+    def __init__(self, widest: int, config: AutoConfig) -> None:
         self.widest = widest  # most tokens of one request in a verification
         self.verify = VerifyLatency(widest, config)
         self.batches = BatchLatency(config)
@@ -178,7 +177,7 @@ class LatencyModel(Learner):
             self.drafts.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
 
     def learn_step(self, batch: int, drafted: int, longest: int, seconds: float) -> None:
-        """A step of a batch that verified so many draft tokens, of at most ``longest`` for each request."""
+        """A step of a batch that verified so many draft tokens, of at most ``longest`` a request; 0: one length."""
         if self.batches.learn(batch, drafted, longest * batch, seconds):
             self._tables.clear()
 

@@ -60,7 +60,7 @@ class Auto(Policy):
         config = self.config
         self.acceptance = AcceptanceModel(len(self.drafters), config)
         self.positional = PositionalAcceptance(self.rng, config)
-        self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), self.longest, config)
+        self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config)
         self.exploration = Exploration(self.drafters, self.rng, config)
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
         self.hinted: set[str] = set()  # drafters whose proposals are known before a round

@@ -13,7 +13,6 @@ from wager.policies.base import Learner
 
 OFF_STEP, RAGGED, UNIFORM = range(3)  # kinds of step: no drafts; drafts of different lengths; all of the longest
 EXPECTED, OUTLIER, CHANGED = range(3)
-STALL = 3.0  # times the guess: a first time beyond it may be a stall, and is believed when it repeats
 
 
 def bucket(batch: int) -> int:
@@ -80,7 +79,8 @@ class VerifyLatency(Learner):
             self.scale = seconds / self._prior[width]
             self._average()
         known, expected = self.rounds[width], self.seconds[width]
-        verdict = self.filter.judge(width, seconds, expected, known > 0 or seconds > STALL * expected)
+        # A first time far beyond the guess may be a stall: it is believed when it repeats.
+        verdict = self.filter.judge(width, seconds, expected, known > 0 or seconds > config.outlier * expected)
         if verdict == OUTLIER:
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
@@ -221,7 +221,7 @@ class BatchLatency(Learner):
         fit.steps += 1
         base, token, ragged = self.at(count)
         expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-        known = fit.sums[kind][0] > 0.0 or (bool(self.common.theta) and seconds > STALL * expected)
+        known = fit.sums[kind][0] > 0.0 or (bool(self.common.theta) and seconds > config.outlier * expected)
         verdict = fit.filter.judge(kind, seconds, expected, known)
         if verdict == OUTLIER:
             return False
