@@ -5,9 +5,11 @@ python -m reproduction.turns default heads --prompts FILE --out FILE
 Every engine is a process of its own with vLLM in it; all load at the same time, then take turns of less than a second,
 back and forth, so that what the machine does in the meantime meets all of them alike. In a turn there is always the
 same number of requests; one that is finished is replaced. Everything is counted, prefill included, and what earlier
-turns wrote is forgotten. FILE holds prompts as token ids by kind: {"chat": [[…], …], "copy": [[…], …]}.
+turns wrote is forgotten. The prompts are token ids by kind, {"chat": [[…], …], "copy": [[…], …]}: questions of Alpaca,
+and pieces of XSum followed by their first words. Where there is no such file it is made from WAGER_DATA.
 
-default: SmolLM2 without speculation (twice), with wager's default (twice), with a head, and with both in one engine.
+default: SmolLM2 without speculation (twice), with wager's default, with a head, and with both in one engine. At the end
+all of them run at once, with lengths at random in every step while batches grow and shrink.
 heads: the shape of Llama 3 8B with random weights and a random EAGLE head, whose drafts are accepted with given
 probabilities (vLLM's synthetic acceptance): well, fairly and badly trained.
 """
@@ -45,7 +47,6 @@ ENGINES: dict[str, dict[str, tuple[tuple[str, ...], int, list[float] | None]]] =
         "matching": (("suffix", "prompt-lookup"), 5, None),
         "head": (("eagle:ofa",), 5, None),
         "plain again": ((), 0, None),
-        "matching again": (("suffix", "prompt-lookup"), 5, None),
         "head and matching": (("suffix", "prompt-lookup", "eagle:ofa"), 5, None),
     },
     "heads": {"plain": ((), 0, None), **{name: (("eagle=",), 4, rates) for name, rates in PROFILES.items()}},
@@ -54,23 +55,24 @@ ENGINES: dict[str, dict[str, tuple[tuple[str, ...], int, list[float] | None]]] =
 
 def orders(plan: str, seconds: float, rounds: int) -> list[dict[str, Any]]:
     """Every turn: which engine, which policy, what load."""
-    lengths = ("off", "1", "2", "4") if plan == "heads" else ()
-    same = {"plan": plan, "seconds": seconds}
+    policies: dict[str, tuple[str, ...]] = {
+        name: ("auto",) if drafters else ("none",) for name, (drafters, *_) in ENGINES[plan].items()
+    }
+    lengths = ("off", "1", "2", "4", "auto")
+    with_lengths = dict.fromkeys(PROFILES, lengths) if plan == "heads" else {"matching": ("off", "auto")}
+    policies |= {name: choices for name, choices in with_lengths.items() if name in policies}
     turns: list[dict[str, Any]] = []
     for kind in ("chat",) if plan == "heads" else ("chat", "copy"):
         for batch in BATCHES:
+            load = {"plan": plan, "seconds": seconds, "kind": kind, "batch": batch}
             for turn in range(-1, rounds):  # the first is not counted: the policy meets this load
                 own = [
-                    {**same, "engine": name, "policy": policy, "kind": kind, "batch": batch, "turn": turn}
-                    for name, (drafters, *_) in ENGINES[plan].items()
-                    for policy in ((*lengths, "auto") if drafters else ("none",))
+                    {**load, "engine": name, "policy": policy, "turn": turn}
+                    for name, choices in policies.items()
+                    for policy in choices
                 ]
                 turns += own if turn % 2 else own[::-1]
-    if plan == "heads":
-        return turns
-    # Lengths at random in every step while batches grow and shrink: crashes and stalls would show.
-    last = {"plan": plan, "kind": "chat", "batch": 0, "turn": 0, "seconds": 20 * seconds, "policy": "random"}
-    return turns + [{**last, "engine": name} for name, (drafters, *_) in ENGINES[plan].items() if drafters][-2:]
+    return turns
 
 
 def make_model(folder: Path, *, head: bool) -> Path:
@@ -93,6 +95,20 @@ def make_model(folder: Path, *, head: bool) -> Path:
     layers = {"num_hidden_layers": 1} if head else {}
     (folder / "config.json").write_text(json.dumps({**LLAMA_8B, **layers}))
     return folder
+
+
+def make_prompts(path: Path) -> None:
+    """Token ids of prompts that cannot be drafted for by matching, and of some that can."""
+    from transformers import AutoTokenizer
+
+    from wager.bench.workloads import prompts
+    from wager.models import resolve
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2-135m"))
+    chat = [prompt.ids(tokenizer, 1024, "cpu")[0].tolist() for prompt in prompts(tasks=["alpaca"], count=192)]
+    articles = (tokenizer(prompt.text.partition("\n\n")[2]).input_ids for prompt in prompts(tasks=["xsum"], count=1000))
+    copy = [ids[:200] + ids[:25] for ids in articles if len(ids) >= 400][:192]
+    path.write_text(json.dumps({"chat": chat, "copy": copy}))
 
 
 class Served:
@@ -132,8 +148,39 @@ class Served:
         self.llm = vllm.LLM(**given)
         self.engine, self.prompts, self.made, self.now = self.llm.llm_engine, prompts, 0, ""
         self.wait, self.params = torch.cuda.synchronize, vllm.SamplingParams
-        worker = self.engine.engine_core.engine_core.model_executor.driver_worker
-        self.matcher = getattr(worker.worker.model_runner.speculator, "matcher", None)
+        core = self.engine.engine_core.engine_core
+        runner = core.model_executor.driver_worker.worker.model_runner
+        self.matcher = getattr(runner.speculator, "matcher", None)
+        self.step: list[Any] = [0, 0, 0, "-"]  # the latest: lengths verified and drafted, whether mixed, its CUDA graph
+        self.lengths = getattr(core.scheduler, "lengths", None)
+        self._watch(self.lengths, runner.cudagraph_manager)
+
+    def _watch(self, lengths: Any, graphs: Any) -> None:
+        """Have every step noted as it passes."""
+        dispatch = graphs.dispatch
+
+        def dispatched(*given: Any, **named: Any) -> Any:
+            found = dispatch(*given, **named)
+            self.step[3] = found.cg_mode.name.lower()
+            return found
+
+        graphs.dispatch = dispatched
+        if lengths is None:
+            return
+        finish = lengths.finish
+
+        def finished(step: Any, *given: Any, **named: Any) -> None:
+            self.step[:3] = step.arm.length, step.next_arm.length, int(step.mixed)
+            finish(step, *given, **named)
+
+        lengths.finish = finished
+
+    def _expected(self) -> dict[str, tuple[float, float]]:
+        """Tokens and milliseconds that the policy expects of the arms, where it says so."""
+        policy = self.lengths.rounds.policy if self.lengths is not None else None
+        if policy is None or not policy.explains:
+            return {}
+        return {str(option.arm): (option.tokens, 1000 * option.seconds) for option in policy.options()}
 
     def choose(self, policy: str) -> None:
         """Another policy, or length, from now on."""
@@ -149,12 +196,12 @@ class Served:
 
         self.choose(order["policy"])
         kind, seconds, rng = order["kind"], order["seconds"], random.Random(order["turn"])
-        live: set[str] = set()
         first = (order["turn"] + 1) * 3 * order["batch"]
-        stamps: list[float] = []
-        emitted = added = 0
+        live: set[str] = set()
+        kinds, stamps, emitted, added = list[str](), list[float](), 0, 0
         if self.matcher is not None:
             self.matcher.forget()
+        speed = processor_ms()
         self.wait()
         began = time.perf_counter()
         while time.perf_counter() - began < seconds:
@@ -174,15 +221,28 @@ class Served:
                 if output.finished:
                     live.discard(output.request_id)
             stamps.append(time.perf_counter())
+            kinds.append("{}>{} {} {}".format(*self.step))
         took = stamps[-1] - began
         self.engine.abort_request(list(live))
         for _ in range(4):
             self.engine.step()
         gaps = [1000 * (after - before) for before, after in pairwise(stamps)]
+        by_kind: dict[str, list[float]] = {}  # length verified > length drafted, whether a prefill is in it, CUDA graph
+        for kind, gap in zip(kinds[1:], gaps, strict=True):
+            by_kind.setdefault(kind, []).append(gap)
         return {
             **order, "tokens": emitted, "took": took, "steps": len(stamps), "requests": added,
-            "step_ms": statistics.median(gaps), "slowest_ms": max(gaps),
+            "step_ms": statistics.median(gaps), "slowest_ms": max(gaps), "processor_ms": (speed, processor_ms()),
+            "kinds": {kind: (len(own), statistics.median(own)) for kind, own in by_kind.items()},
+            "expected": self._expected(),
         }  # fmt: skip
+
+
+def processor_ms() -> float:
+    """Milliseconds of some Python: how fast this core is at the moment."""
+    began = time.perf_counter()
+    sum(number * number for number in range(30_000))
+    return 1000 * (time.perf_counter() - began)
 
 
 def serve(plan: str, name: str, prompts: Path, folder: Path) -> None:
@@ -228,11 +288,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=0.7, help="of a turn")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", metavar="ENGINE", help="some of the engines")
+    parser.add_argument("--stress", type=float, default=60.0, help="seconds with lengths at random, at the end")
     parser.add_argument("--engine", nargs=2, help=argparse.SUPPRESS)  # name and folder: this process is that engine
     given = parser.parse_args()
     if given.engine:
         serve(given.plan[0], given.engine[0], given.prompts, Path(given.engine[1]))
+    for plan in given.plan:
+        for name in [name for name in ENGINES[plan] if given.only and name not in given.only]:
+            del ENGINES[plan][name]
     folder = Path(tempfile.mkdtemp(prefix="turns-"))
+    if not given.prompts.exists():
+        make_prompts(given.prompts)
     if "heads" in given.plan:
         for head in (False, True):
             make_model(folder, head=head)
@@ -250,16 +317,18 @@ def main() -> None:
         if not engine.stdout or not engine.stdout.readline():
             sys.exit(f"{name} did not start:\n" + (folder / f"{plan} {name}.log").read_text()[-3000:])
     print(f"{len(engines)} engines loaded in {time.time() - began:.0f} s", file=sys.stderr, flush=True)
-    for order in (order for plan in given.plan for order in orders(plan, given.seconds, given.rounds)):
-        plan, name = order["plan"], order["engine"]
-        engine = engines[plan, name]
-        assert engine.stdin is not None
-        assert engine.stdout is not None
-        print(json.dumps(order), file=engine.stdin, flush=True)
-        answer = engine.stdout.readline()
-        if not answer:
-            sys.exit(f"{order} ended it:\n" + (folder / f"{plan} {name}.log").read_text()[-3000:])
-        rows.append(json.loads(answer))
+    one_by_one = [[order] for plan in given.plan for order in orders(plan, given.seconds, given.rounds)]
+    at_random = {"policy": "random", "kind": "chat", "batch": 0, "turn": 0, "seconds": given.stress}
+    together = [{**at_random, "plan": plan, "engine": name} for plan, name in engines if ENGINES[plan][name][0]]
+    for group in (*one_by_one, together):
+        for order in group:
+            print(json.dumps(order), file=engines[order["plan"], order["engine"]].stdin, flush=True)
+        for order in group:
+            plan, name = order["plan"], order["engine"]
+            answer = engines[plan, name].stdout.readline()  # type: ignore[union-attr]
+            if not answer:
+                sys.exit(f"{order} ended it:\n" + (folder / f"{plan} {name}.log").read_text()[-3000:])
+            rows.append(json.loads(answer))
     for engine in engines.values():
         engine.kill()
     table = [row for plan in given.plan for row in summary(plan, [row for row in rows if row["plan"] == plan])]

@@ -115,13 +115,29 @@ def test_counts_that_cannot_be_one_arms_are_not_observed(policy: str) -> None:
     assert rounds.tokens == 3
 
 
+def test_where_steps_overlap_a_rounds_seconds_are_those_of_the_step_that_verified_it() -> None:
+    """The drafting of one step is then in the next step's seconds: off, 1 and 5 token drafts of 2 ms a token."""
+    arms = (OFF, Arm("ngram", 1), Arm("ngram", 5))
+    policy: Any = Script(*(arms[n] for n in (1, 0, 1, 2, 2, 0, 0, 1, 0) * 30))
+    rounds, length = StepRounds(policy, arms, overlap=True), 0
+    for _ in range(270):
+        step = rounds.plan(1, 1, length, mixed=False)
+        rounds.observe(step, 0, 1, 0.05 + 0.002 * length)
+        length = step.length
+    for arm in arms:
+        seen = {round(one.seconds, 6) for one in policy.rounds if one.arm is arm and not one.lag}
+        assert seen == {round(0.05 + 0.002 * arm.length, 6)}
+    assert rounds.latency.switching == pytest.approx(0.0, abs=1e-9)
+
+
 LOADS = {1: (4.74, 0.02, 0.44), 8: (4.75, 0.06, 0.48), 32: (5.13, 0.25, 0.47), 128: (6.37, 2.4, 0.6)}
 PROFILES = {"well": (0.9, 0.89, 0.88, 0.86), "fair": (0.75, 0.73, 0.73, 0.7), "bad": (0.4, 0.45, 0.44, 0.38)}
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("batch", LOADS)
 @pytest.mark.parametrize("profile", PROFILES)
-def test_auto_finds_the_best_length_of_every_load_and_acceptance(profile: str, batch: int) -> None:
+def test_auto_finds_the_best_length_of_every_load_and_acceptance(profile: str, batch: int, overlap: bool) -> None:
     """Milliseconds as measured with an 8B model and an EAGLE head: of a step, per token verified, per token drafted."""
     base, verify, draft = LOADS[batch]
     chances = PROFILES[profile]
@@ -132,7 +148,8 @@ def test_auto_finds_the_best_length_of_every_load_and_acceptance(profile: str, b
 
     best = max(batch * sum(accumulate(chances[:n], mul, initial=1.0)) / seconds(n, n) for n in range(5))
     for seed in range(2):
-        rounds, rng = StepRounds(build("auto", arms, seed=seed, tokens=1_000_000), arms), random.Random(seed)
+        policy, rng = build("auto", arms, seed=seed, tokens=1_000_000), random.Random(seed)
+        rounds = StepRounds(policy, arms, overlap=overlap)
         length, tokens, taken = 0, 0, 0.0
         for number in range(800):
             step = rounds.plan(batch, batch, length * batch, False)
@@ -140,9 +157,9 @@ def test_auto_finds_the_best_length_of_every_load_and_acceptance(profile: str, b
             survivors = tuple(sum(n >= k for n in right) for k in range(1, length + 1))
             accepted = sum(right)
             stalled = 4.0 if rng.random() < 0.01 else 1.0
-            took = seconds(length, step.length) * rng.gauss(1, 0.03) * stalled
-            rounds.observe(step, accepted, batch + accepted, took, survivors)
+            took = seconds(length, length if overlap else step.length)
+            rounds.observe(step, accepted, batch + accepted, took * rng.gauss(1, 0.03) * stalled, survivors)
             if number >= 100:
-                tokens, taken = tokens + batch + accepted, taken + seconds(length, step.length)
+                tokens, taken = tokens + batch + accepted, taken + took
             length = step.length
         assert tokens / taken >= 0.93 * best

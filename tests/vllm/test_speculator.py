@@ -142,22 +142,24 @@ def test_texts_in_the_memory_of_the_cpu_are_moved_to_the_device(monkeypatch: pyt
     assert len(made) == 1
 
 
-def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
-    def config(*drafters: str) -> Any:
-        ngram = len(drafters) == 1
-        spec = SimpleNamespace(method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram)
-        model = SimpleNamespace(dtype=torch.float32)
-        additional = settings(*drafters).additional_config()
-        return SimpleNamespace(additional_config=additional, speculative_config=spec, model_config=model)
+def config(given: Settings, *, dtype: torch.dtype = torch.float32, sampling: str = "standard") -> Any:
+    ngram = len(given.drafters) == 1 and given.speculator
+    spec = SimpleNamespace(
+        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling
+    )
+    model = SimpleNamespace(dtype=dtype)
+    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, model_config=model)
 
+
+def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
     asked: list[Any] = []
     model = Model()
     replaced = plugin._init_speculator(lambda *given: asked.append(given) or model)
-    assert isinstance(replaced(config("suffix"), DEVICE, states()), MatchSpeculator)
+    assert isinstance(replaced(config(settings("suffix")), DEVICE, states()), MatchSpeculator)
     assert not asked
-    assert replaced(config("suffix", "eagle=HEAD"), DEVICE, states()) is model
+    assert replaced(config(settings("suffix", "eagle=HEAD")), DEVICE, states()) is model
     assert len(asked) == 1
-    assert isinstance(make_speculator(None, config("prompt-lookup"), DEVICE, states()), MatchSpeculator)
+    assert isinstance(make_speculator(None, config(settings("prompt-lookup")), DEVICE, states()), MatchSpeculator)
 
 
 def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:
@@ -169,17 +171,17 @@ def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_verification_is_compiled_before_the_first_request(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [settings("suffix"), settings("suffix", "eagle=HEAD"), Settings(("eagle=HEAD",), 3)])
+def test_verification_is_compiled_before_the_first_request(
+    given: Settings, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called: list[Any] = []
-    monkeypatch.setattr(speculator, "rejection_sample", lambda *given: called.append(given))
-    model = Model()
-    for beside in (False, True):
-        of = states()
-        of.num_speculative_steps, of.vocab_size = 3, 40
-        if beside:
-            add_matching(model, settings("suffix", "eagle=HEAD"), of, DEVICE, dtype).capture()
-        else:
-            MatchSpeculator(settings("suffix"), of, DEVICE, dtype).capture()
-        logits, draft_logits, *_, length = called.pop()
+    monkeypatch.setattr(speculator, "rejection_sample", lambda *given, **named: called.append((*given, named)))
+    of = states()
+    of.num_speculative_steps, of.vocab_size = 3, 40
+    for sampling in ("standard", "synthetic", "block"):
+        make_speculator(lambda *_: Model(), config(given, dtype=dtype, sampling=sampling), DEVICE, of).capture()
+        logits, draft_logits, *_, length, rates, named = called.pop()
         assert (logits.dtype, logits.shape, draft_logits, length) == (dtype, (4, 40), None, 3)
-    assert model.calls == ["capture"]
+        assert (rates is not None, named["use_block_verification"]) == (sampling == "synthetic", sampling == "block")
+        assert not called

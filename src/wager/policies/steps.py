@@ -45,11 +45,12 @@ class StepRounds:
     """Chooses an arm in every step, and makes a Round of the step that verified its drafts.
 
     A round spans two steps. It is observed with the seconds of the second, less the drafting done in it for its
-    successor, plus the drafting of the first.
+    successor, plus the drafting of the first. Where steps overlap, a step's tokens are known before its drafting is
+    done, and the next step's seconds have that drafting in them: they are then the round's, just as they are.
     """
 
-    def __init__(self, policy: Policy, arms: tuple[Arm, ...]) -> None:
-        self.policy, self.arms = policy, arms
+    def __init__(self, policy: Policy, arms: tuple[Arm, ...], *, overlap: bool = False) -> None:
+        self.policy, self.arms, self.overlap = policy, arms, overlap
         self.latency = StepLatency()
         self.tokens = 0  # emitted since the engine started
         self._drafter = arms[-1].drafter
@@ -77,7 +78,8 @@ class StepRounds:
             step.next_arm = self.arms[0]
         elif batch:
             lag = {self._drafter: self._pause} if self._pause else {}
-            step.next_arm = self.policy.choose(Context(self.arms, batch, self.tokens, self._arm, lag))
+            previous = None if mixed and batch == 1 else self._arm  # None: a text begins
+            step.next_arm = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
             step.resumed = bool(step.length and self._pause)
             self._lag = self._pause if step.resumed else 0
         self._pause = 0 if step.length else self._pause + 1
@@ -97,9 +99,13 @@ class StepRounds:
         if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
         self._observed.add(batch)
-        self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
-        verify = max(1e-9, seconds - self.latency.drafting(batch, step.length))
-        draft = self.latency.drafting(batch, arm.length)
+        if self.overlap:
+            self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
+            now, draft = self.latency.switching if step.lag else 0.0, 0.0
+        else:
+            self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
+            now, draft = (self.latency.drafting(batch, length) for length in (step.length, arm.length))
+        verify = max(1e-9, seconds - now)
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
             lag_seconds = self.latency.switching if step.lag else 0.0

@@ -18,9 +18,15 @@ class Lengths:
     """Times steps from one end to the next, lets the policy choose, and counts."""
 
     def __init__(
-        self, policy: Policy, arms: tuple[Arm, ...], meter: Meter, *, clock: Callable[[], float] = perf_counter
+        self,
+        policy: Policy,
+        arms: tuple[Arm, ...],
+        meter: Meter,
+        *,
+        overlap: bool = False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.rounds = StepRounds(policy, arms)
+        self.rounds = StepRounds(policy, arms, overlap=overlap)
         self.meter, self.clock = meter, clock
         self._ended = 0.0  # when the last step ended, if requests were left to go on with
         self._decision = 0.0  # seconds spent here since the last step was counted

@@ -109,7 +109,8 @@ class _Adaptive(_Limits):
             drafters=settings.arm_names,
             log_seconds=settings.log_seconds,
         )
-        self.lengths = Lengths(policy, settings.arms, meter)
+        overlap = bool(self.vllm_config.scheduler_config.async_scheduling)
+        self.lengths = Lengths(policy, settings.arms, meter, overlap=overlap)
         self.control = PolicyFile(settings, policy) if settings.control else None
         pipeline = parallel.pipeline_parallel_size > 1
         self._arms: dict[str, Arm] | None = {} if pipeline else None  # request -> arm that drafts for it now

@@ -66,10 +66,7 @@ class MatchSpeculator(BaseSpeculator):
     supports_mm_inputs = False
     draft_logits = None  # its drafts are certain: a token is accepted with its probability under the target
 
-    def __init__(
-        self, settings: Settings, states: RequestState, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> None:
-        self.states, self.device, self.dtype = states, device, dtype
+    def __init__(self, settings: Settings, states: RequestState, device: torch.device) -> None:
         self.matcher = make_matcher(settings, states, device)
         self.drafts = torch.zeros(states.max_num_reqs, settings.max_length, dtype=torch.int64, device=device)
         self.matcher.warm_up(self.drafts)
@@ -78,8 +75,7 @@ class MatchSpeculator(BaseSpeculator):
         """Two kernels a step need no graph."""
 
     def capture(self) -> None:
-        """Two kernels a step need no graph; what verifies their drafts is compiled here."""
-        warm_up_verification(self.states, self.device, self.dtype)
+        """Two kernels a step need no graph."""
 
     @torch.inference_mode()
     def propose(self, *given: Any, **named: Any) -> torch.Tensor:
@@ -92,16 +88,17 @@ class MatchSpeculator(BaseSpeculator):
         return drafts
 
 
-def warm_up_verification(states: RequestState, device: torch.device, dtype: torch.dtype) -> None:
+def warm_up_verification(states: RequestState, device: torch.device, config: VllmConfig, logits: Any) -> None:
     """Compile vLLM's rejection sampler for greedy requests, so that the first draft does not wait for it.
 
     vLLM's own warm-up uses sampled requests, whose logits are float32; those of greedy ones stay in the model's type.
     """
-    length = states.num_speculative_steps
+    length, speculative = states.num_speculative_steps, config.speculative_config
     few = torch.zeros(length + 1, dtype=torch.int64, device=device)
+    synthetic = speculative.rejection_sample_method == "synthetic"
     rejection_sample(
-        torch.zeros(length + 1, states.vocab_size, dtype=dtype, device=device),
-        None,
+        torch.zeros(length + 1, states.vocab_size, dtype=config.model_config.dtype, device=device),
+        logits,
         few.int(),
         torch.tensor([0, length + 1], dtype=torch.int32, device=device),
         few,
@@ -111,6 +108,8 @@ def warm_up_verification(states: RequestState, device: torch.device, dtype: torc
         torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device),
         torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device),
         length,
+        torch.zeros(length, dtype=torch.float32, device=device) if synthetic else None,
+        use_block_verification=speculative.rejection_sample_method == "block",
     )
 
 
@@ -121,16 +120,10 @@ def _match(matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, thresho
     matcher.draft(batch.idx_mapping, given[SAMPLED], given[LAST].view(-1), drafts, longest, threshold)
 
 
-def add_matching(
-    speculator: Any,
-    settings: Settings,
-    states: RequestState,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-) -> Any:
+def add_matching(speculator: Any, settings: Settings, states: RequestState, device: torch.device) -> Any:
     """The model's speculator, whose drafts give way to matches of at least ``LONG_ENOUGH`` tokens.
 
-    It stays the object it is, for vLLM loads it by its class; its ``propose`` and ``capture`` are extended.
+    It stays the object it is, for vLLM loads it by its class; its ``propose`` is extended.
     """
     if getattr(speculator, "draft_logits", None) is not None:
         raise ValueError(
@@ -138,7 +131,7 @@ def add_matching(
         )
     matcher = make_matcher(settings, states, device)
     threshold = torch.full((1,), LONG_ENOUGH, dtype=torch.int32, device=device)
-    propose, capture = speculator.propose, speculator.capture
+    propose = speculator.propose
     matcher.warm_up(torch.zeros(1, settings.max_length, dtype=torch.int64, device=device), threshold)
 
     @torch.inference_mode()
@@ -148,27 +141,30 @@ def add_matching(
             _match(matcher, given, drafts, threshold)
         return drafts
 
-    def capture_and_warm_up() -> None:
-        capture()
-        warm_up_verification(states, device, dtype)
-
-    speculator.propose, speculator.capture = propose_and_match, capture_and_warm_up
-    speculator.matcher, speculator.match_threshold = matcher, threshold
+    speculator.propose, speculator.matcher, speculator.match_threshold = propose_and_match, matcher, threshold
     return speculator
 
 
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
     """The speculator for an engine of wager's: vLLM's own, matching, or both."""
-    settings = engine_settings(config)
-    method, dtype = config.speculative_config.method, config.model_config.dtype
+    settings, method = engine_settings(config), config.speculative_config.method
+    named = ", ".join(settings.names)
     if settings.speculator and config.speculative_config.use_ngram():
-        logger.info("wager: drafting by matching on %s: %s", device, ", ".join(settings.names))
-        return MatchSpeculator(settings, states, device, dtype)
-    speculator = original(config, device, states)
-    if can_lag(speculator):
-        logger.info("wager: %s runs only in steps that draft, and catches up on up to %d tokens", method, WINDOW)
-        Lagging(speculator, states)
-    if settings.speculator:
-        logger.info("wager: drafting by matching beside %s on %s: %s", method, device, ", ".join(settings.names))
-        add_matching(speculator, settings, states, device, dtype)
+        logger.info("wager: drafting by matching on %s: %s", device, named)
+        speculator: Any = MatchSpeculator(settings, states, device)
+    else:
+        speculator = original(config, device, states)
+        if can_lag(speculator):
+            logger.info("wager: %s runs only in steps that draft, and catches up on up to %d tokens", method, WINDOW)
+            Lagging(speculator, states)
+        if settings.speculator:
+            logger.info("wager: drafting by matching beside %s on %s: %s", method, device, named)
+            add_matching(speculator, settings, states, device)
+    capture = speculator.capture
+
+    def capture_and_warm_up() -> None:
+        capture()
+        warm_up_verification(states, device, config, getattr(speculator, "draft_logits", None))
+
+    speculator.capture = capture_and_warm_up
     return speculator

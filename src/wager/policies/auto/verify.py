@@ -6,6 +6,7 @@ A batch has too many combinations of requests and draft tokens to time each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import ClassVar
 
 from wager.policies.auto.config import AutoConfig
@@ -80,7 +81,7 @@ class VerifyLatency(Learner):
             self._average()
         known, expected = self.rounds[width], self.seconds[width]
         # A first time far beyond the guess may be a stall: it is believed when it repeats.
-        verdict = self.filter.judge(width, seconds, expected, known > 0 or seconds > config.outlier * expected)
+        verdict = self.filter.judge(width, seconds, expected, known > 0 or 2.0 * seconds > config.outlier * expected)
         if verdict == OUTLIER:
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
@@ -105,12 +106,13 @@ class VerifyLatency(Learner):
 
     def _average(self) -> None:
         """Seconds by width, never falling: neighbours that contradict each other are averaged."""
-        guesses, memory = self._guesses(), self.config.round_memory
+        ratios = self._unstalled()
+        guesses, memory = self._guesses(ratios), self.config.round_memory
         blocks: list[tuple[float, float, int]] = []  # ratio, weight, widths
         for width in range(1, len(self.ratios)):
             known = min(self.rounds[width], memory)
             weight, count = known + 1.0, 1  # the guess counts as one round
-            ratio = (known * self.ratios[width] + guesses[width]) / weight
+            ratio = (known * ratios[width] + guesses[width]) / weight
             while blocks and blocks[-1][0] > ratio:
                 other, more, widths = blocks.pop()
                 ratio = (ratio * weight + other * more) / (weight + more)
@@ -121,17 +123,27 @@ class VerifyLatency(Learner):
             self._shape += [ratio] * count
         self.settle()
 
-    def _guesses(self) -> list[float]:
+    def _unstalled(self) -> list[float]:
+        """Ratios of which those timed a few times only are no larger than a wider one's: there was a stall, then."""
+        ratios, lowest = list(self.ratios), inf
+        for width in range(len(ratios) - 1, 0, -1):
+            if self.rounds[width]:
+                if self.rounds[width] < self.config.repeats:
+                    ratios[width] = min(ratios[width], lowest)
+                lowest = min(lowest, ratios[width])
+        return ratios
+
+    def _guesses(self, ratios: list[float]) -> list[float]:
         """Ratios as the timed widths around each suggest: on a line between two, beyond the last by `token_share`."""
         guesses, share = list(self._prior), self.config.token_share
         last = 1
-        guesses[1] = level = self.ratios[1] if self.rounds[1] else 1.0
+        guesses[1] = level = ratios[1] if self.rounds[1] else 1.0
         for width in range(2, len(guesses)):
             if self.rounds[width]:
-                slope = (self.ratios[width] - level) / (width - last)
+                slope = (ratios[width] - level) / (width - last)
                 for between in range(last + 1, width):
                     guesses[between] = level + slope * (between - last)
-                last, level = width, self.ratios[width]
+                last, level = width, ratios[width]
             guesses[width] = level + share * (width - last)
         return guesses
 
@@ -221,7 +233,7 @@ class BatchLatency(Learner):
         fit.steps += 1
         base, token, ragged = self.at(count)
         expected = base + token * drafted + (ragged if kind == RAGGED else 0.0)
-        known = fit.sums[kind][0] > 0.0 or (bool(self.common.theta) and seconds > config.outlier * expected)
+        known = fit.sums[kind][0] > 0.0 or (bool(self.common.theta) and 2.0 * seconds > config.outlier * expected)
         verdict = fit.filter.judge(kind, seconds, expected, known)
         if verdict == OUTLIER:
             return False
