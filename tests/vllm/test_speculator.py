@@ -23,6 +23,8 @@ SHORT = [1, 2, 3, 9, 1, 2]  # one of two, then 3, 9, 1
 def states(*slots: list[int]) -> Any:
     made = texts()
     made.free, made.order = [], []
+    made.draft_tokens = torch.full((SLOTS, 3), 4)
+    made.num_speculative_steps, made.vocab_size = 3, 40
     made.remove_request = lambda name: made.free.append(name) or (int(name) if name.isdigit() else None)
     made.apply_staged_writes = lambda: made.order.append(made.total_len.gpu.tolist())
     for slot, text in enumerate(slots):
@@ -66,6 +68,15 @@ class Model:
         return self.draft_tokens.fill_(50)[: given[0].num_reqs] if given else self.draft_tokens
 
 
+def config(given: Settings, *, dtype: torch.dtype = torch.float32, sampling: str = "standard") -> Any:
+    ngram = len(given.drafters) == 1 and given.speculator
+    spec = SimpleNamespace(
+        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling
+    )
+    model = SimpleNamespace(dtype=dtype)
+    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, model_config=model)
+
+
 def test_arguments_are_where_vllm_has_them() -> None:
     _, *names = inspect.signature(speculator.BaseSpeculator.propose).parameters
     found = [names[at] for at in (speculator.BATCH, speculator.SAMPLED, speculator.LAST)]
@@ -83,8 +94,30 @@ def test_it_launches_nothing_at_length_0_nor_in_a_dummy_run(monkeypatch: pytest.
     for of in (made, beside):
         monkeypatch.setattr(of.matcher, "draft", lambda *given: pytest.fail("launched"))
         monkeypatch.setattr(of.matcher, "flush", lambda: pytest.fail("launched"))
-        assert propose(of, [0], length=0).shape == (1, 3)
+        propose(of, [0], length=0)
         of.propose(input_batch=batch([0]), dummy_run=True)  # by name, as the runner does
+
+
+def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -> None:
+    of = states(REPEATS, [5, 6], SHORT)
+    made = make_speculator(None, config(settings("prompt-lookup")), DEVICE, of)
+    slots = torch.tensor([0, 2])
+
+    def as_the_runner(length: int) -> torch.Tensor:
+        drafts = propose(made, [0, 2], length=length)
+        if length < 3:
+            drafts[:, length:] = -1
+        of.draft_tokens[slots] = drafts
+        read: torch.Tensor = of.draft_tokens[slots, :length]
+        return read
+
+    assert as_the_runner(0).shape == (2, 0)
+    assert of.draft_tokens.tolist() == [[4] * 3] * SLOTS
+    assert as_the_runner(2).tolist() == [[9, 1], [3, 9]]
+    assert of.draft_tokens[2].tolist() == [3, 9, -1]
+    assert type(of.draft_tokens + 1) is torch.Tensor
+    of.draft_tokens[0].zero_()
+    assert of.draft_tokens[0].tolist() == [0, 0, 0]
 
 
 def test_beside_a_model_long_matches_are_taken_and_the_model_is_asked_as_always() -> None:
@@ -142,15 +175,6 @@ def test_texts_in_the_memory_of_the_cpu_are_moved_to_the_device(monkeypatch: pyt
     assert len(made) == 1
 
 
-def config(given: Settings, *, dtype: torch.dtype = torch.float32, sampling: str = "standard") -> Any:
-    ngram = len(given.drafters) == 1 and given.speculator
-    spec = SimpleNamespace(
-        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling
-    )
-    model = SimpleNamespace(dtype=dtype)
-    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, model_config=model)
-
-
 def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
     asked: list[Any] = []
     model = Model()
@@ -178,7 +202,6 @@ def test_verification_is_compiled_before_the_first_request(
     called: list[Any] = []
     monkeypatch.setattr(speculator, "rejection_sample", lambda *given, **named: called.append((*given, named)))
     of = states()
-    of.num_speculative_steps, of.vocab_size = 3, 40
     for sampling in ("standard", "synthetic", "block"):
         make_speculator(lambda *_: Model(), config(given, dtype=dtype, sampling=sampling), DEVICE, of).capture()
         logits, draft_logits, *_, length, rates, named = called.pop()

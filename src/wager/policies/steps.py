@@ -25,6 +25,7 @@ class Step:
     lag: int  # steps without drafts before those
     next_arm: Arm
     resumed: bool = False  # whether drafting is resumed in it
+    held: bool = False  # whether the policy was not asked, and observes nothing of it
 
     @property
     def length(self) -> int:
@@ -57,20 +58,34 @@ class StepRounds:
         self._observed: set[int] = set()  # batch sizes of which a round was observed
         self._chose = policy  # the arm of the last step
         self._arm = arms[0]  # off: nothing has been drafted before the first step
+        self._batch = 0  # that the last step was planned for
         self._pause = 0  # steps since something was last drafted
         self._lag = 0  # the same when drafting was last resumed, until that round's step is planned
 
     def plan(
-        self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
+        self,
+        batch: int,
+        verifying: int,
+        drafted: int,
+        mixed: bool,
+        drafted_by: Arm | None = None,
+        *,
+        off: bool = False,
+        hold: bool = False,
     ) -> Step:
         """The step now being scheduled; ``Step.length`` is how much to draft in it.
 
         batch: requests that will decode in the next step; verifying: those that decode in this one; drafted_by: the
-        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted.
+        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted; hold: the
+        arm chosen last may be kept without asking the policy, if it was kept before and the batch is the same.
         """
         arm = drafted_by or self._arm
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
-        self._lag = 0
+        if hold and not (off or mixed) and batch == self._batch and arm is self._arm and not self._lag:
+            step.held = True
+            self._pause = 0 if arm.length else self._pause + 1
+            return step
+        self._lag, self._batch = 0, batch
         self._chose = self.policy
         if off or (mixed and batch not in self._observed):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
@@ -98,6 +113,8 @@ class StepRounds:
         accepted = min(accepted, step.drafted)
         if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
+        if step.held:
+            return Counts(step.drafted, accepted, emitted, seconds)
         self._observed.add(batch)
         if self.overlap:
             self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))

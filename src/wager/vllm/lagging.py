@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from wager.vllm.drafts import NOTHING
+
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
@@ -58,10 +60,10 @@ class Lagging:
         return slot
 
     @torch.inference_mode()
-    def propose(self, *given: Any, **named: Any) -> torch.Tensor:
+    def propose(self, *given: Any, **named: Any) -> Any:
         """The head's drafts; none, and no forward, in a step of plain decoding."""
         if named.get("dummy_run"):
-            return self._propose(*given, **named)  # type: ignore[no-any-return]
+            return self._propose(*given, **named)
         batch: InputBatch = given[BATCH]
         slots = batch.idx_mapping_np[: batch.num_reqs]
         plain = batch.num_tokens == batch.num_reqs and not batch.has_prefill and not given[AUXILIARY]
@@ -69,10 +71,10 @@ class Lagging:
             if self.missed[slots].max() == self.window:
                 self.catch_up(batch)
             self._keep(batch, slots, given[HIDDEN], given[LAST])
-            return self.head.draft_tokens[: batch.num_reqs]  # type: ignore[no-any-return]
+            return NOTHING
         if self.missed[slots].any():
             self.catch_up(batch)
-        return self._propose(*given, **named)  # type: ignore[no-any-return]
+        return self._propose(*given, **named)
 
     def _keep(self, batch: InputBatch, slots: np.ndarray, hidden: torch.Tensor, last: torch.Tensor) -> None:
         """Keep what the head would have read: of each request one token."""

@@ -12,6 +12,8 @@ from wager.policies.steps import Step, StepRounds
 from wager.vllm.metrics import Meter
 
 PAUSE = 1.0  # seconds between two steps beyond which the engine was idle
+DECIDING = 0.01  # of a step's seconds that deciding and learning may take; where they take more, a choice is held
+LONGEST_HOLD = 7  # steps
 
 
 class Lengths:
@@ -30,12 +32,19 @@ class Lengths:
         self.meter, self.clock = meter, clock
         self._ended = 0.0  # when the last step ended, if requests were left to go on with
         self._decision = 0.0  # seconds spent here since the last step was counted
+        self._choosing = 0.0  # seconds of the last choice
+        self._hold = 0  # steps that it may be kept for
 
     def plan(self, *given: Any, **named: Any) -> tuple[Step, float]:
         """As `StepRounds.plan`, and when it was scheduled."""
         began = self.clock()
-        step = self.rounds.plan(*given, **named)
-        self._decision += self.clock() - began
+        step = self.rounds.plan(*given, hold=self._hold > 0, **named)
+        took = self.clock() - began
+        if step.held:
+            self._hold -= 1
+        else:
+            self._choosing, self._hold = took, 0
+        self._decision += took
         return step, began
 
     def finish(
@@ -51,8 +60,11 @@ class Lengths:
             self.meter.played(step.arm, step.batch, *counts, step.batch)
         if step.resumed:
             self.meter.switch_cost(self.rounds.latency.switching)
-        self._decision += self.clock() - now
+        took = self.clock() - now
+        self._decision += took
         switched = step.next_arm is not step.arm
+        if self.rounds.policy.holds and not (step.held or step.mixed or switched):
+            self._hold = min(LONGEST_HOLD, int((self._choosing + took) / (DECIDING * max(1e-9, now - began))))
         self.meter.step(step.batch, step.length, self._decision, mixed=step.mixed, switched=switched)
         self._decision = 0.0
         self.meter.tick()

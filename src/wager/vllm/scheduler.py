@@ -168,11 +168,12 @@ class _Adaptive(_Limits):
         while self._flights:
             planned, step, began = self._flights.popleft()
             if planned is scheduler_output:
-                tokens = [len(new) for new in model_runner_output.sampled_token_ids]
+                tokens = list(map(len, model_runner_output.sampled_token_ids))
                 emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
-                # every request has the target's own token, and one more for each draft token accepted
-                ended = [tokens.count(n) for n in range(step.arm.length + 1, 1, -1)]
-                survivors = tuple(accumulate(ended))[::-1]
+                survivors: tuple[int, ...] = ()
+                if step.arm.length:  # every request has the target's own token, and one for each draft token accepted
+                    ended = [tokens.count(n) for n in range(step.arm.length + 1, 1, -1)]
+                    survivors = tuple(accumulate(ended))[::-1]
                 if self._flights and self._flights[0][1].mixed:
                     # Its successor was launched meanwhile, and launching a prefill can take longer than this step.
                     step.mixed = True

@@ -15,6 +15,7 @@ from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
+from wager.vllm.drafts import NOTHING, skip_empty_drafts
 from wager.vllm.lagging import BATCH, LAST, WINDOW, Lagging, can_lag
 from wager.vllm.matching import RING, Matcher
 from wager.vllm.settings import Settings, engine_settings
@@ -77,14 +78,14 @@ class MatchSpeculator(BaseSpeculator):
     def capture(self) -> None:
         """Two kernels a step need no graph."""
 
-    @torch.inference_mode()
-    def propose(self, *given: Any, **named: Any) -> torch.Tensor:
+    def propose(self, *given: Any, **named: Any) -> Any:
         """A draft for every request of the batch."""
         if named.get("dummy_run"):
             return self.drafts
+        if named.get("num_speculative_tokens") == 0:
+            return NOTHING
         drafts = self.drafts[: given[BATCH].num_reqs]
-        if named.get("num_speculative_tokens") != 0:
-            _match(self.matcher, given, drafts)
+        _match(self.matcher, given, drafts)
         return drafts
 
 
@@ -160,6 +161,7 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
         if settings.speculator:
             logger.info("wager: drafting by matching beside %s on %s: %s", method, device, named)
             add_matching(speculator, settings, states, device)
+    skip_empty_drafts(states)
     capture = speculator.capture
 
     def capture_and_warm_up() -> None:

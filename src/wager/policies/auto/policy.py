@@ -39,6 +39,7 @@ class Auto(Policy):
     needs = frozenset({Signal.HINTS, Signal.OTHERS})
     per_request = True
     explains = True
+    holds = True
     config = AutoConfig()
     learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.

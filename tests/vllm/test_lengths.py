@@ -1,0 +1,65 @@
+"""The scheduler hook's clock: how often the policy is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wager.core import OFF, Arm
+from wager.policies import build
+from wager.vllm.lengths import DECIDING, LONGEST_HOLD, Lengths
+from wager.vllm.metrics import Meter
+
+ARMS = (OFF, Arm("ngram", 2))
+
+
+class Slow:
+    """A policy that takes its time, on a clock of its own."""
+
+    def __init__(self, policy: Any, seconds: float) -> None:
+        self.policy, self.seconds, self.now, self.asked, self.holds = policy, seconds, 0.0, [], policy.holds
+
+    def clock(self) -> float:
+        return self.now
+
+    def choose(self, context: Any) -> Arm:
+        self.now += self.seconds
+        self.asked.append(context.batch)
+        arm: Arm = self.policy.choose(context)
+        return arm
+
+    def observe(self, round: Any) -> None:
+        self.now += self.seconds
+        self.policy.observe(round)
+
+
+def asked(name: str, seconds: float, batches: list[int]) -> list[int]:
+    """Of steps of 10 ms, the batches for which the policy was asked; nothing it drafts is ever accepted."""
+    policy = Slow(build(name, ARMS, tokens=1000), seconds)
+    meter = Meter("scheduler", name, ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    lengths, length = Lengths(policy, ARMS, meter, clock=policy.clock), 0  # type: ignore[arg-type]
+    for batch in batches:
+        step, began = lengths.plan(batch, batch, length * batch, False)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, batch, (0,) * step.arm.length, busy=True)
+        length = step.length
+    return policy.asked
+
+
+@pytest.mark.parametrize("name", ["auto", "random", "nightjar"])
+def test_a_policy_that_decides_quickly_is_asked_in_every_step(name: str) -> None:
+    assert len(asked(name, 0.1 * DECIDING * 0.010, [4] * 200)) == 200
+
+
+def test_auto_is_asked_as_rarely_as_its_time_allows_and_other_policies_in_every_step() -> None:
+    slow = 1.6 * DECIDING * 0.010  # to choose, and as long to observe
+    assert 0.2 * 400 < len(asked("auto", slow, [4] * 400)) < 0.4 * 400
+    assert len(asked("random", slow, [4] * 400)) == 400
+
+
+def test_another_batch_is_asked_about_at_once() -> None:
+    slow = 20 * DECIDING * 0.010
+    seen = asked("auto", slow, [4] * 40 + [9] * 3 + [4] * 160)
+    assert 9 in seen
+    assert 200 / (LONGEST_HOLD + 1) < len(seen) < 200 / 2
