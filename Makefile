@@ -46,7 +46,7 @@ lint: $(READY)  ## ruff and mypy --strict
 
 test: lint $(SERVING) $(BROWSER)  ## lint, then every test
 	$(BIN)/python -m pytest --numprocesses 2 --ignore tests/vllm/test_vllm_server.py
-	$(BIN)/python -m pytest tests/vllm/test_vllm_server.py  # alone: it starts servers, which want all cores
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/vllm/test_vllm_server.py  # alone: two servers at once
 
 # Each command writes what it printed to results/, with itself inside.
 SIMULATE := $(BIN)/wager lab simulate
