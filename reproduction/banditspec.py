@@ -96,11 +96,8 @@ def check_memory(results: Sequence[Result]) -> Outcome:
                 "Rounds of drafters without weights bring fewer tokens, so the target is read more often.",
             )
     told = ", ".join(f"{name} {held:.3f} and {read:.2f}" for name, held, read in rows[1:])
-    return Outcome(
-        f"memory and weights read a token, the head alone being 1: {told}",
-        Figures(("method", "memory", "weights read a token"), rows),
-        checks,
-    )
+    headline = f"memory and weights read a token, the head alone being 1: {told}"
+    return Outcome(headline, Figures(("method", "memory", "weights read a token"), rows), checks)
 
 
 LOADS = (1, 2, 4, 8, 16, 24, 32, 50)

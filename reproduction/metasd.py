@@ -116,10 +116,7 @@ EXPERIMENTS = (
     ),
     experiment("metasd-table10", long_and_short, claims.long_texts),
     experiment(
-        "metasd-table11",
-        lambda quick: (models(quick, UCB), runs.heads(quick)),
-        claims.abroad,
-        Longer((BLACK, WHITE)),
+        "metasd-table11", lambda quick: (models(quick, UCB), runs.heads(quick)), claims.abroad, Longer((BLACK, WHITE))
     ),
     experiment(
         "metasd-table12",

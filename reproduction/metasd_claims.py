@@ -193,11 +193,8 @@ def abroad(results: Sequence[Result]) -> Outcome:
             checks.add(says, ours >= theirs, NARROW)
             checks.add(f"{kind}, {task}: and most specialists ({won} of {len(own)})", 2 * won > len(own), NARROW)
     told = "; ".join(f"{kind} {task} {ours:.2f} against {ofa:.2f}" for kind, task, ours, ofa, _ in rows)
-    return Outcome(
-        f"UCB and the drafter for everything, times plain decoding: {told}",
-        Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows),
-        checks,
-    )
+    headline = f"UCB and the drafter for everything, times plain decoding: {told}"
+    return Outcome(headline, Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows), checks)
 
 
 def sampled(content: Result, kind: str) -> Outcome:

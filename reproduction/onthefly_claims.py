@@ -53,11 +53,8 @@ def check_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequ
             checks.add(says, gain >= 0, TRIED if over > 1.02 else ONCE_OFF)
             checks.add(f"{drafter} on {name}: and no slower than plain decoding ({over:.2f}x)", over >= 1, TRIED)
     told = "; ".join(f"{where} {gain}, {over}" for where, gain, over in rows)
-    return Outcome(
-        f"over a window of {FIXED}, over plain decoding: {told}",
-        Figures(("pair and data", "over a fixed window", "over plain decoding"), rows),
-        checks,
-    )
+    headline = f"over a window of {FIXED}, over plain decoding: {told}"
+    return Outcome(headline, Figures(("pair and data", "over a fixed window", "over plain decoding"), rows), checks)
 
 
 def check_selection(results: Sequence[Result]) -> Outcome:
@@ -77,11 +74,8 @@ def check_selection(results: Sequence[Result]) -> Outcome:
     )
     rows = [(task, f"{single:+.1%}", f"{chosen:+.1%}") for task, (single, chosen) in gains.items()]
     told = "; ".join(f"{task} {single} and {chosen}" for task, single, chosen in rows)
-    return Outcome(
-        f"over a window of {FIXED}, without and with a choice of the drafter: {told}",
-        Figures(("data", "one drafter", "drafter by the prompt"), rows),
-        checks,
-    )
+    headline = f"over a window of {FIXED}, without and with a choice of the drafter: {told}"
+    return Outcome(headline, Figures(("data", "one drafter", "drafter by the prompt"), rows), checks)
 
 
 def check_stopping(results: Sequence[Result]) -> Outcome:
@@ -153,18 +147,13 @@ def check_histories(results: Sequence[Result]) -> Outcome:
         spread = max(every) / min(every) - 1
         winners |= {max(HISTORIES, key=lambda h: speeds[h][i]) for i in range(len(LIMITS))}
         rows |= {f"{task}, history {h}": own for h, own in speeds.items()}
-        checks.add(
-            f"{task}: the slowest and the fastest setting differ by no more than the paper's 6 % ({spread:.1%})",
-            spread <= 0.06,
-            f"{TRIED} The longer the longest window, the more there are to try.",
-        )
+        says = f"{task}: the slowest and the fastest setting differ by no more than the paper's 6 % ({spread:.1%})"
+        checks.add(says, spread <= 0.06, f"{TRIED} The longer the longest window, the more there are to try.")
     checks.add(f"no history is best everywhere: best are {sorted(winners)}", len(winners) > 1)
     middle = statistics.median(max(own) / min(own) - 1 for own in rows.values())
-    return Outcome(
-        f"speeds over plain decoding differ by {middle:.1%} in the median between windows of 5 to 8",
-        Figures(("data", *(f"window {n}" for n in LIMITS)), [(name, *own) for name, own in rows.items()]),
-        checks,
-    )
+    headline = f"speeds over plain decoding differ by {middle:.1%} in the median between windows of 5 to 8"
+    figures = Figures(("data", *(f"window {n}" for n in LIMITS)), [(name, *own) for name, own in rows.items()])
+    return Outcome(headline, figures, checks)
 
 
 def check_sizes(results: Sequence[Result]) -> Outcome:
@@ -212,11 +201,8 @@ def check_ways(results: Sequence[Result]) -> Outcome:
             "A few prompts a data set do not show it.",
         )
     rows = [(WAYS[p], f"{speeds[p]:.2f}x", accepted.get(p), table.mat(p)) for p in WAYS]
-    return Outcome(
-        "times plain decoding: " + ", ".join(f"{WAYS[p]} {speeds[p]:.2f}" for p in WAYS),
-        Figures(("way", "speed", "share accepted", "tokens a round"), rows),
-        checks,
-    )
+    headline = "times plain decoding: " + ", ".join(f"{WAYS[p]} {speeds[p]:.2f}" for p in WAYS)
+    return Outcome(headline, Figures(("way", "speed", "share accepted", "tokens a round"), rows), checks)
 
 
 def _accepted(content: Result) -> dict[str, float]:
