@@ -79,18 +79,13 @@ def batches(results: Sequence[Result]) -> Outcome:
     ofa, sizes = one_for_all(table, "draft"), sorted(found, key=int)
     single, alike, mixed = (found[sizes[-1]][kind] for kind in ("one for all", "one task", "mixed tasks"))
     gaps = [found[n]["mixed tasks"] / found[n]["one for all"] for n in sizes]
+    against = f"{alike:.2f} against {single:.2f} with {sizes[-1]}"
+    says = f"in batches of one task UCB stays ahead of one drafter for all ({against})"
+    then = f"in mixed batches it falls behind as the batch grows ({gaps[0]:.2f} to {gaps[-1]:.2f} of one for all)"
     checks = (
         beats(table, UCB, ofa, tasks, NARROW),
-        Check(
-            f"in batches of one task UCB stays ahead of one drafter for all ({alike:.2f} against {single:.2f} with "
-            f"{sizes[-1]})",
-            alike >= single,
-            EACH_EXPLORES,
-        ),
-        Check(
-            f"in mixed batches it falls behind as the batch grows ({gaps[0]:.2f} to {gaps[-1]:.2f} of one for all)",
-            gaps[-1] < gaps[0] and gaps[-1] < 1,
-        ),
+        Check(says, alike >= single, EACH_EXPLORES),
+        Check(then, gaps[-1] < gaps[0] and gaps[-1] < 1),
     )
     return Outcome(
         f"foreign tasks: UCB {table.times(UCB, tasks)}, {ofa} {table.times(ofa, tasks)} times plain decoding; batches "

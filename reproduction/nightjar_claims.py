@@ -164,15 +164,10 @@ def check_changing(results: Sequence[Result]) -> Outcome:
         return [(b - a) / (curve[at[b]] - curve[at[a]]) for a, b in pairwise(edges)]
 
     own = {NAMES.get(name, name): speeds(name) for name in methods}
-    checks = [
-        highest(
-            {name: values[k] for name, values in own.items()},
-            "Nightjar",
-            f"in {'busy' if k % 2 else 'quiet'} stretch {k // 2 + 1}",
-            EXPLORES,
-        )
-        for k in range(PHASES)
-    ]
+    checks = Checks()
+    for k in range(PHASES):
+        stretch = {name: values[k] for name, values in own.items()}
+        checks.append(highest(stretch, "Nightjar", f"in {'busy' if k % 2 else 'quiet'} stretch {k // 2 + 1}", EXPLORES))
     figures = Figures(
         ("tokens a second", *(f"{n} requests" for n in result["load"])),
         [(name, *values) for name, values in own.items()],

@@ -65,12 +65,10 @@ def check_selection(results: Sequence[Result]) -> Outcome:
     gains = {t: (one.speed(OURS, t) / fixed[t] - 1, every.speed("prompt-router", t) / fixed[t] - 1) for t in THREE}
     better = sum(chosen >= single for single, chosen in gains.values())
     says = f"with a choice of the drafter it is at least as fast as without on most data: on {better} of {len(THREE)}"
+    ahead = all(every.speed("prompt-router", t) >= fixed[t] for t in THREE)
     checks = (
         Check(says, 2 * better > len(THREE), FIRST_PROMPTS),
-        Check(
-            "with a choice of the drafter it is faster than a fixed window on all data",
-            all(every.speed("prompt-router", t) >= fixed[t] for t in THREE),
-        ),
+        Check("with a choice of the drafter it is faster than a fixed window on all data", ahead),
     )
     rows = [(task, f"{single:+.1%}", f"{chosen:+.1%}") for task, (single, chosen) in gains.items()]
     told = "; ".join(f"{task} {single} and {chosen}" for task, single, chosen in rows)
@@ -164,14 +162,10 @@ def check_sizes(results: Sequence[Result]) -> Outcome:
     spread, longest = best / min(speeds.values()) - 1, speeds[16]
     says = f"throughput differs by no more than 5 % between lengths ({spread:.1%})"
     then = f"the longest vector is best ({longest:.1f} tokens/s, the best {best:.1f})"
-    return Outcome(
-        "tokens a second: " + ", ".join(f"{n} numbers {speeds[n]:.1f}" for n in SIZES),
-        Figures(
-            ("numbers a prompt", "drafter by the prompt", "no choice by the prompt"),
-            [(str(n), speeds[n], found[str(n)]["analytical"]) for n in SIZES],
-        ),
-        (Check(says, spread <= 0.05, LONGER_VECTOR[0]), Check(then, longest >= 0.999 * best, LONGER_VECTOR[1])),
-    )
+    checks = (Check(says, spread <= 0.05, LONGER_VECTOR[0]), Check(then, longest >= 0.999 * best, LONGER_VECTOR[1]))
+    rows = [(str(n), speeds[n], found[str(n)]["analytical"]) for n in SIZES]
+    figures = Figures(("numbers a prompt", "drafter by the prompt", "no choice by the prompt"), rows)
+    return Outcome("tokens a second: " + ", ".join(f"{n} numbers {speeds[n]:.1f}" for n in SIZES), figures, checks)
 
 
 def check_ways(results: Sequence[Result]) -> Outcome:

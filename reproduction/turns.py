@@ -110,11 +110,8 @@ class Served:
         large = plan == "heads"
         model = str(folder / "target") if large else str(resolve("smollm2-135m"))
         given: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": max(BATCHES), "enable_prefix_caching": False}
-        given |= {
-            "dtype": "bfloat16",
-            "kv_cache_memory_bytes": (6 if large else 2) << 30,
-            "gpu_memory_utilization": 0.05,
-        }
+        memory = {"kv_cache_memory_bytes": (6 if large else 2) << 30, "gpu_memory_utilization": 0.05}
+        given |= {"dtype": "bfloat16", **memory}
         if large:
             given |= {"load_format": "dummy", "skip_tokenizer_init": True}
         self.control = folder / f"{name}.policy"

@@ -199,7 +199,6 @@ class Served:
         # Tokens of the likelier half of the distribution, as top_p asks: a sampler that loses its settings on the way
         # to the drafts takes any of 49,152.
         drawn_so: dict[str, Any] = {"logprobs": True, "temperature": 0.8, "extra_body": {"top_p": 0.5}}
-
         with ThreadPoolExecutor(8) as pool:
             drawn = [pool.submit(ask, server, PROMPTS[7], seed=seed, **drawn_so) for seed in range(4)]
             greedy = [pool.submit(ask, server, prompt) for prompt in PROMPTS[:4]]
