@@ -7,7 +7,7 @@ from reproduction import metasd_rewards as rewards
 from reproduction import runs
 from reproduction.analyses import Batched, BestShare, DraftAll, Rewards, Routed
 from reproduction.engine import Generated
-from reproduction.experiment import Longer, experiment
+from reproduction.experiment import Experiment, Longer, experiment
 from reproduction.recorded import Replayed
 from reproduction.runs import BE, EXP3, FIVE, HALVING, MODELS, RANDOM, UCB
 from reproduction.workspace import Run
@@ -31,7 +31,7 @@ SOME = ("eagle:ofa", "eagle:code", "eagle:math", "eagle:translation")
 
 def mixed(quick: bool) -> tuple[Run, ...]:
     tasks = ("math_then_code", "translation_then_math")
-    arms = runs.arms(("eagle:ofa", "eagle:code", "eagle:math", "eagle:translation"))
+    arms = runs.arms(SOME)
     return (Generated(tasks, 2 if quick else 8, 72 if quick else 192, arms, (UCB, "discounted-ucb")),)
 
 
@@ -63,6 +63,11 @@ def shares(quick: bool) -> tuple[Run, ...]:
     labels = ("humaneval", "debug_bench", "math_reasoning")
     own = BestShare(runs.everything(quick), MODELS, LENGTH, (UCB, BE, EXP3, HALVING), labels, seeds=5)
     return (own, runs.heads(quick))
+
+
+def at_temperature(name: str, drafters: tuple[str, ...], kind: str, temperature: float) -> Experiment:
+    runs_of, longer = (lambda quick: (sampled(quick, drafters, temperature),)), f"temperature-{temperature}-h200.json"
+    return experiment(name, runs_of, lambda results: claims.sampled(results[0], kind), longer)
 
 
 EXPERIMENTS = (
@@ -116,10 +121,7 @@ EXPERIMENTS = (
     ),
     experiment("metasd-table10", long_and_short, claims.long_texts),
     experiment(
-        "metasd-table11",
-        lambda quick: (models(quick, UCB), runs.heads(quick)),
-        claims.abroad,
-        Longer((BLACK, WHITE)),
+        "metasd-table11", lambda quick: (models(quick, UCB), runs.heads(quick)), claims.abroad, Longer((BLACK, WHITE))
     ),
     experiment(
         "metasd-table12",
@@ -127,24 +129,9 @@ EXPERIMENTS = (
         lambda results: claims.reworded(results, "draft"),
     ),
     experiment("metasd-table13", windowed, rewards.windows),
-    experiment(
-        "metasd-table14",
-        lambda quick: (sampled(quick, MODELS, 0.7),),
-        lambda results: claims.sampled(results[0], "draft"),
-        "temperature-0.7-h200.json",
-    ),
-    experiment(
-        "metasd-table15",
-        lambda quick: (sampled(quick, MODELS, 1.0),),
-        lambda results: claims.sampled(results[0], "draft"),
-        "temperature-1.0-h200.json",
-    ),
-    experiment(
-        "metasd-table16",
-        lambda quick: (sampled(quick, SOME, 1.0),),
-        lambda results: claims.sampled(results[0], "eagle"),
-        "temperature-1.0-h200.json",
-    ),
+    at_temperature("metasd-table14", MODELS, "draft", 0.7),
+    at_temperature("metasd-table15", MODELS, "draft", 1.0),
+    at_temperature("metasd-table16", SOME, "eagle", 1.0),
     experiment(
         "metasd-table17",
         lambda quick: (

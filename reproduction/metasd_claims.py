@@ -79,13 +79,11 @@ def draft_all(results: Sequence[Result]) -> Outcome:
     tasks = [task for tasks in HOME.values() for task in tasks if task in table.tasks and task != "xsum"]
     best = table.best(specialists(table, "draft").values(), tasks)
     slow, ours = everyone.speed(together, tasks), table.speed(UCB, tasks)
+    says = f"all drafting at once is slower than plain decoding ({slow:.2f}x) and than UCB ({ours:.2f}x)"
     checks = (
         beats(table, UCB, EXP3, tasks, FEW),
         away_from_home(table, UCB, "draft", "drafters", tasks, why_slower(table, best, tasks)),
-        Check(
-            f"all drafting at once is slower than plain decoding ({slow:.2f}x) and than UCB ({ours:.2f}x)",
-            slow < 1 and slow < ours,
-        ),
+        Check(says, slow < 1 and slow < ours),
     )
     return Outcome(
         f"times plain decoding: UCB {ours:.2f}, EXP3 {table.times(EXP3, tasks)}, all drafting {slow:.2f} (with "
@@ -193,11 +191,8 @@ def abroad(results: Sequence[Result]) -> Outcome:
             checks.add(says, ours >= theirs, NARROW)
             checks.add(f"{kind}, {task}: and most specialists ({won} of {len(own)})", 2 * won > len(own), NARROW)
     told = "; ".join(f"{kind} {task} {ours:.2f} against {ofa:.2f}" for kind, task, ours, ofa, _ in rows)
-    return Outcome(
-        f"UCB and the drafter for everything, times plain decoding: {told}",
-        Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows),
-        checks,
-    )
+    headline = f"UCB and the drafter for everything, times plain decoding: {told}"
+    return Outcome(headline, Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows), checks)
 
 
 def sampled(content: Result, kind: str) -> Outcome:
@@ -219,18 +214,11 @@ def mixed(content: Result) -> Outcome:
     table = Comparison(content)
     ucb = ucb_of(table)
     best, longest = table.best(table.arms), table.best(table.arms, by="mat")
+    says = f"UCB ({table.times(ucb)} times plain decoding) beats the best single drafter ({best}, {table.times(best)})"
+    then = f"and in tokens a round ({table.mat(ucb):.2f} against {table.mat(longest):.2f})"
     checks = (
-        Check(
-            f"UCB ({table.times(ucb)} times plain decoding) beats the best single drafter ({best}, "
-            f"{table.times(best)})",
-            table.speed(ucb) > table.speed(best),
-            why_slower(table, best, table.tasks),
-        ),
-        Check(
-            f"and in tokens a round ({table.mat(ucb):.2f} against {table.mat(longest):.2f})",
-            table.mat(ucb) > table.mat(longest),
-            NARROW,
-        ),
+        Check(says, table.speed(ucb) > table.speed(best), why_slower(table, best, table.tasks)),
+        Check(then, table.mat(ucb) > table.mat(longest), NARROW),
     )
     told = f"UCB {table.times(ucb)}, the best drafter alone, {best}, {table.times(best)} times plain decoding"
     return Outcome(told, table.figures(), checks)

@@ -31,10 +31,8 @@ def rewards(results: Sequence[Result]) -> Outcome:
         checks.add(f"{where}: divergence has the wider gap ({bd:.3f} against {be:.3f})", bd > be)
         checks.add(f"{where}: divergence varies less for every drafter", steadier, SELDOM)
         checks.add(f"{where}: divergence is never zero", all(cell["bd"]["zeros"] == 0 for cell in own.values()))
-        checks.add(
-            f"{where}: efficiency is zero in at least half of the rounds of the drafters away from home",
-            all(other["be"]["zeros"] >= 0.5 for other in others),
-        )
+        says = f"{where}: efficiency is zero in at least half of the rounds of the drafters away from home"
+        checks.add(says, all(other["be"]["zeros"] >= 0.5 for other in others))
     code = results[0]["drafters"]
     told = "; ".join(f"{n} BE {c['be']['mean']:.2f}, BD {c['bd']['mean']:.2f}" for n, c in code.items())
     columns = ("drafter", "BE mean", "BD mean", "BE variance", "BD variance", "BE zeros")
@@ -81,18 +79,13 @@ def batches(results: Sequence[Result]) -> Outcome:
     ofa, sizes = one_for_all(table, "draft"), sorted(found, key=int)
     single, alike, mixed = (found[sizes[-1]][kind] for kind in ("one for all", "one task", "mixed tasks"))
     gaps = [found[n]["mixed tasks"] / found[n]["one for all"] for n in sizes]
+    against = f"{alike:.2f} against {single:.2f} with {sizes[-1]}"
+    says = f"in batches of one task UCB stays ahead of one drafter for all ({against})"
+    then = f"in mixed batches it falls behind as the batch grows ({gaps[0]:.2f} to {gaps[-1]:.2f} of one for all)"
     checks = (
         beats(table, UCB, ofa, tasks, NARROW),
-        Check(
-            f"in batches of one task UCB stays ahead of one drafter for all ({alike:.2f} against {single:.2f} with "
-            f"{sizes[-1]})",
-            alike >= single,
-            EACH_EXPLORES,
-        ),
-        Check(
-            f"in mixed batches it falls behind as the batch grows ({gaps[0]:.2f} to {gaps[-1]:.2f} of one for all)",
-            gaps[-1] < gaps[0] and gaps[-1] < 1,
-        ),
+        Check(says, alike >= single, EACH_EXPLORES),
+        Check(then, gaps[-1] < gaps[0] and gaps[-1] < 1),
     )
     return Outcome(
         f"foreign tasks: UCB {table.times(UCB, tasks)}, {ofa} {table.times(ofa, tasks)} times plain decoding; batches "
@@ -121,11 +114,9 @@ def by_length(results: Sequence[Result]) -> Outcome:
         Check(f"speed peaks before the longest draft: UCB at {top}", top < 8),
     )
     rows = [(str(n), mats[n], tables[n].speed(best[n]), tables[n].mat(UCB), ours[n]) for n in sizes]
-    return Outcome(
-        "UCB, times plain decoding by length: " + ", ".join(f"{n}: {ours[n]:.2f}" for n in sizes),
-        Figures(("draft length", "best drafter, tokens", "its speed", "UCB, tokens", "its speed "), rows),
-        checks,
-    )
+    headline = "UCB, times plain decoding by length: " + ", ".join(f"{n}: {ours[n]:.2f}" for n in sizes)
+    figures = Figures(("draft length", "best drafter, tokens", "its speed", "UCB, tokens", "its speed "), rows)
+    return Outcome(headline, figures, checks)
 
 
 def best_share(results: Sequence[Result]) -> Outcome:
@@ -176,8 +167,5 @@ def stationary(results: Sequence[Result]) -> Outcome:
             "The first rounds of an answer are easier to guess than later ones.",
         )
     ofa = means["draft:ofa"]
-    return Outcome(
-        "draft:ofa, mean divergence by round: " + ", ".join(f"{mean:.2f}" for mean in ofa),
-        Figures(("drafter", *(str(i + 1) for i in range(len(ofa)))), [row[: len(ofa) + 1] for row in rows]),
-        checks,
-    )
+    figures = Figures(("drafter", *(str(i + 1) for i in range(len(ofa)))), [row[: len(ofa) + 1] for row in rows])
+    return Outcome("draft:ofa, mean divergence by round: " + ", ".join(f"{mean:.2f}" for mean in ofa), figures, checks)

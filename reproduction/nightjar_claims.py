@@ -77,14 +77,11 @@ def check_served_lengths(results: Sequence[Result]) -> Outcome:
     says = f"with {high} requests every length is slower than none ({best[high]}: {top[high]:.2f}x)"
     checks.add(says, top[high] < 1, OVERHEAD)
     told = ", ".join(f"{top[p]:.2f} with {p}" for p in points)
-    return Outcome(
-        f"vLLM on a CPU with n-gram drafts, the best length over none: {told}",
-        Figures(
-            ("throughput over none", *(f"{p} requests" for p in points)),
-            [(name, *(cells[p, name] for p in points)) for name in names],
-        ),
-        checks,
+    figures = Figures(
+        ("throughput over none", *(f"{p} requests" for p in points)),
+        [(name, *(cells[p, name] for p in points)) for name in names],
     )
+    return Outcome(f"vLLM on a CPU with n-gram drafts, the best length over none: {told}", figures, checks)
 
 
 def check_low(results: Sequence[Result]) -> Outcome:
@@ -167,23 +164,15 @@ def check_changing(results: Sequence[Result]) -> Outcome:
         return [(b - a) / (curve[at[b]] - curve[at[a]]) for a, b in pairwise(edges)]
 
     own = {NAMES.get(name, name): speeds(name) for name in methods}
-    checks = [
-        highest(
-            {name: values[k] for name, values in own.items()},
-            "Nightjar",
-            f"in {'busy' if k % 2 else 'quiet'} stretch {k // 2 + 1}",
-            EXPLORES,
-        )
-        for k in range(PHASES)
-    ]
-    return Outcome(
-        "Nightjar's tokens/s by stretch: " + ", ".join(f"{x:.0f}" for x in own["Nightjar"]),
-        Figures(
-            ("tokens a second", *(f"{n} requests" for n in result["load"])),
-            [(name, *values) for name, values in own.items()],
-        ),
-        checks,
+    checks = Checks()
+    for k in range(PHASES):
+        stretch = {name: values[k] for name, values in own.items()}
+        checks.append(highest(stretch, "Nightjar", f"in {'busy' if k % 2 else 'quiet'} stretch {k // 2 + 1}", EXPLORES))
+    figures = Figures(
+        ("tokens a second", *(f"{n} requests" for n in result["load"])),
+        [(name, *values) for name, values in own.items()],
     )
+    return Outcome("Nightjar's tokens/s by stretch: " + ", ".join(f"{x:.0f}" for x in own["Nightjar"]), figures, checks)
 
 
 def check_contexts(results: Sequence[Result]) -> Outcome:
@@ -266,8 +255,5 @@ def check_served(results: Sequence[Result]) -> Outcome:
         checks.append(highest(own, "nightjar", f"at {point}", SHORT, slack=0.02))
     rows = [(name, *(cells.get((p, name)) for p in points)) for name in names]
     told = ", ".join(f"{cells[p, 'nightjar']:.2f} with {p}" for p in points)
-    return Outcome(
-        f"vLLM on a CPU, Nightjar's throughput over no speculation: {told}",
-        Figures(("throughput over none", *points), rows),
-        checks,
-    )
+    headline = f"vLLM on a CPU, Nightjar's throughput over no speculation: {told}"
+    return Outcome(headline, Figures(("throughput over none", *points), rows), checks)

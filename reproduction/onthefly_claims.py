@@ -53,11 +53,8 @@ def check_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequ
             checks.add(says, gain >= 0, TRIED if over > 1.02 else ONCE_OFF)
             checks.add(f"{drafter} on {name}: and no slower than plain decoding ({over:.2f}x)", over >= 1, TRIED)
     told = "; ".join(f"{where} {gain}, {over}" for where, gain, over in rows)
-    return Outcome(
-        f"over a window of {FIXED}, over plain decoding: {told}",
-        Figures(("pair and data", "over a fixed window", "over plain decoding"), rows),
-        checks,
-    )
+    headline = f"over a window of {FIXED}, over plain decoding: {told}"
+    return Outcome(headline, Figures(("pair and data", "over a fixed window", "over plain decoding"), rows), checks)
 
 
 def check_selection(results: Sequence[Result]) -> Outcome:
@@ -68,20 +65,15 @@ def check_selection(results: Sequence[Result]) -> Outcome:
     gains = {t: (one.speed(OURS, t) / fixed[t] - 1, every.speed("prompt-router", t) / fixed[t] - 1) for t in THREE}
     better = sum(chosen >= single for single, chosen in gains.values())
     says = f"with a choice of the drafter it is at least as fast as without on most data: on {better} of {len(THREE)}"
+    ahead = all(every.speed("prompt-router", t) >= fixed[t] for t in THREE)
     checks = (
         Check(says, 2 * better > len(THREE), FIRST_PROMPTS),
-        Check(
-            "with a choice of the drafter it is faster than a fixed window on all data",
-            all(every.speed("prompt-router", t) >= fixed[t] for t in THREE),
-        ),
+        Check("with a choice of the drafter it is faster than a fixed window on all data", ahead),
     )
     rows = [(task, f"{single:+.1%}", f"{chosen:+.1%}") for task, (single, chosen) in gains.items()]
     told = "; ".join(f"{task} {single} and {chosen}" for task, single, chosen in rows)
-    return Outcome(
-        f"over a window of {FIXED}, without and with a choice of the drafter: {told}",
-        Figures(("data", "one drafter", "drafter by the prompt"), rows),
-        checks,
-    )
+    headline = f"over a window of {FIXED}, without and with a choice of the drafter: {told}"
+    return Outcome(headline, Figures(("data", "one drafter", "drafter by the prompt"), rows), checks)
 
 
 def check_stopping(results: Sequence[Result]) -> Outcome:
@@ -153,18 +145,13 @@ def check_histories(results: Sequence[Result]) -> Outcome:
         spread = max(every) / min(every) - 1
         winners |= {max(HISTORIES, key=lambda h: speeds[h][i]) for i in range(len(LIMITS))}
         rows |= {f"{task}, history {h}": own for h, own in speeds.items()}
-        checks.add(
-            f"{task}: the slowest and the fastest setting differ by no more than the paper's 6 % ({spread:.1%})",
-            spread <= 0.06,
-            f"{TRIED} The longer the longest window, the more there are to try.",
-        )
+        says = f"{task}: the slowest and the fastest setting differ by no more than the paper's 6 % ({spread:.1%})"
+        checks.add(says, spread <= 0.06, f"{TRIED} The longer the longest window, the more there are to try.")
     checks.add(f"no history is best everywhere: best are {sorted(winners)}", len(winners) > 1)
     middle = statistics.median(max(own) / min(own) - 1 for own in rows.values())
-    return Outcome(
-        f"speeds over plain decoding differ by {middle:.1%} in the median between windows of 5 to 8",
-        Figures(("data", *(f"window {n}" for n in LIMITS)), [(name, *own) for name, own in rows.items()]),
-        checks,
-    )
+    headline = f"speeds over plain decoding differ by {middle:.1%} in the median between windows of 5 to 8"
+    figures = Figures(("data", *(f"window {n}" for n in LIMITS)), [(name, *own) for name, own in rows.items()])
+    return Outcome(headline, figures, checks)
 
 
 def check_sizes(results: Sequence[Result]) -> Outcome:
@@ -175,14 +162,10 @@ def check_sizes(results: Sequence[Result]) -> Outcome:
     spread, longest = best / min(speeds.values()) - 1, speeds[16]
     says = f"throughput differs by no more than 5 % between lengths ({spread:.1%})"
     then = f"the longest vector is best ({longest:.1f} tokens/s, the best {best:.1f})"
-    return Outcome(
-        "tokens a second: " + ", ".join(f"{n} numbers {speeds[n]:.1f}" for n in SIZES),
-        Figures(
-            ("numbers a prompt", "drafter by the prompt", "no choice by the prompt"),
-            [(str(n), speeds[n], found[str(n)]["analytical"]) for n in SIZES],
-        ),
-        (Check(says, spread <= 0.05, LONGER_VECTOR[0]), Check(then, longest >= 0.999 * best, LONGER_VECTOR[1])),
-    )
+    checks = (Check(says, spread <= 0.05, LONGER_VECTOR[0]), Check(then, longest >= 0.999 * best, LONGER_VECTOR[1]))
+    rows = [(str(n), speeds[n], found[str(n)]["analytical"]) for n in SIZES]
+    figures = Figures(("numbers a prompt", "drafter by the prompt", "no choice by the prompt"), rows)
+    return Outcome("tokens a second: " + ", ".join(f"{n} numbers {speeds[n]:.1f}" for n in SIZES), figures, checks)
 
 
 def check_ways(results: Sequence[Result]) -> Outcome:
@@ -212,11 +195,8 @@ def check_ways(results: Sequence[Result]) -> Outcome:
             "A few prompts a data set do not show it.",
         )
     rows = [(WAYS[p], f"{speeds[p]:.2f}x", accepted.get(p), table.mat(p)) for p in WAYS]
-    return Outcome(
-        "times plain decoding: " + ", ".join(f"{WAYS[p]} {speeds[p]:.2f}" for p in WAYS),
-        Figures(("way", "speed", "share accepted", "tokens a round"), rows),
-        checks,
-    )
+    headline = "times plain decoding: " + ", ".join(f"{WAYS[p]} {speeds[p]:.2f}" for p in WAYS)
+    return Outcome(headline, Figures(("way", "speed", "share accepted", "tokens a round"), rows), checks)
 
 
 def _accepted(content: Result) -> dict[str, float]:

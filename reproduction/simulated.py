@@ -60,10 +60,8 @@ class Served:
         scenario = Serving(
             goal=self.tokens, lengths=self.lengths, acceptance=self.acceptance, load=load, trace=trace, costs=self.costs
         )
-        specs = dict.fromkeys(self.policies)
-        names = {policy: policy for policy in specs}
-        if self.alone:
-            names = {**{str(arm): fixed(arm) for arm in scenario.arms}, **names}
+        names = {str(arm): fixed(arm) for arm in scenario.arms} if self.alone else {}
+        names |= {policy: policy for policy in self.policies}
         marks = even_marks(self.tokens, 40)
         found = {}
         for i, (name, spec) in enumerate(names.items()):
@@ -126,13 +124,9 @@ class Routing:
             workspace.tell(f"{size} numbers a prompt", i, len(self.sizes))
             kinds = size - 2
             quick = tuple(0.8 if kind % 2 else 0.3 for kind in range(kinds))
-            scenario = Stream(
-                drafters=(Drafter("quick", quick, 0.001), Drafter("slow", (0.85,) * kinds, 0.008)),
-                lengths=(1, 2, 4),
-                goal=self.prompts * self.tokens,
-                verify=VerifyCost(((1, 0.03), (5, 0.034))),
-                phase_tokens=self.tokens,
-            )
+            drafters = (Drafter("quick", quick, 0.001), Drafter("slow", (0.85,) * kinds, 0.008))
+            verify, goal = VerifyCost(((1, 0.03), (5, 0.034))), self.prompts * self.tokens
+            scenario = Stream(drafters, lengths=(1, 2, 4), goal=goal, verify=verify, phase_tokens=self.tokens)
             found[str(size)] = {
                 spec: float(np.mean([run.tokens / run.seconds for run in self._runs(scenario, spec)]))
                 for spec in ("prompt-router", "analytical")

@@ -11,7 +11,7 @@ import numpy as np
 from reference import REFERENCES
 from reference.history import Reference
 
-from wager.core import Arm, Context, Hint, PromptFeatures, Round
+from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.policies import build
 
 SEED = 11
@@ -23,8 +23,8 @@ class Scenario:
     """A kind of stream; everything in it comes from one seeded generator."""
 
     arms: tuple[Arm, ...]
-    rounds: int
     acceptance: Mapping[str, float]  # of one token, per drafter
+    rounds: int = 300
     subsets: bool = False  # random subsets of the arms are available, in any order
     batches: tuple[int, ...] = (1,)  # changes in stretches
     requests: int = 0  # rounds of a request, on average; 0: no request is ever announced
@@ -40,67 +40,37 @@ def arms_of(text: str) -> tuple[Arm, ...]:
 
 
 MIXED = Scenario(
-    arms=arms_of("beta:2 alpha:1 alpha:3 off alpha:5 beta:4 gamma:3 alpha:5@2x9 gamma:6 beta:1"),
-    rounds=300,
-    acceptance={"alpha": 0.75, "beta": 0.6, "gamma": 0.85},
-    subsets=True,
-    requests=40,
-    tfidf=(2, 2, 2, 0, 5),
-    overridden=0.05,
-)
+    arms_of("beta:2 alpha:1 alpha:3 off alpha:5 beta:4 gamma:3 alpha:5@2x9 gamma:6 beta:1"),
+    {"alpha": 0.75, "beta": 0.6, "gamma": 0.85},
+    subsets=True, requests=40, tfidf=(2, 2, 2, 0, 5), overridden=0.05,
+)  # fmt: skip
 SCENARIOS = {
     "drafters": Scenario(
-        arms=arms_of("alpha:3 beta:3 gamma:3 delta:3 epsilon:3"),
-        rounds=300,
-        acceptance={"alpha": 0.6, "beta": 0.65, "gamma": 0.3, "delta": 0.7, "epsilon": 0.55},
+        arms_of("alpha:3 beta:3 gamma:3 delta:3 epsilon:3"),
+        {"alpha": 0.6, "beta": 0.65, "gamma": 0.3, "delta": 0.7, "epsilon": 0.55},
     ),
     "mixed": MIXED,
     "batched": Scenario(
-        arms=arms_of("off alpha:1 alpha:2 alpha:3 alpha:4 alpha:5"),
-        rounds=300,
-        acceptance={"alpha": 0.7},
-        batches=(1, 2, 3, 5, 8, 8, 13, 24, 40),
-        overridden=0.02,
+        arms_of("off alpha:1 alpha:2 alpha:3 alpha:4 alpha:5"), {"alpha": 0.7},
+        batches=(1, 2, 3, 5, 8, 8, 13, 24, 40), overridden=0.02,
     ),
     "many": Scenario(
-        arms=arms_of(
-            " ".join(f"{name}:{length}" for name in ("beta", "alpha", "gamma") for length in range(1, 7)) + " off"
-        ),
-        rounds=300,
-        acceptance={"alpha": 0.7, "beta": 0.8, "gamma": 0.9},
-        batches=(1, 4, 16),
-        requests=60,
-        tfidf=(1,),
-        overridden=0.01,
+        (*(Arm(name, length) for name in ("beta", "alpha", "gamma") for length in range(1, 7)), OFF),
+        {"alpha": 0.7, "beta": 0.8, "gamma": 0.9},
+        batches=(1, 4, 16), requests=60, tfidf=(1,), overridden=0.01,
     ),
     "hopeless": Scenario(
-        arms=arms_of("beta:2 alpha:3 off beta:4"),
-        rounds=300,
-        acceptance={"alpha": 0.0, "beta": 0.0},
-        subsets=True,
-        requests=20,
-        tfidf=(0,),
+        arms_of("beta:2 alpha:3 off beta:4"), {"alpha": 0.0, "beta": 0.0}, subsets=True, requests=20, tfidf=(0,)
     ),
     "overruled": Scenario(
-        arms=arms_of("alpha:3 off beta:2 alpha:5"),
-        rounds=300,
-        acceptance={"alpha": 0.4, "beta": 0.9},
-        subsets=True,
-        batches=(1, 2, 3),
-        overridden=0.5,
-        unasked=0.1,
+        arms_of("alpha:3 off beta:2 alpha:5"), {"alpha": 0.4, "beta": 0.9},
+        subsets=True, batches=(1, 2, 3), overridden=0.5, unasked=0.1,
     ),
     "clockless": Scenario(
-        arms=arms_of("alpha:3 gamma:2 off gamma:4"),
-        rounds=300,
-        acceptance={"alpha": 0.6, "gamma": 0.8},
-        subsets=True,
-        requests=15,
-        tfidf=(0,),
-        alike=True,
-        clock=False,
+        arms_of("alpha:3 gamma:2 off gamma:4"), {"alpha": 0.6, "gamma": 0.8},
+        subsets=True, requests=15, tfidf=(0,), alike=True, clock=False,
     ),
-}
+}  # fmt: skip
 
 
 class Stream:

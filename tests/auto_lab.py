@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Hint, Round, Tree
+from wager.core import OFF, Arm, Context, Hint, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 from wager.policies.auto import Auto, AutoConfig
@@ -78,28 +78,15 @@ def random_round(rng: np.random.Generator, context: Context, arm: Arm, token_sec
     runs = {name: run_of(rng, [rates[name]] * hint.size) for name, hint in context.hints.items()}
     drafted = min(arm.length, context.hints[arm.drafter].size) if arm.drafter in context.hints else arm.budget
     accepted = run_of(rng, [rates.get(arm.drafter, 0.0)] * min(drafted, arm.length))
-    return Round(
-        arm,
-        drafted,
-        accepted,
-        accepted + 1,
-        draft_seconds=0.0005 * arm.length * (arm.drafter == "w"),
-        verify_seconds=(0.02 + token_seconds * drafted) * (1 + 0.05 * rng.standard_normal()),
-        lag=context.lag["w"],
-        lag_seconds=0.0001 * context.lag["w"] * (arm.drafter == "w"),
-        others={name: min(run, accepted + 1) for name, run in runs.items() if name != arm.drafter},
-    )
+    verify = (0.02 + token_seconds * drafted) * (1 + 0.05 * rng.standard_normal())
+    others = {name: min(run, accepted + 1) for name, run in runs.items() if name != arm.drafter}
+    lag = context.lag["w"]
+    of_the_head = {"draft_seconds": 0.0005 * arm.length, "lag_seconds": 0.0001 * lag} if arm.drafter == "w" else {}
+    return Round(arm, drafted, accepted, accepted + 1, verify_seconds=verify, lag=lag, others=others, **of_the_head)
 
 
-WITH_TREES = (
-    *(Arm("y", n) for n in (2, 4)),
-    *(Arm("x", n) for n in (1, 2, 3, 4, 5, 6)),
-    Arm("w", 3),
-    Arm("w", 3, Tree(2, 6)),
-    OFF,
-    *(Arm("z", n) for n in (2, 4, 8)),
-    Arm("w", 5),
-)
+DRAFTS_AND_TREES = "y:2 y:4 x:1 x:2 x:3 x:4 x:5 x:6 w:3 w:3@2x6 off z:2 z:4 z:8 w:5"
+WITH_TREES = tuple(Arm.parse(word) for word in DRAFTS_AND_TREES.split())
 
 
 class Engine:
@@ -129,17 +116,8 @@ class Engine:
             accepted = min(drafted, runs.get(arm.drafter, 0))
             others = {name: min(run, accepted + 1) for name, run in runs.items() if name != arm.drafter}
             seconds = self.seconds(drafted + 1) * (1 + 0.02 * self.rng.standard_normal())
-            self.policy.observe(
-                Round(
-                    arm,
-                    drafted,
-                    accepted,
-                    accepted + 1,
-                    draft_seconds=sum(asked.values()),
-                    verify_seconds=seconds,
-                    others=others,
-                )
-            )
+            spent = {"draft_seconds": sum(asked.values()), "verify_seconds": seconds}
+            self.policy.observe(Round(arm, drafted, accepted, accepted + 1, others=others, **spent))
             chosen.append(arm)
         return chosen
 
@@ -199,8 +177,6 @@ def chances_of(policy: Auto, rows: Batch, d: int, i: int) -> list[float]:
 
 
 K, D = 6, 3
-
-
 Seconds = Callable[[int, int, bool], float]  # of a step: requests, draft tokens, ragged
 
 
@@ -260,12 +236,6 @@ def serve(
 
 
 FLAT: Seconds = lambda b, n, ragged: 0.02 + 0.00005 * (b + n)  # noqa: E731
-
-
 DEARER: Seconds = lambda b, n, ragged: 0.02 + 0.0012 * (b + n)  # noqa: E731
-
-
 STEEP: Seconds = lambda b, n, ragged: 0.0025 * (b + 1.5 * n)  # noqa: E731
-
-
 GRAPHS: Seconds = lambda b, n, ragged: 0.02 + 0.0002 * (b + n) + 0.01 * ragged  # noqa: E731

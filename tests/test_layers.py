@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,26 +10,22 @@ import pytest
 import wager
 
 ROOT = Path(wager.__file__).parent
-FLOORS = [  # top floor first
-    {"cli"},
-    {"bench", "report"},
-    {"decoding", "vllm"},
-    {"simulation"},
-    {"training"},
-    {"eagle"},
-    {"drafters"},
-    {"models"},
-    {"policies"},
-    {"core"},
-]
-FLOOR = {name: len(FLOORS) - i for i, names in enumerate(FLOORS) for name in names}
+FLOORS = (
+    "core, policies, models, drafters, eagle, training, simulation, decoding vllm, bench report, cli"  # lowest first
+)
+FLOOR = {name: i for i, names in enumerate(FLOORS.split(", ")) for name in names.split()}
 NUMBERS = {"abc", "bisect", "collections", "functools", "itertools", "math", "operator", "numpy"}
 POLICIES_MAY_IMPORT = {"__future__", "dataclasses", "inspect", "typing", "wager", *NUMBERS}
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if len(path.relative_to(ROOT).parts) > 1)
 
 
+@cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse((ROOT / module).read_text())
+
+
 def imports(module: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -61,9 +58,8 @@ def module_file(parts: list[str]) -> Path | None:
 
 def needed(module: Path) -> set[Path]:
     """The package's modules that must be there before this one: what it imports as it is loaded."""
-    body = ast.parse((ROOT / module).read_text()).body
     found = set()
-    for node in body:
+    for node in parsed(module).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("wager"):
             parts = str(node.module).split(".")[1:]
             inside = [module_file([*parts, alias.name]) for alias in node.names]

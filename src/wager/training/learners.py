@@ -159,7 +159,7 @@ class SmallLearner:
         from transformers import LlamaForCausalLM
 
         self.target, self.drafter = target, drafter
-        made: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        made: Any = LlamaForCausalLM(config)
         self.module = made.to(target.embed.device)
         # It starts from the target's own embedding, squeezed into the directions that it uses most.
         centred = target.embed.float() - target.embed.float().mean(0)
