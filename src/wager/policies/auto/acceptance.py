@@ -54,7 +54,7 @@ class Scored(NamedTuple):
 
     cells: Ints  # (K, D, B) position in the lookup table
     chances: Floats  # (K, D, B) of acceptance, given that all before were accepted
-    codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
+    codes: Ints | None  # ((D - 1) * D, B) what each drafter says to each other's proposal
 
 
 class AcceptanceModel(Learner):
@@ -174,24 +174,27 @@ class AcceptanceModel(Learner):
         drafters, count, longest = batch.confidence.shape
         w = np.array(self.weights)
         table = w[:, None, CONFIDENCE:POSITION] + w[:, POSITION:EMA, None]  # (D, POSITIONS, COLUMNS)
-        own = w[np.arange(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
+        own = w.take(_MATCH.take(batch.match, mode="clip") + np.arange(0, w.size, self.width)[:, None])  # (D, B)
         own += w[:, EMA, None] * self._averages(batch).T
         at = np.empty((longest, drafters, count))
         np.multiply(batch.confidence.transpose(2, 0, 1), float(LEVELS), out=at)
         np.fmax(at, -1.0, out=at)  # nan: the column before the first level
         at += _starts(longest, drafters)
         cells = at.astype(np.intp)
-        z = table.take(cells)
+        z = table.take(cells, mode="clip")
         z += own
         codes = None
-        if batch.agreement is not None:
-            codes = np.where(batch.size > 0, 1 + 2 * batch.agreement + (batch.agreement == batch.size), 0)
-            states = _agreement_states(longest)
-            for i in range(drafters):
-                for j in range(drafters):
-                    if i != j:
-                        z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
-        chances = 1.0 / (1.0 + np.exp(-z))
+        if batch.agreement is not None and drafters > 1:
+            pairs, others, places, first = _pairs(longest, drafters, self.width)
+            codes = batch.agreement.reshape(-1, count).take(pairs, axis=0) * (longest + 1)
+            codes += batch.size.take(others, axis=0)
+            said = w.take(places).take(codes + first, axis=1, mode="clip")  # (K, (D - 1) * D, B)
+            for n in range(0, len(pairs), drafters):
+                z += said[:, n : n + drafters]
+        np.negative(z, out=z)
+        np.exp(z, out=z)
+        z += 1.0
+        chances = np.reciprocal(z, out=z)
         padded = np.empty((longest + 1, drafters * count))
         chains = padded[:longest]
         chains[:] = chances.reshape(longest, drafters * count)
@@ -246,11 +249,10 @@ class AcceptanceModel(Learner):
             POSITION + np.minimum(position, POSITIONS - 1),
         ]
         if found.codes is not None:
-            states, codes = _agreement_states(len(cells)), found.codes[..., part]
-            for other in range(self.drafters):
-                state = states[position, codes[drafter, other, request]]
-                # of a drafter with itself: a weight that nothing reads
-                kinds.append(AGREEMENT + 4 * other + np.where(drafter == other, SILENT, state))
+            states, codes = _agreement_states(len(cells)), found.codes[:, part]
+            for n in range(self.drafters - 1):
+                state = states[position, codes[n * self.drafters + drafter, request]]
+                kinds.append(AGREEMENT + 4 * (n + (n >= drafter)) + state)
         return np.concatenate([first + kind for kind in kinds] + [first + EMA]), errors, ema
 
     def _averages(self, batch: Batch) -> Floats:
@@ -277,7 +279,20 @@ def _starts(longest: int, drafters: int) -> Floats:
 
 @cache
 def _agreement_states(longest: int) -> Ints:
-    """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
-    common, ended = np.divmod(np.arange(2 * longest + 2), 2)
-    known = np.where(np.arange(longest)[:, None] < common, WITH, np.where(ended > 0, ENDED, AGAINST))
-    return np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
+    """By position and code (common tokens times ``longest`` + 1, plus the other's tokens): what it says there."""
+    common, size = np.divmod(np.arange((longest + 1) ** 2), longest + 1)
+    then = np.where(size == 0, SILENT, np.where(common == size, ENDED, AGAINST))
+    return np.where((np.arange(longest)[:, None] < common) & (size > 0), WITH, then)
+
+
+@cache
+def _pairs(longest: int, drafters: int, width: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Every drafter with its first other one, then every drafter with its second and so on, N pairs in all: the place
+    of each in (D, D); the other one; the weights of what that says by position and code, (K, N * codes); and the first
+    of the pair's codes, (N, 1)."""
+    one, n = np.tile(np.arange(drafters), drafters - 1), np.repeat(np.arange(drafters - 1), drafters)
+    other = n + (n >= one)
+    states = _agreement_states(longest)
+    weights = (one * width + AGREEMENT + 4 * other)[:, None] + states[:, None]  # (K, N, codes)
+    codes = states.shape[1]
+    return one * drafters + other, other, weights.reshape(longest, -1), np.arange(len(one))[:, None] * codes

@@ -51,7 +51,7 @@ class BatchChooser(Learner):
         best = gain.argmax(axis=0)
         if len(batch.proposal_seconds):
             self._learn_values(batch.proposal_seconds, gain, best, price * longest, rate, base)
-        kept = chains.take(best * count + np.arange(count), axis=1)  # (K, B)
+        kept = chains.take(best * count + np.arange(count), axis=1, mode="clip")  # (K, B)
 
         # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
         lengths, n = self._within_budget(np.add.reduce(kept > price, axis=0), kept)
@@ -74,8 +74,7 @@ class BatchChooser(Learner):
             return Choices(best, np.full(count, longest))
         if vary:  # to learn what tokens cost, at another number of them
             lengths, n = self._within_budget(np.add.reduce(kept > price * (0.5 if vary > 0 else 2.0), axis=0), kept)
-        best[lengths == 0] = -1
-        return Choices(best, lengths)
+        return Choices(np.where(lengths, best, -1), lengths)
 
     def _within_budget(self, lengths: Ints, kept: Floats) -> tuple[Ints, int]:
         """Lengths, or if these are too many tokens the likeliest of them (on a tie the earlier), and their sum."""
