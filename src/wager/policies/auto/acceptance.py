@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from math import exp, inf, sqrt
+from math import exp, floor, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ Floats = NDArray[np.float64]
 MIN_REACH = 0.02  # probability of being reached below which the tokens of a proposal are not evaluated
 SAMPLE = 64  # requests of a step that are learned from, at least
 COLUMNS = LEVELS + 2  # of the lookup table of a batch
+UNKNOWN = (-1.0 / LEVELS,)  # as a confidence: the weight before that of the first level
 LOST, WON = -2.0, 2.0  # what a rejected and an accepted token add to the acceptance average: about its log odds
 
 _MATCH = np.array(MATCHES)
@@ -72,7 +73,6 @@ class AcceptanceModel(Learner):
         self.text_ema = [0.0] * drafters  # of the one text that is generated now
         self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
         self.turn = 0  # which requests of a large batch are learned from
-        self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
 
     # --- one request -------------------------------------------------------------------------------------------------
 
@@ -90,59 +90,65 @@ class AcceptanceModel(Learner):
         self._grow(slot)
         self.slot_ema[slot, : self.drafters] = self.text_ema
 
+    def trust(self, drafter: int) -> float:
+        """What its probabilities are multiplied by in caution: the less it has been scored on, the lower."""
+        return self.scored[drafter] / (self.scored[drafter] + self.config.shrinkage)
+
     def cut(
         self,
-        proposal: Proposal,
+        proposals: Sequence[Proposal],
         seconds: Sequence[float],
         rate: float,
-        trust: float = 1.0,
+        cautious: bool = False,
         min_reach: float = MIN_REACH,
-    ) -> tuple[float, int, float]:
-        """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
+    ) -> list[tuple[float, int, float]]:
+        """The prefix of each proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
         The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
         """
-        w, hint, length, chances = self.weights[proposal.index], proposal.hint, proposal.length, proposal.chances
-        base = w[EMA] * self.text_ema[proposal.index] + w[MATCHES[hint.match] if hint.match < 6 else 5]
-        # What another drafter says changes once along a proposal: where it differs, or ends.
-        steps = [0.0] * length
-        agreement, hints = proposal.agreement, proposal.hints
-        for name, first in proposal.others:
-            common = agreement.get(name)
-            if not common:
-                base += w[first + (AGAINST if hints[name].size else SILENT)]
-                continue
-            alike = w[first + WITH]
-            base += alike
-            if common < length:
-                size = hints[name].size
-                then = w[first + (ENDED if common == size else AGAINST if size else SILENT)]
-                steps[common] += then - alike
-        position = self._position
-        if length > len(position):
-            position.extend(position[-1:] * (length - len(position)))
-        sure, first, levels = hint.confidence, CONFIDENCE + 1, float(LEVELS)
-        known, unknown = len(sure), w[CONFIDENCE]
-        reach = tokens = 1.0
-        top, best, expected = -inf, 0, 1.0
-        j = -1
-        for j, step in enumerate(steps):
-            base += step
-            z = base + (w[first + int(sure[j] * levels)] if j < known else unknown) + w[position[j]]
-            chances[j] = chance = 1.0 / (1.0 + exp(-z))
-            reach *= chance * trust
-            tokens += reach
-            value = tokens - rate * seconds[j + 2]
-            if value > top:
-                top, best, expected = value, j + 1, tokens
-            if reach < min_reach:
-                break
-        proposal.evaluated = j + 1
-        return top, best, expected
+        found = []
+        first, levels, trust, text_ema = CONFIDENCE + 1, float(LEVELS), 1.0, self.text_ema
+        for proposal in proposals:
+            i, hint, length, chances = proposal.index, proposal.hint, proposal.length, proposal.chances
+            agreement, hints, sure, places = proposal.agreement, proposal.hints, hint.confidence, proposal.places
+            w = self.weights[i]
+            base = w[EMA] * text_ema[i] + w[MATCHES[hint.match] if hint.match < 6 else 5]
+            # What another drafter says changes once along a proposal: where it differs, or ends.
+            steps = [0.0] * length
+            for name, silent in proposal.others:
+                common = agreement.get(name)
+                if common:
+                    alike = w[silent + WITH]
+                    base += alike
+                    if common < length:  # of size 0 is one that may propose any number of tokens
+                        size = hints[name].size
+                        steps[common] += w[silent + (ENDED if common == size else AGAINST if size else SILENT)] - alike
+                else:
+                    base += w[silent + AGAINST] if hints[name].size else w[silent]
+            if cautious:
+                trust = self.trust(i)
+            if len(sure) < length:
+                sure += UNKNOWN * (length - len(sure))
+            reach = tokens = 1.0
+            top, best, expected = -inf, 0, 1.0
+            j = -1
+            for j, step in enumerate(steps):
+                base += step
+                chances[j] = chance = 1.0 / (1.0 + exp(-(base + w[first + floor(sure[j] * levels)] + w[places[j]])))
+                reach *= chance * trust
+                tokens += reach
+                value = tokens - rate * seconds[j + 2]
+                if value > top:
+                    top, best, expected = value, j + 1, tokens
+                if reach < min_reach:
+                    break
+            proposal.evaluated = j + 1
+            found.append((top, best, expected))
+        return found
 
     def evaluate(self, proposal: Proposal, min_reach: float = MIN_REACH) -> list[float]:
         """Each token's probability of being accepted if all before it are."""
-        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, 1.0, min_reach)
+        self.cut([proposal], [0.0] * (proposal.length + 2), 0.0, min_reach=min_reach)
         return proposal.chances[: proposal.evaluated]
 
     def learn(self, proposal: Proposal, scored: int, agreed: int) -> None:

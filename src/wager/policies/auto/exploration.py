@@ -116,7 +116,7 @@ class Exploration(Learner):
     )
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
-        self.config = config
+        self.config, self.probe_interval = config, config.probe_interval
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
@@ -132,7 +132,7 @@ class Exploration(Learner):
     def drafted(self, hinted: bool, above_average: bool) -> None:
         """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until
         its latency is believed; of another as long as it goes better than usual."""
-        probes = self.rounds_since_draft - self.config.probe_interval + 1
+        probes = self.rounds_since_draft - self.probe_interval + 1
         again = probes < self.config.repeats if hinted else above_average
         self.rounds_since_draft = self.rounds_since_draft + 1 if probes > 0 and again else 0
 
