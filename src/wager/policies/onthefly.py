@@ -69,26 +69,14 @@ class Analytical(ModelPolicy):
         arm = round.arm
         self.played[self.slot[arm]] = True
         if arm.length:
-            past = self.past.get(arm.drafter)
-            if past is None:
-                past = self.past[arm.drafter] = deque(maxlen=self.history)
+            past = self.past.setdefault(arm.drafter, deque(maxlen=self.history))
             past.append((round.accepted, round.rejected, round.draft_seconds, round.drafted / round.batch))
             self._fit(arm.drafter)
-        times = self.verify.get(arm.length)
-        if times is None:
-            times = self.verify[arm.length] = deque(maxlen=self.history)
-        times.append(round.verify_seconds)
+        self.verify.setdefault(arm.length, deque(maxlen=self.history)).append(round.verify_seconds)
         self._time(arm.length)
 
     def _fit(self, drafter: str) -> None:
-        accepted = rejected = 0
-        seconds = steps = 0.0
-        for a, r, s, n in self.past[drafter]:
-            accepted += a
-            rejected += r
-            seconds += s
-            steps += n
-        self.fit(drafter, accepted, rejected, seconds, steps)
+        self.fit(drafter, *map(sum, zip(*self.past[drafter], strict=True)))
 
     def _time(self, length: int) -> None:
         times = self.verify[length]

@@ -13,7 +13,6 @@ class AutoConfig:
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
     shrinkage: float = 8.0  # tokens of evidence that what is known otherwise is worth: a mean, or no gain at all
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
-    count_memory: float = 1000.0  # tokens of evidence; older ones fade, so that what changes is learned anew
 
     # Latency
     token_share: float = 0.05  # of plain decoding's seconds that one more token takes, before it was measured
@@ -28,6 +27,11 @@ class AutoConfig:
     allowance: float = 1.0  # plain tokens that a text may fall behind by drafts that are not known to pay
     trial_share: float = 0.005  # of rounds, steps or tokens that may be spent on learning
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
+
+    @property
+    def count_memory(self) -> float:
+        """Tokens of evidence on acceptance; older ones fade, so that what changes is learned anew."""
+        return self.short_memory * self.round_memory
 
     @property
     def probe_interval(self) -> int:

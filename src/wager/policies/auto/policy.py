@@ -7,7 +7,7 @@ from math import exp, inf
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Hint, Round, Signal
+from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.arms import ArmGroup, ArmTable
@@ -19,10 +19,6 @@ from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
 from wager.policies.base import Option, Policy, require
-
-NO_HINT = Hint()
-NO_HINTS: Mapping[str, Hint] = {}
-
 
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
@@ -186,9 +182,7 @@ class Auto(Policy):
     ) -> tuple[float, Estimate | None]:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
         batch, lags, drafts = context.batch, context.lag, self.latency.drafts
-        plan = self._plans.get(bucket(batch))
-        if plan is None:
-            plan = self._plan(batch)
+        plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
@@ -218,13 +212,12 @@ class Auto(Policy):
 
     def _plan(self, batch: int) -> Plan:
         """The groups of drafters without hints, with what is known of each."""
-        acceptance, lines = self.positional.of, self.latency.drafts.line
-        plan = [
-            (group, group.drafter, group.arms, acceptance(group.key, group.longest), lines(group.key, batch))
-            for group in self._table.groups
-            if group.drafter not in self.hinted
+        counts, line = self.positional.of, self.latency.drafts.line
+        groups = [group for group in self._table.groups if group.drafter not in self.hinted]
+        self._plans[bucket(batch)] = plan = [
+            (group, group.drafter, group.arms, counts(group.key, group.longest), line(group.key, batch))
+            for group in groups
         ]
-        self._plans[bucket(batch)] = plan
         return plan
 
     def _costs(self, batch: int) -> tuple[list[float], float]:
@@ -245,9 +238,7 @@ class Auto(Policy):
             hint = hints[name]
             length = hint.size or (limit if hint.match else 0)
             if length and limit:
-                record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
-                record.agreement = agreement.get(name, NO_AGREEMENT)
-                out.append(record)
+                out.append(record.fill(hint, min(length, limit), hints, agreement.get(name, NO_AGREEMENT)))
         return out
 
     def _new_records(self, names: Sequence[str]) -> list[Proposal]:
@@ -272,7 +263,6 @@ class Auto(Policy):
             elif proposal.name in others:
                 agreed = others[proposal.name]
             self.acceptance.learn(proposal, min(agreed + 1, length, emitted), agreed)
-            proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
         self._proposals = []
         batch, exploration = round.batch, self.exploration
         if batch == 1:
