@@ -177,6 +177,5 @@ class QLearning(RewardPolicy):
 def only_drafter(arms: Sequence[Arm], name: str) -> str:
     """The drafter a one-drafter policy works with: the named one, or the first that is not `off`."""
     names = dict.fromkeys(arm.drafter for arm in arms if arm != OFF)
-    if name and name not in names:
-        raise ValueError(f"no drafter {name!r} here; the drafters are {', '.join(names) or 'none'}")
+    require(not name or name in names, f"no drafter {name!r} here; the drafters are {', '.join(names) or 'none'}")
     return name or next(iter(names), OFF.drafter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wager.core import OFF, Arm, Context
-from wager.policies.base import Policy
+from wager.policies.base import Policy, require
 
 
 class Fixed(Policy):
@@ -14,8 +14,7 @@ class Fixed(Policy):
     def __init__(self, arms: Sequence[Arm], *, drafter: str, length: int, tree: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         self.arm = Arm.parse(f"{drafter}:{length}" + (f"@{tree}" if tree else "")) if length else OFF
-        if self.arm not in self.slot:
-            raise ValueError(f"no arm {self.arm} here; the arms are {', '.join(map(str, self.arms))}")
+        require(self.arm in self.slot, f"no arm {self.arm} here; the arms are {', '.join(map(str, self.arms))}")
         self.reset()
 
     def choose(self, context: Context) -> Arm:

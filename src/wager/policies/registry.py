@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from wager.core import Arm
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
-from wager.policies.base import Policy, RewardPolicy
+from wager.policies.base import Policy, RewardPolicy, require
 from wager.policies.goodput import DSD, Tetris
 from wager.policies.halving import PETC, Halving
 from wager.policies.linear import LinTS, LinUCB
@@ -108,10 +108,8 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     given: dict[str, str] = {}
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")
-        if key not in takes:
-            raise ValueError(f"policy {name!r} has no parameter {key!r}; it takes {', '.join(takes) or 'none'}")
-        if not equals or not text:
-            raise ValueError(f"write {key}=VALUE for parameter {key!r} of policy {name!r}, not {item!r}")
+        require(key in takes, f"policy {name!r} has no parameter {key!r}; it takes {', '.join(takes) or 'none'}")
+        require(bool(equals and text), f"write {key}=VALUE for parameter {key!r} of policy {name!r}, not {item!r}")
         given[key] = text
     return name, given
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AutoConfig:
-    """The constants of `auto`; docs/auto.md has what replay says of half and double, as far as measured."""
+    """The constants of `auto`; docs/auto.md has what replay says of half and double."""
 
     # Acceptance
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
@@ -25,7 +25,6 @@ class AutoConfig:
 
     # Exploration
     allowance: float = 1.0  # plain tokens that a text may fall behind by drafts that are not known to pay
-    trial_share: float = 0.005  # of rounds, steps or tokens that may be spent on learning
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
 
     @property
@@ -36,4 +35,9 @@ class AutoConfig:
     @property
     def probe_interval(self) -> int:
         """Rounds without plain decoding, or of nothing else, after which one is timed."""
-        return round(1.0 / self.trial_share)
+        return round(2 * self.round_memory)
+
+    @property
+    def trial_share(self) -> float:
+        """Of rounds, steps or tokens that may be spent on learning."""
+        return 0.5 / self.round_memory

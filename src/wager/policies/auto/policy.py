@@ -266,7 +266,7 @@ class Auto(Policy):
         self._proposals = []
         batch, exploration = round.batch, self.exploration
         if batch == 1:
-            exploration.allowance += self.config.trial_share * emitted
+            exploration.allowance += exploration.trials.share * emitted
             if drafted and self._plain_seconds:
                 exploration.allowance += emitted - round.seconds / self._plain_seconds
         exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)
