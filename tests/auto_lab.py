@@ -199,8 +199,6 @@ def chances_of(policy: Auto, rows: Batch, d: int, i: int) -> list[float]:
 
 
 K, D = 6, 3
-
-
 Seconds = Callable[[int, int, bool], float]  # of a step: requests, draft tokens, ragged
 
 
@@ -260,12 +258,6 @@ def serve(
 
 
 FLAT: Seconds = lambda b, n, ragged: 0.02 + 0.00005 * (b + n)  # noqa: E731
-
-
 DEARER: Seconds = lambda b, n, ragged: 0.02 + 0.0012 * (b + n)  # noqa: E731
-
-
 STEEP: Seconds = lambda b, n, ragged: 0.0025 * (b + 1.5 * n)  # noqa: E731
-
-
 GRAPHS: Seconds = lambda b, n, ragged: 0.02 + 0.0002 * (b + n) + 0.01 * ragged  # noqa: E731

@@ -15,6 +15,8 @@ import numpy as np
 from wager.core import REWARDS, Arm, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 
+Arms = Sequence[Arm]
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -84,7 +86,7 @@ class Policy(Learner, ABC):
         policy.parameters = {k: v for k, v in called.arguments.items() if k not in ("self", "arms", "seed")}
         return policy
 
-    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, seed: int = 0) -> None:
         self.arms = tuple(arms)
         self.slot = {arm: i for i, arm in enumerate(self.arms)}  # arm -> its place in arm order
         if not self.arms or len(self.slot) != len(self.arms):
@@ -197,7 +199,7 @@ class RewardPolicy(Policy):
 
     allowed: ClassVar[tuple[str, ...]] = tuple(REWARDS)
 
-    def __init__(self, arms: Sequence[Arm], *, reward: str, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, reward: str, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         choice = f"choose from {', '.join(self.allowed)}"
         require(reward in self.allowed, f"reward {reward!r} does not fit {type(self).__name__}; {choice}")

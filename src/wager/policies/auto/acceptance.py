@@ -65,7 +65,6 @@ class AcceptanceModel(Learner):
 
     def __init__(self, drafters: int, config: AutoConfig) -> None:
         self.drafters, self.config = drafters, config
-        self.keep = 1.0 - 1.0 / config.count_memory
         self.width = AGREEMENT + 4 * drafters
         self.weights = [[0.0] * self.width for _ in range(drafters)]
         self.squares = [[1.0] * self.width for _ in range(drafters)]  # sums of squared gradients
@@ -157,7 +156,7 @@ class AcceptanceModel(Learner):
         if scored > proposal.evaluated:
             self.evaluate(proposal, 0.0)
         i, config, chances = proposal.index, self.config, proposal.chances
-        keep, rate = self.keep, config.learning_rate
+        keep, rate = 1.0 - 1.0 / config.count_memory, config.learning_rate
         text, every = 1.0 / config.short_memory, 1.0 / config.round_memory
         weights, squares, ema, mean = self.weights[i], self.squares[i], self.text_ema[i], self.mean_ema[i]
         for j in range(scored):
@@ -224,7 +223,7 @@ class AcceptanceModel(Learner):
         total = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
         errors, ema = errors * errors, ema * ema
         more = np.bincount(places, np.concatenate([errors] * kinds + [errors * ema]), size)
-        keep, rate = self.keep, self.config.learning_rate
+        keep, rate = 1.0 - 1.0 / self.config.count_memory, self.config.learning_rate
         for place in np.flatnonzero(more).tolist():
             i, j = divmod(place, self.width)
             own = self.squares[i]

@@ -6,6 +6,8 @@ Arrays over a batch are (K, N): positions, then drafters and requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,22 +20,17 @@ from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket
 from wager.policies.base import Learner
 
 
+@dataclass(eq=False)
 class BatchChooser(Learner):
     """Decides for two requests or more, each by its own proposals."""
 
-    learned = ("kind",)
-
-    def __init__(
-        self,
-        drafters: Sequence[str],
-        acceptance: AcceptanceModel,
-        latency: LatencyModel,
-        exploration: Exploration,
-        budget: int,
-    ) -> None:
-        self.drafters, self.budget = drafters, budget
-        self.acceptance, self.latency, self.exploration = acceptance, latency, exploration
-        self.kind = OFF_STEP  # of the step chosen last
+    drafters: Sequence[str]
+    acceptance: AcceptanceModel
+    latency: LatencyModel
+    exploration: Exploration
+    budget: int  # most draft tokens in a step; 0: no limit
+    kind: int = OFF_STEP  # of the step chosen last
+    learned: ClassVar = ("kind",)
 
     def choose(self, batch: Batch) -> Choices:
         """Drafter and length per request: the tokens whose probability exceeds what their seconds are worth."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AutoConfig:
     """The constants of `auto`; docs/auto.md has what replay says of half and double."""
 
@@ -20,24 +22,30 @@ class AutoConfig:
     repeats: int = 3  # rounds that settle a question: outliers in a row, first steps of each kind, first drafts
 
     # Averages
-    short_memory: float = 10.0  # rounds or tokens: the acceptance average of a text, latency now, recent changes
     round_memory: float = 100.0  # rounds or tokens: everything that lasts longer than a text
 
     # Exploration
     allowance: float = 1.0  # plain tokens that a text may fall behind by drafts that are not known to pay
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
 
-    @property
+    # What follows from these: replay cannot tell half or double of them.
+
+    @cached_property
+    def short_memory(self) -> float:
+        """Rounds or tokens: the acceptance average of a text, latency now, recent changes."""
+        return sqrt(self.round_memory)
+
+    @cached_property
     def count_memory(self) -> float:
         """Tokens of evidence on acceptance; older ones fade, so that what changes is learned anew."""
         return self.short_memory * self.round_memory
 
-    @property
+    @cached_property
     def probe_interval(self) -> int:
         """Rounds without plain decoding, or of nothing else, after which one is timed."""
         return round(2 * self.round_memory)
 
-    @property
+    @cached_property
     def trial_share(self) -> float:
-        """Of rounds, steps or tokens that may be spent on learning."""
-        return 0.5 / self.round_memory
+        """Of rounds, steps or tokens that may be spent on learning: one in ``probe_interval``."""
+        return 1.0 / self.probe_interval

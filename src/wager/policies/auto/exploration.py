@@ -46,14 +46,13 @@ class DrafterSelection(Learner):
         if not called:
             return
         config, value, backoff = self.config, self.drafter_value, self.probe_backoff
-        negligible = config.trial_share * plain
         self.rounds_since_change += 1
         worst, loss = -1, 0.0
         for name, seconds in called.items():
             i = self.index[name]
             memory = config.round_memory if backoff[i] == 1 else config.repeats
             value[i] += ((gains[i] if gains else 0.0) - value[i]) / memory
-            cost = config.value_credit * rate * seconds - value[i] if seconds > negligible else 0.0
+            cost = config.value_credit * rate * seconds - value[i] if seconds > config.trial_share * plain else 0.0
             if backoff[i] == 1:
                 if cost > loss:
                     worst, loss = i, cost
@@ -72,7 +71,7 @@ class StepTrials(Learner):
     learned = ("steps",)
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
-        self.rng, self.config, self.share = rng, config, config.trial_share
+        self.rng, self.config = rng, config
         self.steps: dict[int, list[int]] = {}  # bucket of batch sizes -> steps of each kind that were learned from
 
     def note(self, size: int, kind: int) -> None:
@@ -82,7 +81,7 @@ class StepTrials(Learner):
     def due(self, size: int) -> bool:
         """Whether `choose` has to be asked, or the best kind is played."""
         steps = self.steps.get(size)
-        return steps is None or min(steps) < self.config.repeats or self.rng.random() < self.share
+        return steps is None or min(steps) < self.config.repeats or self.rng.random() < self.config.trial_share
 
     def choose(self, size: int, values: Sequence[float], goodput: Sequence[float]) -> tuple[int, int]:
         """The kind of step to play, and whether with more (1) or fewer (-1) draft tokens than seems best.
@@ -94,7 +93,7 @@ class StepTrials(Learner):
         for kind in (OFF_STEP, RAGGED, UNIFORM):  # plain decoding is tried in any case: everything is relative to it
             if steps[kind] < repeats and goodput[kind] > (best / 2 if kind else 0.0):
                 return kind, 0
-        if min(steps) < repeats and self.rng.random() >= self.share:
+        if min(steps) < repeats and self.rng.random() >= self.config.trial_share:
             return leader, 0
         kind = (leader + 1 + int(self.rng.random() * (3 if leader == RAGGED else 2))) % 3
         if kind == leader:
@@ -110,7 +109,7 @@ class Exploration(Learner):
                "selection", "trials")  # fmt: skip
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
-        self.config, self.probe_interval = config, config.probe_interval
+        self.config = config
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
@@ -126,7 +125,7 @@ class Exploration(Learner):
     def drafted(self, hinted: bool, above_average: bool) -> None:
         """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until
         its latency is believed; of another as long as it goes better than usual."""
-        probes = self.rounds_since_draft - self.probe_interval + 1
+        probes = self.rounds_since_draft - self.config.probe_interval + 1
         again = probes < self.config.repeats if hinted else above_average
         self.rounds_since_draft = self.rounds_since_draft + 1 if probes > 0 and again else 0
 

@@ -18,7 +18,7 @@ from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
-from wager.policies.base import Option, Policy, require
+from wager.policies.base import Arms, Option, Policy, require
 
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
@@ -43,7 +43,7 @@ class Auto(Policy):
         *("_records", "_table", "_value_rate", "_verify_seconds", "_weighed"),
     )
 
-    def __init__(self, arms: Sequence[Arm], *, budget: int = 0, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(budget >= 0, f"budget is at least 0 tokens a step (0: no limit), not {budget}")
         self.budget = budget
@@ -91,7 +91,7 @@ class Auto(Policy):
         if batch == 1 and table.off and self.latency.verify.overdue():
             self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
             return OFF
-        probing = exploration.rounds_since_draft >= exploration.probe_interval
+        probing = exploration.rounds_since_draft >= self.config.probe_interval
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
         off = 1.0 - rate * plain if none and not probing else -inf
         value, best = self._weigh(context, seconds, rate, off)
@@ -266,7 +266,7 @@ class Auto(Policy):
         self._proposals = []
         batch, exploration = round.batch, self.exploration
         if batch == 1:
-            exploration.allowance += exploration.trials.share * emitted
+            exploration.allowance += self.config.trial_share * emitted
             if drafted and self._plain_seconds:
                 exploration.allowance += emitted - round.seconds / self._plain_seconds
         exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)

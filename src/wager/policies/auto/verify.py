@@ -56,7 +56,7 @@ class VerifyLatency(Learner):
     learned = ("scale", "checks", "last_seen", "rounds", "ratios", "learned_rounds", "filter", "_shape")
 
     def __init__(self, widest: int, config: AutoConfig) -> None:
-        self.config, self.probe_interval = config, config.probe_interval
+        self.config = config
         self.filter = OutlierFilter(config)
         self.scale = 0.0  # seconds of width 1
         self.checks = 0  # rounds of width 1 to be timed because another width has changed
@@ -137,7 +137,7 @@ class VerifyLatency(Learner):
 
     def overdue(self) -> bool:
         """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
-        late = self.learned_rounds - self.last_seen[1] > self.probe_interval
+        late = self.learned_rounds - self.last_seen[1] > self.config.probe_interval
         return late or self.checks > 0 or self.rounds[1] < self.config.repeats
 
 
