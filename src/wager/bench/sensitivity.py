@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from wager.core import recording
-from wager.policies.auto import AutoConfig
+from wager.policies.auto import HAND_SET
 from wager.simulation import Replay, Scenario, Serving, play
 from wager.simulation.costs import parse_cost
 
@@ -40,7 +40,7 @@ def goodput(spec: str, scenario: Scenario, runs: int) -> float:
 def sensitivities(where: Mapping[str, Scenario], runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
     """For every field, and for half and double of it: the change of goodput in every scenario, as a share."""
     plain = {name: goodput("auto", scenario, runs) for name, scenario in where.items()}
-    for field in (field.name for field in fields(AutoConfig)):
+    for field in HAND_SET:
         for times in (0.5, 2.0):
             spec = f"auto-scaled:field={field},times={times}"
             yield field, times, {name: goodput(spec, s, runs) / plain[name] - 1.0 for name, s in where.items()}

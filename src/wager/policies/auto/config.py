@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, fields
 from math import sqrt
+from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AutoConfig:
     """The constants of `auto`; docs/auto.md has what replay says of half and double."""
 
@@ -28,24 +28,17 @@ class AutoConfig:
     allowance: float = 1.0  # plain tokens that a text may fall behind by drafts that are not known to pay
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
 
-    # What follows from these: replay cannot tell half or double of them.
+    # What follows from round_memory: replay cannot tell half or double of these.
+    short_memory: float = field(init=False)  # rounds or tokens: acceptance in a text, latency now, recent changes
+    count_memory: float = field(init=False)  # tokens of evidence on acceptance; older ones fade, to learn what changes
+    probe_interval: int = field(init=False)  # rounds without plain decoding, or of nothing else, until one is timed
+    trial_share: float = field(init=False)  # of rounds, steps or tokens that may be spent on learning
 
-    @cached_property
-    def short_memory(self) -> float:
-        """Rounds or tokens: the acceptance average of a text, latency now, recent changes."""
-        return sqrt(self.round_memory)
+    def __post_init__(self) -> None:
+        memory, interval = self.round_memory, round(2 * self.round_memory)
+        derived = {"short_memory": sqrt(memory), "count_memory": sqrt(memory) * memory}
+        for name, value in {**derived, "probe_interval": interval, "trial_share": 1.0 / interval}.items():
+            object.__setattr__(self, name, value)
 
-    @cached_property
-    def count_memory(self) -> float:
-        """Tokens of evidence on acceptance; older ones fade, so that what changes is learned anew."""
-        return self.short_memory * self.round_memory
 
-    @cached_property
-    def probe_interval(self) -> int:
-        """Rounds without plain decoding, or of nothing else, after which one is timed."""
-        return round(2 * self.round_memory)
-
-    @cached_property
-    def trial_share(self) -> float:
-        """Of rounds, steps or tokens that may be spent on learning: one in ``probe_interval``."""
-        return 1.0 / self.probe_interval
+HAND_SET: dict[str, Any] = {own.name: own.default for own in fields(AutoConfig) if own.init}  # name -> value

@@ -105,18 +105,21 @@ class Auto(Policy):
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
         elif probing and best is not none:  # one token tells what drafting costs by now
             best = table.shortest[best[0].drafter], best[1], best[2]
-        elif batch == 1 and none and best is not none and not self._affords(best, context):
+        elif (
+            batch == 1
+            and none
+            and best is not none
+            and (best[2] + self._catch_up(best[0].drafter, context) - plain > exploration.allowance * plain)
+        ):  # were the draft rejected, this text would fall behind plain decoding by more than is allowed
             value, best = self._weigh(context, seconds, rate, off, cautious=True)
             best = best if best and value > off else none
         self._chosen = best
         return best[0]
 
-    def _affords(self, best: Estimate, context: Context) -> bool:
-        """Whether the draft may be rejected without this text falling behind plain decoding by more than is allowed."""
-        (arm, _, seconds), plain = best, self._plain_seconds
-        lag = context.lag.get(arm.drafter)
-        late = self.latency.drafts.catch_up(arm.drafter, lag, plain) if lag else 0.0
-        return seconds + late - plain <= self.exploration.allowance * plain
+    def _catch_up(self, drafter: str, context: Context) -> float:
+        """Seconds a drafter needs for the tokens it has not read."""
+        lag = context.lag.get(drafter)
+        return self.latency.drafts.catch_up(drafter, lag, self._plain_seconds) if lag else 0.0
 
     def _weigh(
         self, context: Context, seconds: Table, rate: float, off: float, cautious: bool = False
@@ -153,12 +156,14 @@ class Auto(Policy):
                     continue
                 own, value = found, found[1] - rate * found[2]
             estimates.append(own)
-            if value > most:
-                most, best = value, own
             if value > top:
                 second, top, leader = top, value, i
-            elif value > second:
+                most, best = value, own
+                continue
+            if value > second:
                 second = value
+            if value > most:
+                most, best = value, own
         self._gains = gains = [0.0] * len(self.drafters)
         if leader >= 0:
             gains[leader] = top - second if second > -inf else 1.0
@@ -238,7 +243,9 @@ class Auto(Policy):
             hint = hints[name]
             length = hint.size or (limit if hint.match else 0)
             if length and limit:
-                out.append(record.fill(hint, min(length, limit), hints, agreement.get(name, NO_AGREEMENT)))
+                record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
+                record.agreement = agreement.get(name, NO_AGREEMENT)
+                out.append(record)
         return out
 
     def _new_records(self, names: Sequence[str]) -> list[Proposal]:
