@@ -107,11 +107,12 @@ class AcceptanceModel(Learner):
         The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
         """
         found = []
-        first, levels, trust, text_ema = CONFIDENCE + 1, float(LEVELS), 1.0, self.text_ema
+        first, levels, trust = CONFIDENCE + 1, float(LEVELS), 1.0
+        weights, text_ema = self.weights, self.text_ema
         for proposal in proposals:
-            i, hint, length, chances = proposal.index, proposal.hint, proposal.length, proposal.chances
-            agreement, hints, sure, places = proposal.agreement, proposal.hints, hint.confidence, proposal.places
-            w = self.weights[i]
+            i, hint, length = proposal.index, proposal.hint, proposal.length
+            agreement, hints, sure = proposal.agreement, proposal.hints, hint.confidence
+            w, chances, places = weights[i], proposal.chances, proposal.places
             base = w[EMA] * text_ema[i] + w[MATCHES[hint.match] if hint.match < 6 else 5]
             # What another drafter says changes once along a proposal: where it differs, or ends.
             steps = [0.0] * length

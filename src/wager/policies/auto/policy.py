@@ -238,11 +238,11 @@ class Auto(Policy):
         if records is None:
             records = self._records[names] = self._new_records(names)
         out = []
-        for record in records:
+        for record in records if limit else ():
             name = record.name
             hint = hints[name]
             length = hint.size or (limit if hint.match else 0)
-            if length and limit:
+            if length:
                 record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
                 record.agreement = agreement.get(name, NO_AGREEMENT)
                 out.append(record)
