@@ -7,7 +7,7 @@ from math import exp, inf
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round, Signal
+from wager.core import OFF, Arm, Context, Hint, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.arms import ArmGroup, ArmTable
@@ -20,6 +20,7 @@ from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptanc
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
 from wager.policies.base import Arms, Option, Policy, require
 
+NO_HINT, NO_HINTS = Hint(), dict[str, Hint]()
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 Table = list[float]
@@ -270,6 +271,7 @@ class Auto(Policy):
             elif proposal.name in others:
                 agreed = others[proposal.name]
             self.acceptance.learn(proposal, min(agreed + 1, length, emitted), agreed)
+            proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
         self._proposals = []
         batch, exploration = round.batch, self.exploration
         if batch == 1:
