@@ -208,7 +208,7 @@ def test_a_killed_training_ends_like_one_that_was_not(kind: str, tmp_path: Path)
     resumed = run(tmp_path / "killed", 0)
     assert whole.keys() == resumed.keys()
     assert all(torch.allclose(whole[k], resumed[k], atol=1e-6) for k in whole)
-    assert not list((tmp_path / "killed").glob("*.tmp"))
+    assert not list((tmp_path / "killed").glob("*.part"))
 
 
 def test_training_stops_when_acceptance_does_not_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from wager.core import recording
-from wager.policies.auto import AutoConfig
+from wager.policies.auto import HAND_SET
 from wager.simulation import Replay, Scenario, Serving, play
 from wager.simulation.costs import parse_cost
 
+MODEL = (0.2, 0.45, 0.7)  # acceptance of the simulated drafter that is a model, from text to text
+
 
 def scenarios(path: Path, engines: Sequence[str], serving_tokens: int = 40_000) -> dict[str, Scenario]:
-    """The recorded texts under each cost of a round, and a load that switches between 1 and 16 requests."""
+    """The recorded texts under each cost of a round, with a model under the last; and a load that switches."""
     head, texts = recording.read(path)
     costs = {"flat": "flat", "steep": "cpu", **{Path(engine).stem: engine for engine in engines}}
     lengths = tuple(range(1, min(8, head["longest"]) + 1))
-    out: dict[str, Scenario] = {n: Replay(tuple(texts), parse_cost(cost, head), lengths) for n, cost in costs.items()}
-    return {**out, "load-switches": Serving(goal=serving_tokens, load=(1, 16, 1, 16))}
+    out = {name: Replay(tuple(texts), parse_cost(cost, head), lengths) for name, cost in costs.items()}
+    last = list(out)[-1]
+    model = {f"{last}+model": with_model(out[last], MODEL)}
+    return {**out, **model, "load-switches": Serving(goal=serving_tokens, load=(1, 16, 1, 16))}
 
 
 def goodput(spec: str, scenario: Scenario, runs: int) -> float:
@@ -36,7 +40,7 @@ def goodput(spec: str, scenario: Scenario, runs: int) -> float:
 def sensitivities(where: Mapping[str, Scenario], runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
     """For every field, and for half and double of it: the change of goodput in every scenario, as a share."""
     plain = {name: goodput("auto", scenario, runs) for name, scenario in where.items()}
-    for field in (field.name for field in fields(AutoConfig)):
+    for field in HAND_SET:
         for times in (0.5, 2.0):
             spec = f"auto-scaled:field={field},times={times}"
             yield field, times, {name: goodput(spec, s, runs) / plain[name] - 1.0 for name, s in where.items()}
@@ -76,8 +80,8 @@ def main() -> None:
     for field, times, changes in sensitivities(where, runs=3):
         print(field.ljust(20), f"{times:5.1f}", *(f"{change:+14.2%}" for change in changes.values()), flush=True)
     for name, scenario in where.items():
-        if isinstance(scenario, Replay):
-            for what, own in (("", scenario), (" and a model", with_model(scenario, (0.2, 0.45, 0.7)))):
+        if isinstance(scenario, Replay) and "model" not in scenario.drafters:
+            for what, own in (("", scenario), (" and a model", with_model(scenario, MODEL))):
                 speeds = first_texts(own)
                 print(f"first text, {name}{what}: least {min(speeds):.3f}, mean {np.mean(speeds):.3f}", flush=True)
 

@@ -6,19 +6,5 @@ from wager.core.rewards import REWARDS, Reward
 from wager.core.round import Round
 from wager.core.trace import Record, Request, TraceError, TraceWriter
 
-__all__ = [
-    "OFF",
-    "REWARDS",
-    "Arm",
-    "Context",
-    "Hint",
-    "PromptFeatures",
-    "Record",
-    "Request",
-    "Reward",
-    "Round",
-    "Signal",
-    "TraceError",
-    "TraceWriter",
-    "Tree",
-]
+__all__ = ["OFF", "REWARDS", "Arm", "Context", "Hint", "PromptFeatures", "Record", "Request", "Reward", "Round",
+           "Signal", "TraceError", "TraceWriter", "Tree"]  # fmt: skip

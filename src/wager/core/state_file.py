@@ -68,13 +68,15 @@ class StateFile:
         before = self.policy.state_dict()
         try:
             content = self._read()
-            older = _older(content)
-            if not older:
-                self._check(content)
+            why = _older(content)
+            if not why:
+                for key, ours in self.of.items():
+                    if (theirs := content["of"].get(key)) != ours:
+                        raise ValueError(f"it was learned with {key} {theirs!r}, not {ours!r}")
                 state: dict[str, Any] = content["state"]
                 self.policy.load_state_dict(copy.deepcopy(state))
                 return state
-            strict, why = False, older
+            strict = False
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -97,13 +99,6 @@ class StateFile:
         if content.get("format") != FORMAT:
             raise ValueError(f"it does not say that it is a {FORMAT}")
         return content
-
-    def _check(self, content: dict[str, Any]) -> None:
-        """Refuse a state that was learned about something else."""
-        theirs = content["of"]
-        for key, ours in self.of.items():
-            if theirs.get(key) != ours:
-                raise ValueError(f"it was learned with {key} {theirs.get(key)!r}, not {ours!r}")
 
     def tick(self) -> None:
         """Something was learned; save it if the last save is long enough ago."""

@@ -11,6 +11,7 @@ from wager.drafters import Drafter, registry, shipped
 from wager.models import load, load_model
 from wager.models.fingerprint import fingerprint
 from wager.models.runner import WIDEST_TREE, Runner
+from wager.policies.base import require
 
 
 def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer: Any) -> dict[str, Drafter]:
@@ -58,8 +59,7 @@ def build_arms(
             raise ValueError(f"draft lengths are whole numbers, 1 or more, not {list(lengths)}")
         lengths = sorted(set(lengths))
         return OFF, *(Arm(name, length) for name in drafters for length in lengths), *_trees(drafters, lengths, trees)
-    if trees:
-        raise ValueError("arms are named one by one; write a tree's among them, as 'drafter:length@4x16'")
+    require(not trees, "arms are named one by one; write a tree's among them, as 'drafter:length@4x16'")
     given = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
     for arm in given:
         if not isinstance(arm, Arm):
@@ -106,5 +106,4 @@ def _shape(tree: Tree | str) -> Tree:
 
 def _check(tree: Tree) -> None:
     most = WIDEST_TREE - 1  # the text's last token goes along
-    if tree.nodes > most:
-        raise ValueError(f"a tree has at most {most} nodes, not {tree.nodes}")
+    require(tree.nodes <= most, f"a tree has at most {most} nodes, not {tree.nodes}")

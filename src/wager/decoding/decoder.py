@@ -27,7 +27,7 @@ from wager.drafters import Drafter
 from wager.models.runner import Runner
 from wager.models.select import current, runner
 from wager.policies import build as build_policy
-from wager.policies.base import Policy
+from wager.policies.base import Policy, require
 
 DRAFTERS = ("suffix", "prompt-lookup", "eagle:ofa?")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -72,8 +72,7 @@ class Decoder:
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
-        if sampling not in RULES:
-            raise ValueError(f"sampling is {' or '.join(RULES)}, not {sampling!r}")
+        require(sampling in RULES, f"sampling is {' or '.join(RULES)}, not {sampling!r}")
         self.sampling = sampling
         if reset_per_request and state is not False:
             raise ValueError("reset_per_request forgets what state keeps from run to run; leave out one of them")
@@ -144,8 +143,7 @@ class Decoder:
             yield Piece(rest, (), (), None)
 
     def _text_stream(self) -> TextStream:
-        if self.tokenizer is None:
-            raise ValueError("streaming text needs a tokenizer: Decoder(model, tokenizer)")
+        require(self.tokenizer is not None, "streaming text needs a tokenizer: Decoder(model, tokenizer)")
         return TextStream(self.tokenizer)
 
     def reset(self) -> None:
@@ -179,8 +177,7 @@ class Decoder:
         return target
 
     def _refuse_if_busy(self) -> None:
-        if self._busy:
-            raise ValueError("this decoder is in the middle of another text; finish or close that, or make a second")
+        require(not self._busy, "this decoder is in the middle of another text; finish or close that, or make a second")
 
     def prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
@@ -198,8 +195,7 @@ class Decoder:
         if stops := settings.pop("stop_strings", None) or given.stop_strings:
             from transformers import StoppingCriteriaList, StopStringCriteria
 
-            if self.tokenizer is None:
-                raise ValueError("stop strings need a tokenizer: Decoder(model, tokenizer)")
+            require(self.tokenizer is not None, "stop strings need a tokenizer: Decoder(model, tokenizer)")
             criteria = StoppingCriteriaList(settings.pop("stopping_criteria", None) or ())
             criteria.append(StopStringCriteria(self.tokenizer, stops))
             settings = {**settings, "stopping_criteria": criteria}
@@ -214,8 +210,7 @@ class Decoder:
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         """The prompt's tokens, (1, length), on the model's device."""
         if isinstance(prompt, str) or (isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)):
-            if self.tokenizer is None:
-                raise ValueError("a prompt in words needs a tokenizer: Decoder(model, tokenizer)")
+            require(self.tokenizer is not None, "a prompt in words needs a tokenizer: Decoder(model, tokenizer)")
             if isinstance(prompt, str):
                 ids = self.tokenizer(prompt).input_ids
             else:
@@ -228,11 +223,9 @@ class Decoder:
         else:
             ids = prompt.tolist() if isinstance(prompt, torch.Tensor) else list(prompt)
             if ids and isinstance(ids[0], list):
-                if len(ids) > 1:
-                    raise ValueError(f"wager decodes one text at a time, not a batch of {len(ids)}")
+                require(len(ids) <= 1, f"wager decodes one text at a time, not a batch of {len(ids)}")
                 ids = ids[0]
-        if not ids:
-            raise ValueError("the prompt is empty; give at least one token")
+        require(bool(ids), "the prompt is empty; give at least one token")
         if not all(type(t) is int and 0 <= t < self.target.vocabulary for t in ids):
             raise ValueError(f"a prompt's tokens are numbers from 0 to {self.target.vocabulary - 1}")
         return torch.tensor([ids], device=self.model.device)

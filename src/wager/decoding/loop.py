@@ -126,19 +126,12 @@ class Loop:
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
+        draft_seconds = max(0.0, drafted - chose - draft.lag_seconds) + proposing
         played = Round(
-            arm=arm,
-            drafted=len(draft.tokens),
-            accepted=accepted,
-            emitted=len(tokens),
-            draft_seconds=max(0.0, drafted - chose - draft.lag_seconds) + proposing,
-            verify_seconds=verified - drafted,
-            lag=draft.lag,
-            lag_seconds=draft.lag_seconds,
-            overlap=shared,
-            others=self._others(proposals, arm, tokens),
-            repeated=repeated,
-        )
+            arm, len(draft.tokens), accepted, len(tokens), draft_seconds=draft_seconds,
+            verify_seconds=verified - drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, overlap=shared,
+            others=self._others(proposals, arm, tokens), repeated=repeated,
+        )  # fmt: skip
         self.policy.observe(played)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.

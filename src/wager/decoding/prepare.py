@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from wager.models.compat_transformers import end_tokens, max_length_of, refusal, row_wise, temperature_of
+from wager.policies.base import require
 
 
 class Processors:
@@ -91,10 +92,8 @@ def prepared(
     """As a custom_generate function: give back what transformers prepared."""
     if generation_config.num_beams > 1:
         raise ValueError(f"wager has no beam search; num_beams is 1, not {generation_config.num_beams}")
-    if input_ids.shape[0] != 1:
-        raise ValueError(f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
-    if not input_ids.shape[1]:
-        raise ValueError("the prompt is empty; give at least one token")
+    require(input_ids.shape[0] == 1, f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
+    require(bool(input_ids.shape[1]), "the prompt is empty; give at least one token")
     if generation_config.prompt_lookup_num_tokens:
         raise ValueError("wager looks tokens up in the prompt by itself; generate without prompt_lookup_num_tokens")
     for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
 from itertools import accumulate
 from math import exp, log, sqrt
 from typing import ClassVar
 
 from wager.core import Arm, Context, Round
-from wager.policies.base import RewardPolicy, require
+from wager.policies.base import Arms, RewardPolicy, require
 
 LEAST_CHANCE = 1e-12
 
@@ -21,7 +20,7 @@ class UCBSpec(RewardPolicy):
     #   mean_i + L/2 * sqrt((1 + n_i)/n_i^2 * (1 + 2 log(K t^2 sqrt(1 + n_i) / delta)))
     learned = ("spread", "rounds", "pulls", "sums")
 
-    def __init__(self, arms: Sequence[Arm], *, delta: float = 0.5, reward: str = "tokens", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, delta: float = 0.5, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(0 < delta <= 1, f"delta is a probability above 0, not {delta}")
         self.delta = delta
@@ -59,7 +58,7 @@ class EXP3Spec(RewardPolicy):
     # BanditSpec Alg. 5 and 9: loss (L + 1 - Y)/(L p), which is (1 - unit reward)/p; rate sqrt(log K/(t K)).
     learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "scores", "drawn", "chances")
 
-    def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         self.reset()
 

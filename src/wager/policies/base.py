@@ -7,12 +7,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from wager.core import REWARDS, Arm, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
+
+Arms = Sequence[Arm]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Policy(Learner, ABC):
         policy.parameters = {k: v for k, v in called.arguments.items() if k not in ("self", "arms", "seed")}
         return policy
 
-    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, seed: int = 0) -> None:
         self.arms = tuple(arms)
         self.slot = {arm: i for i, arm in enumerate(self.arms)}  # arm -> its place in arm order
         if not self.arms or len(self.slot) != len(self.arms):
@@ -163,7 +166,7 @@ class Policy(Learner, ABC):
         """The drafter's longest available arm of at most so many tokens; if it has none, the shortest arm there is."""
         arms = [self.arms[i] for i in slots]
         own = (arm for arm in arms if arm.drafter == drafter and arm.length <= limit)
-        return max(own, key=_length, default=None) or min(arms, key=_length)
+        return max(own, key=attrgetter("length"), default=None) or min(arms, key=attrgetter("length"))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned, as JSON."""
@@ -197,17 +200,14 @@ class RewardPolicy(Policy):
 
     allowed: ClassVar[tuple[str, ...]] = tuple(REWARDS)
 
-    def __init__(self, arms: Sequence[Arm], *, reward: str, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, reward: str, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
-        if reward not in self.allowed:
-            raise ValueError(
-                f"reward {reward!r} does not fit {type(self).__name__}; choose from {', '.join(self.allowed)}"
-            )
+        choice = f"choose from {', '.join(self.allowed)}"
+        require(reward in self.allowed, f"reward {reward!r} does not fit {type(self).__name__}; {choice}")
         self._reward = REWARDS[reward].of
         if reward == "bd":
             self.needs = frozenset({Signal.OVERLAP})
-        self._floor = REWARDS[reward].floor
-        known = REWARDS[reward].spread
+        self._floor, known = REWARDS[reward].floor, REWARDS[reward].spread
         self._known_spread = known(self.longest) if known else None
 
     def reset(self) -> None:
@@ -224,10 +224,6 @@ class RewardPolicy(Policy):
     def unit(self, round: Round) -> float:
         """The round's reward brought to [0, 1]."""
         return (self.value(round) - self._floor) / self.spread
-
-
-def _length(arm: Arm) -> int:
-    return arm.length
 
 
 def expected_tokens(acceptance: float, length: int) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.batch import Batch, Choices
-from wager.policies.base import Policy, require
+from wager.policies.base import Arms, Policy, require
 from wager.policies.onthefly import ModelPolicy, only_drafter
 
 
@@ -22,7 +22,7 @@ class DSD(ModelPolicy):
     # Length 0 brings no new acceptance data, so a bad average that turned it off is never corrected.
     learned = ("played", "counts", "verify")
 
-    def __init__(self, arms: Sequence[Arm], *, cap: float = 0.98, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, cap=cap, seed=seed)
         self.widths = [arm.length + 1 for arm in self.arms]  # tokens verified per request
         self.reset()
@@ -85,7 +85,7 @@ class Tetris(Policy):
     whole_batch = False
     learned = ("accepted", "rejected")
 
-    def __init__(self, arms: Sequence[Arm], *, per_request: int = 3, drafter: str = "", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, per_request: int = 3, drafter: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(per_request >= 0, f"per_request is at least 0 tokens, not {per_request}")
         self.per_request_tokens = per_request

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from wager.core import Arm, Context, Round
-from wager.policies.base import RewardPolicy, require
+from wager.policies.base import Arms, RewardPolicy, require
 
 
 class Halving(RewardPolicy):
@@ -16,7 +15,7 @@ class Halving(RewardPolicy):
     # the half with the smaller rewards.
     learned = ("spread", "alive", "pulls", "sums", "all_pulls", "all_sums")
 
-    def __init__(self, arms: Sequence[Arm], *, budget: int = 128, reward: str = "bd", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, budget: int = 128, reward: str = "bd", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(budget >= 1, f"budget is at least 1 round, not {budget}")
         self.budget = budget
@@ -67,8 +66,6 @@ class PETC(Halving):
     """Pure exploration, then commit: halving for a time logarithmic in the text's length, then one drafter."""
 
     # MetaSD Alg. 4 with B0 = c ln B (Theorem 8).
-    def __init__(
-        self, arms: Sequence[Arm], *, c: float = 10.0, tokens: int = 20000, reward: str = "bd", seed: int = 0
-    ) -> None:
+    def __init__(self, arms: Arms, *, c: float = 10.0, tokens: int = 20000, reward: str = "bd", seed: int = 0) -> None:
         require(c > 0 and tokens >= 1, f"c is above 0 and tokens at least 1, not {c} and {tokens}")
         super().__init__(arms, budget=max(1, math.ceil(c * math.log(tokens))), reward=reward, seed=seed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 
 from wager.core import Arm, Context, Round
-from wager.policies.base import RewardPolicy, require
+from wager.policies.base import Arms, RewardPolicy, require
 
 
 class LinUCB(RewardPolicy):
@@ -16,13 +15,7 @@ class LinUCB(RewardPolicy):
     learned = ("spread", "gram", "sums", "models")
 
     def __init__(
-        self,
-        arms: Sequence[Arm],
-        *,
-        alpha: float = 0.5,
-        batch_scale: float = 16.0,
-        reward: str = "goodput",
-        seed: int = 0,
+        self, arms: Arms, *, alpha: float = 0.5, batch_scale: float = 16.0, reward: str = "goodput", seed: int = 0
     ) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(alpha >= 0 and batch_scale > 0, f"alpha and batch_scale are positive, not {alpha} and {batch_scale}")
@@ -72,7 +65,7 @@ class LinTS(LinUCB):
 
     # Agrawal & Goyal 2013. With one model per arm, drawing theta from N(theta, v^2 A^-1) and drawing theta.x are alike.
     def __init__(
-        self, arms: Sequence[Arm], *, v: float = 0.2, batch_scale: float = 16.0, reward: str = "goodput", seed: int = 0
+        self, arms: Arms, *, v: float = 0.2, batch_scale: float = 16.0, reward: str = "goodput", seed: int = 0
     ) -> None:
         super().__init__(arms, alpha=v, batch_scale=batch_scale, reward=reward, seed=seed)
 

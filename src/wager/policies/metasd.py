@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from math import log, sqrt
 from typing import ClassVar
 
 from wager.core import Arm, Context, Round
 from wager.policies.banditspec import EXP3Spec
-from wager.policies.base import RewardPolicy, require
+from wager.policies.base import Arms, RewardPolicy, require
 
 
 class MetaUCB(RewardPolicy):
@@ -20,7 +19,7 @@ class MetaUCB(RewardPolicy):
     learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "means", "counts")
 
     def __init__(
-        self, arms: Sequence[Arm], *, beta: float = 0.01, reward: str = "bd", lag_cost: float = 0.0, seed: int = 0
+        self, arms: Arms, *, beta: float = 0.01, reward: str = "bd", lag_cost: float = 0.0, seed: int = 0
     ) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(beta >= 0 and lag_cost >= 0, f"beta and lag_cost are at least 0, not {beta} and {lag_cost}")
@@ -63,7 +62,7 @@ class DiscountedUCB(MetaUCB):
     # discounted sum by an undiscounted count, which drives every mean to zero.
     def __init__(
         self,
-        arms: Sequence[Arm],
+        arms: Arms,
         *,
         beta: float = 0.01,
         gamma: float = 0.99,
@@ -90,7 +89,7 @@ class SlidingUCB(MetaUCB):
 
     def __init__(
         self,
-        arms: Sequence[Arm],
+        arms: Arms,
         *,
         beta: float = 0.01,
         window: int = 200,
@@ -128,7 +127,7 @@ class MetaEXP3(EXP3Spec):
     """Exponential weights on alignment rewards, with steady exploration."""
 
     # MetaSD Alg. 7 (Auer et al. 2002); `scores` holds the logarithms of the weights w.
-    def __init__(self, arms: Sequence[Arm], *, gamma: float = 0.4, reward: str = "bd", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, gamma: float = 0.4, reward: str = "bd", seed: int = 0) -> None:
         require(0 < gamma <= 1, f"gamma is above 0 and at most 1, not {gamma}")
         self.gamma = gamma
         super().__init__(arms, reward=reward, seed=seed)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 from wager.core import Arm, Context, Round
 from wager.core.rewards import timed
-from wager.policies.base import Learner, RewardPolicy, require
+from wager.policies.base import Arms, Learner, RewardPolicy, require
 
 
-class Schedule(Learner):
-    """When to explore: blocks of doubling size, cut into bins that explore with probability 1/sqrt(bin)."""
+class Situation(Learner):
+    """What is known of the arms, and when to explore: blocks of doubling size, cut into bins that explore with
+    probability 1/sqrt(bin)."""
 
     # Nightjar Alg. 1, lines 6 to 8 and 16 to 22.
-    learned = ("block", "bin", "round", "exploring")
+    learned = ("block", "bin", "round", "exploring", "pulls", "means")
 
-    def __init__(self, config: None) -> None:
+    def __init__(self, arms: int) -> None:
         self.block = self.bin = self.round = 1  # j, b, tau
         self.exploring: bool | None = None  # this bin's type; None until its first round draws it
+        self.pulls, self.means = [0] * arms, [0.0] * arms  # rounds and mean reward of each arm (g in eq. 3)
 
     def advance(self) -> None:
         """One round has been played."""
@@ -35,58 +36,48 @@ class AdaBinGreedy(RewardPolicy):
     """Greedy on the mean reward between scheduled bins of uniform exploration; ignores batch size and cost."""
 
     # Luo et al. 2018, as Nightjar uses it: Alg. 1 with one state for all batch sizes and without eq. 3's second term.
-    learned: ClassVar[tuple[str, ...]] = ("spread", "schedules", "pulls", "means")
-    elements: ClassVar = {"schedules": Schedule}
-    config: ClassVar[None] = None  # of a schedule
+    learned: ClassVar[tuple[str, ...]] = ("spread", "situations")
+    elements: ClassVar = {"situations": Situation}
 
-    def __init__(self, arms: Sequence[Arm], *, reward: str = "goodput", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, reward: str = "goodput", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
+        self.config = len(self.arms)  # what a situation is made with
         self.reset()
 
     def reset(self) -> None:
         super().reset()
-        # situation -> schedule; -> rounds of each arm; -> mean reward of each arm (g in eq. 3)
-        self.schedules: dict[int, Schedule] = {}
-        self.pulls: dict[int, list[int]] = {}
-        self.means: dict[int, list[float]] = {}
+        self.situations: dict[int, Situation] = {}
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        key = self.situation(context.batch)
-        schedule = self._open(key)
-        if schedule.exploring is None:
-            schedule.exploring = bool(self.rng.random() < 1 / math.sqrt(schedule.bin))
-        if not schedule.exploring:
-            # g starts at 0, so 1/g is infinite for an arm never tried: only tried arms can be exploited.
-            pulls = self.pulls[key]
-            tried = [i for i in slots if pulls[i]]
-            if tried:
-                return self.arms[self.greedy(context, tried, self.means[key])]
+        now = self.situation(context.batch)
+        if now.exploring is None:
+            now.exploring = bool(self.rng.random() < 1 / math.sqrt(now.bin))
+        # g starts at 0, so 1/g is infinite for an arm never tried: only tried arms can be exploited.
+        if not now.exploring and (tried := [i for i in slots if now.pulls[i]]):
+            return self.arms[self.greedy(context, tried, now.means)]
         return self.uniform(slots)
 
     def observe(self, round: Round) -> None:
-        key = self.situation(round.batch)
-        schedule = self._open(key)
-        pulls, means, i = self.pulls[key], self.means[key], self.slot[round.arm]
-        pulls[i] += 1
-        means[i] += (self.value(round) - means[i]) / pulls[i]
-        schedule.advance()
+        now, i = self.situation(round.batch), self.slot[round.arm]
+        now.pulls[i] += 1
+        now.means[i] += (self.value(round) - now.means[i]) / now.pulls[i]
+        now.advance()
 
-    def situation(self, batch: int) -> int:
-        """Rounds in the same situation share a schedule and their means."""
+    def situation(self, batch: int) -> Situation:
+        """That of this batch size."""
+        key = self.key(batch)
+        if key not in self.situations:
+            self.situations[key] = Situation(len(self.arms))
+        return self.situations[key]
+
+    def key(self, batch: int) -> int:
+        """Batch sizes of one key are one situation."""
         return 0
 
     def greedy(self, context: Context, tried: list[int], means: list[float]) -> int:
         """Place of the arm to exploit."""
         return max(tried, key=means.__getitem__)
-
-    def _open(self, key: int) -> Schedule:
-        schedule = self.schedules.get(key)
-        if schedule is None:
-            schedule = self.schedules[key] = Schedule(self.config)
-            self.pulls[key] = [0] * len(self.arms)
-            self.means[key] = [0.0] * len(self.arms)
-        return schedule
 
 
 class Nightjar(AdaBinGreedy):
@@ -95,7 +86,7 @@ class Nightjar(AdaBinGreedy):
     # Nightjar Alg. 1 and eq. 3. Its table c_prefill(L_max, B) is not typed in but learned from rounds that paid lag.
     learned = (*AdaBinGreedy.learned, "catch_up")
 
-    def __init__(self, arms: Sequence[Arm], *, max_batch: int = 512, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, max_batch: int = 512, seed: int = 0) -> None:
         require(max_batch >= 1, f"max_batch is at least 1, not {max_batch}")
         self.max_batch = max_batch
         super().__init__(arms, reward="goodput", seed=seed)
@@ -116,7 +107,7 @@ class Nightjar(AdaBinGreedy):
         """Goodput without the seconds of catching up: those are eq. 3's second term."""
         return round.emitted / timed(round.draft_seconds + round.verify_seconds)
 
-    def situation(self, batch: int) -> int:
+    def key(self, batch: int) -> int:
         return min(batch, self.max_batch)
 
     def greedy(self, context: Context, tried: list[int], means: list[float]) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.rewards import timed
-from wager.policies.base import Policy, RewardPolicy, require
+from wager.policies.base import Arms, Policy, RewardPolicy, require
 
 
 class ModelPolicy(Policy):
     """A policy that predicts tokens and seconds of every arm, from rounds of which each arm gets one at first."""
 
-    def __init__(self, arms: Sequence[Arm], *, cap: float, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, cap: float, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(0 < cap < 1, f"cap lies between 0 and 1, not {cap}")
         self.cap = cap  # on the acceptance of one token, so that 1 - acceptance never is 0
@@ -42,7 +41,7 @@ class Analytical(ModelPolicy):
     # On-the-fly eq. 1 and 2. Length 0 brings no new acceptance data: once it turns itself off it has no way back.
     learned = ("played", "past", "verify")
 
-    def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, cap=cap, seed=seed)
         require(history >= 1, f"history is at least 1 round, not {history}")
         self.history = history
@@ -69,26 +68,14 @@ class Analytical(ModelPolicy):
         arm = round.arm
         self.played[self.slot[arm]] = True
         if arm.length:
-            past = self.past.get(arm.drafter)
-            if past is None:
-                past = self.past[arm.drafter] = deque(maxlen=self.history)
+            past = self.past.setdefault(arm.drafter, deque(maxlen=self.history))
             past.append((round.accepted, round.rejected, round.draft_seconds, round.drafted / round.batch))
             self._fit(arm.drafter)
-        times = self.verify.get(arm.length)
-        if times is None:
-            times = self.verify[arm.length] = deque(maxlen=self.history)
-        times.append(round.verify_seconds)
+        self.verify.setdefault(arm.length, deque(maxlen=self.history)).append(round.verify_seconds)
         self._time(arm.length)
 
     def _fit(self, drafter: str) -> None:
-        accepted = rejected = 0
-        seconds = steps = 0.0
-        for a, r, s, n in self.past[drafter]:
-            accepted += a
-            rejected += r
-            seconds += s
-            steps += n
-        self.fit(drafter, accepted, rejected, seconds, steps)
+        self.fit(drafter, *map(sum, zip(*self.past[drafter], strict=True)))
 
     def _time(self, length: int) -> None:
         times = self.verify[length]
@@ -109,7 +96,7 @@ class FSM(Policy):
     # On-the-fly section 4.2, method 2.
     learned = ("gamma",)
 
-    def __init__(self, arms: Sequence[Arm], *, drafter: str = "", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, drafter: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         self.drafter = only_drafter(self.arms, drafter)
         self.limit = max((arm.length for arm in self.arms if arm.drafter == self.drafter), default=0)
@@ -152,7 +139,7 @@ class QLearning(RewardPolicy):
 
     def __init__(
         self,
-        arms: Sequence[Arm],
+        arms: Arms,
         *,
         alpha: float = 0.1,
         gamma: float = 0.9,
@@ -186,9 +173,8 @@ class QLearning(RewardPolicy):
         self.at = action
 
 
-def only_drafter(arms: Sequence[Arm], name: str) -> str:
+def only_drafter(arms: Arms, name: str) -> str:
     """The drafter a one-drafter policy works with: the named one, or the first that is not `off`."""
     names = dict.fromkeys(arm.drafter for arm in arms if arm != OFF)
-    if name and name not in names:
-        raise ValueError(f"no drafter {name!r} here; the drafters are {', '.join(names) or 'none'}")
+    require(not name or name in names, f"no drafter {name!r} here; the drafters are {', '.join(names) or 'none'}")
     return name or next(iter(names), OFF.drafter)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from wager.core import OFF, Arm, Context
-from wager.policies.base import Policy
+from wager.policies.base import Arms, Policy, require
 
 
 class Fixed(Policy):
     """Always the same arm; the shortest available one while it cannot be had."""
 
-    def __init__(self, arms: Sequence[Arm], *, drafter: str, length: int, tree: str = "", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, drafter: str, length: int, tree: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         self.arm = Arm.parse(f"{drafter}:{length}" + (f"@{tree}" if tree else "")) if length else OFF
-        if self.arm not in self.slot:
-            raise ValueError(f"no arm {self.arm} here; the arms are {', '.join(map(str, self.arms))}")
+        require(self.arm in self.slot, f"no arm {self.arm} here; the arms are {', '.join(map(str, self.arms))}")
         self.reset()
 
     def choose(self, context: Context) -> Arm:
@@ -31,16 +28,12 @@ def fixed(arm: Arm) -> str:
 class Off(Fixed):
     """Plain decoding: never speculate."""
 
-    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, seed: int = 0) -> None:
         super().__init__(arms, drafter=OFF.drafter, length=OFF.length, seed=seed)
 
 
 class Random(Policy):
     """An arm drawn at random every round."""
-
-    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
-        super().__init__(arms, seed=seed)
-        self.reset()
 
     def choose(self, context: Context) -> Arm:
         return self.uniform(self.available(context.arms))
@@ -50,10 +43,7 @@ class RoundRobin(Policy):
     """Every arm in turn."""
 
     learned = ("last",)
-
-    def __init__(self, arms: Sequence[Arm], *, seed: int = 0) -> None:
-        super().__init__(arms, seed=seed)
-        self.reset()
+    last = -1
 
     def reset(self) -> None:
         super().reset()

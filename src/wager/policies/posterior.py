@@ -7,14 +7,13 @@ failure. That is the truncated geometric's likelihood (BanditSpec eq. 4) and use
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.core.rewards import timed
-from wager.policies.base import RewardPolicy, require
+from wager.policies.base import Arms, RewardPolicy, require
 
 ALMOST_SURE = 1 - 1e-12  # keeps 1 - acceptance from being 0
 
@@ -25,7 +24,7 @@ class TrialPolicy(RewardPolicy):
     allowed = ("tokens", "goodput")
     learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "pulls", "wins", "losses", "seconds")
 
-    def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         self.timed = reward == "goodput"
         self.widths = [arm.length + 1 for arm in self.arms]
@@ -63,7 +62,7 @@ class KLUCB(TrialPolicy):
     # round would emit at acceptance U.
     learned = (*TrialPolicy.learned, "roots")
 
-    def __init__(self, arms: Sequence[Arm], *, c: float = 0.0, reward: str = "tokens", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, c: float = 0.0, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(c >= 0, f"c is at least 0, not {c}")
         self.c = c
@@ -93,7 +92,7 @@ class Thompson(TrialPolicy):
 
     BLOCK = 128  # draws at a time, at most
 
-    def __init__(self, arms: Sequence[Arm], *, reward: str = "tokens", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         self.reset()
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from wager.core import Arm
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
-from wager.policies.base import Policy, RewardPolicy
+from wager.policies.base import Arms, Policy, RewardPolicy, require
 from wager.policies.goodput import DSD, Tetris
 from wager.policies.halving import PETC, Halving
 from wager.policies.linear import LinTS, LinUCB
@@ -79,7 +77,7 @@ POLICIES: dict[str, Entry] = {
 EXPERIMENTS: dict[str, Entry] = {}  # further ones that simulation and replay can name, such as ablations
 
 
-def build(spec: str, arms: Sequence[Arm], *, seed: int = 0, **known: Any) -> Policy:
+def build(spec: str, arms: Arms, *, seed: int = 0, **known: Any) -> Policy:
     """The policy a specification such as ``meta-ucb:beta=0.01,reward=be`` describes.
 
     ``known`` holds values for parameters the caller knows (``tokens``, the length of the text to come); they fill in
@@ -108,10 +106,8 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     given: dict[str, str] = {}
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")
-        if key not in takes:
-            raise ValueError(f"policy {name!r} has no parameter {key!r}; it takes {', '.join(takes) or 'none'}")
-        if not equals or not text:
-            raise ValueError(f"write {key}=VALUE for parameter {key!r} of policy {name!r}, not {item!r}")
+        require(key in takes, f"policy {name!r} has no parameter {key!r}; it takes {', '.join(takes) or 'none'}")
+        require(bool(equals and text), f"write {key}=VALUE for parameter {key!r} of policy {name!r}, not {item!r}")
         given[key] = text
     return name, given
 

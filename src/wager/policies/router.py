@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round, Signal
-from wager.policies.base import Policy, expected_tokens
+from wager.policies.base import Arms, Policy, expected_tokens
 from wager.policies.onthefly import Analytical
 
 
@@ -20,7 +18,7 @@ class PromptRouter(Policy):
     needs = frozenset({Signal.PROMPT})
     learned = ("size", "vectors", "rows", "features", "turn", "counts", "chosen", "inner")
 
-    def __init__(self, arms: Sequence[Arm], *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         self.inner = Analytical(arms, history=history, cap=cap, seed=seed)
         self.reset()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from wager.core import OFF, Arm, Context, Hint, Round
-from wager.policies.auto import Auto
+from wager.policies.auto import HAND_SET, Auto
 from wager.policies.base import require
 from wager.policies.registry import EXPERIMENTS, Entry
 
@@ -106,10 +106,10 @@ class Scaled(Auto):
     """`auto` with one field of its config multiplied."""
 
     def __init__(self, arms: Sequence[Arm], *, field: str, times: float, seed: int = 0) -> None:
-        known = {f.name: getattr(Auto.config, f.name) for f in fields(Auto.config)}
-        require(field in known, f"auto has no field {field!r}; it has {', '.join(known)}")
-        value = known[field] * times
-        self.config = replace(Auto.config, **{field: max(1, round(value)) if isinstance(known[field], int) else value})
+        require(field in HAND_SET, f"auto has no field {field!r}; it has {', '.join(HAND_SET)}")
+        value = HAND_SET[field] * times
+        whole = isinstance(HAND_SET[field], int)
+        self.config = replace(Auto.config, **{field: max(1, round(value)) if whole else value})
         super().__init__(arms, seed=seed)
 
 

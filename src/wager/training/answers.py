@@ -6,7 +6,6 @@ run goes on with the parts that are missing. Several processes can share the par
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
+from wager.core import files
 from wager.training.config import Answers
 from wager.training.prompts import Prompt
 
@@ -120,8 +120,7 @@ def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
 
 def _save(path: Path, part: Part, texts: Sequence[Sequence[int]]) -> None:
     """Write a part's texts, whole or not at all."""
-    held = path.with_suffix(f".{os.getpid()}.tmp")
-    with held.open("wb") as file:
+    with files.replacing(path) as file:
         np.savez(
             file,
             tokens=np.concatenate([np.asarray(t, dtype=np.int32) for t in texts]),
@@ -131,7 +130,6 @@ def _save(path: Path, part: Part, texts: Sequence[Sequence[int]]) -> None:
             keys=np.array([p.key for p, _ in part.prompts], dtype=np.uint64),
             temperature=np.array(part.temperature),
         )
-    held.replace(path)
 
 
 def texts(folder: Path) -> Iterator[Text]:

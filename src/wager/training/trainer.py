@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -133,9 +132,8 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
         }
-        held = self.checkpoint.with_suffix(f".{os.getpid()}.tmp")
-        torch.save(state, held)
-        held.replace(self.checkpoint)
+        with files.replacing(self.checkpoint) as file:
+            torch.save(state, file)
         log = {"drafter": asdict(self.drafter), "looks": self.progress.looks}
         files.write_text(self.folder / "log.json", json.dumps(log, indent=1) + "\n")
 

@@ -146,7 +146,7 @@ def test_the_part_worth_most_is_that_of_all_parts_one_by_one() -> None:
         seconds = [0.0, *np.sort(rng.uniform(0.01, 0.05, 9)).tolist()]
         rate = float(rng.choice([0.0, 20.0, 100.0]))
         proposal = proposal_of(own, own.size, beside(rng, own))
-        value, n, tokens = model.cut(proposal, seconds, rate)
+        ((value, n, tokens),) = model.cut([proposal], seconds, rate)
         chances = proposal.chances[: proposal.evaluated]
         expected = list(accumulate(accumulate(chances, mul), initial=1.0))
         values = [t - rate * s for t, s in zip(expected[1:], seconds[2:], strict=False)]

@@ -12,7 +12,7 @@ from auto_lab import FLAT, Engine, Server, auto, cheap, decide
 
 from wager.core import OFF, Arm, Context
 from wager.policies import build
-from wager.policies.auto import Auto, AutoConfig
+from wager.policies.auto import HAND_SET, Auto, AutoConfig
 from wager.policies.registry import POLICIES
 from wager.simulation import ABLATIONS
 
@@ -20,6 +20,8 @@ from wager.simulation import ABLATIONS
 def test_the_config_is_frozen_and_positive() -> None:
     config = AutoConfig()
     assert all(getattr(config, field.name) > 0 for field in fields(config))
+    assert (config.short_memory, config.count_memory) == (10.0, 1000.0)
+    assert (config.probe_interval, config.trial_share) == (200, 0.005)
     with pytest.raises(FrozenInstanceError):
         config.repeats = 4  # type: ignore[misc]
 
@@ -28,7 +30,7 @@ def test_the_documentation_lists_every_field_with_its_value() -> None:
     page = (Path(__file__).parents[3] / "docs" / "auto.md").read_text(encoding="utf-8")
     section = page.split("## Every hand-set number")[1].split("\n## ")[0]
     listed = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", section, re.M))
-    assert listed == {field.name: str(field.default) for field in fields(AutoConfig)}
+    assert listed == {name: str(value) for name, value in HAND_SET.items()}
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -56,7 +58,7 @@ def test_an_ablation_is_no_policy_a_user_is_offered() -> None:
         auto("auto:budget=-1")
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(AutoConfig)])
+@pytest.mark.parametrize("field", HAND_SET)
 def test_every_field_can_be_scaled_in_an_experiment(field: str) -> None:
     arms = (OFF, Arm("x", 3))
     plain = getattr(AutoConfig(), field)

@@ -29,18 +29,11 @@ def test_a_first_text_is_hardly_slower_than_plain_decoding() -> None:
     assert min(first_texts(with_head, "auto-scaled:field=allowance,times=1000", every=2)) < 0.85
 
 
-def test_plain_decoding_is_left_when_width_is_no_longer_dear() -> None:
-    engine = Engine(auto(drafters=1), {"x": 0.6}, dear)
-    engine.play(300)
-    engine.seconds = cheap
-    assert engine.play(2000)[-200:].count(OFF) < 20
-
-
-def test_plain_decoding_is_chosen_when_width_becomes_dear() -> None:
+def test_plain_decoding_is_chosen_when_width_becomes_dear_and_left_when_it_is_no_longer() -> None:
     engine = Engine(auto(drafters=1), {"x": 0.6}, cheap)
-    engine.play(300)
-    engine.seconds = dear
-    assert engine.play(2000)[-200:].count(OFF) > 180
+    for seconds, least, most in ((cheap, 0, 20), (dear, 180, 200), (cheap, 0, 20)):
+        engine.seconds = seconds
+        assert least <= engine.play(2000)[-200:].count(OFF) <= most
 
 
 def test_a_dear_drafter_that_brings_nothing_is_asked_ever_more_rarely_but_not_never() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from math import exp, inf, sqrt
+from math import exp, floor, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ Floats = NDArray[np.float64]
 MIN_REACH = 0.02  # probability of being reached below which the tokens of a proposal are not evaluated
 SAMPLE = 64  # requests of a step that are learned from, at least
 COLUMNS = LEVELS + 2  # of the lookup table of a batch
+UNKNOWN = (-1.0 / LEVELS,)  # as a confidence: the weight before that of the first level
 LOST, WON = -2.0, 2.0  # what a rejected and an accepted token add to the acceptance average: about its log odds
 
 _MATCH = np.array(MATCHES)
@@ -54,7 +55,7 @@ class Scored(NamedTuple):
 
     cells: Ints  # (K, D, B) position in the lookup table
     chances: Floats  # (K, D, B) of acceptance, given that all before were accepted
-    codes: Ints | None  # (D, D, B) what each drafter says to each other's proposal
+    codes: Ints | None  # ((D - 1) * D, B) what each drafter says to each other's proposal
 
 
 class AcceptanceModel(Learner):
@@ -72,7 +73,6 @@ class AcceptanceModel(Learner):
         self.text_ema = [0.0] * drafters  # of the one text that is generated now
         self.slot_ema: Floats = np.zeros((16, max(1, drafters)))  # of the requests of a batch, by slot
         self.turn = 0  # which requests of a large batch are learned from
-        self._position = [POSITION + min(j, POSITIONS - 1) for j in range(16)]
 
     # --- one request -------------------------------------------------------------------------------------------------
 
@@ -90,59 +90,66 @@ class AcceptanceModel(Learner):
         self._grow(slot)
         self.slot_ema[slot, : self.drafters] = self.text_ema
 
+    def trust(self, drafter: int) -> float:
+        """What its probabilities are multiplied by in caution: the less it has been scored on, the lower."""
+        return self.scored[drafter] / (self.scored[drafter] + self.config.shrinkage)
+
     def cut(
         self,
-        proposal: Proposal,
+        proposals: Sequence[Proposal],
         seconds: Sequence[float],
         rate: float,
-        trust: float = 1.0,
+        cautious: bool = False,
         min_reach: float = MIN_REACH,
-    ) -> tuple[float, int, float]:
-        """The prefix of a proposal of largest value: that value, its tokens, and the tokens expected of the round.
+    ) -> list[tuple[float, int, float]]:
+        """The prefix of each proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
         The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
         """
-        w, hint, length, chances = self.weights[proposal.index], proposal.hint, proposal.length, proposal.chances
-        base = w[EMA] * self.text_ema[proposal.index] + w[MATCHES[hint.match] if hint.match < 6 else 5]
-        # What another drafter says changes once along a proposal: where it differs, or ends.
-        steps = [0.0] * length
-        agreement, hints = proposal.agreement, proposal.hints
-        for name, first in proposal.others:
-            common = agreement.get(name)
-            if not common:
-                base += w[first + (AGAINST if hints[name].size else SILENT)]
-                continue
-            alike = w[first + WITH]
-            base += alike
-            if common < length:
-                size = hints[name].size
-                then = w[first + (ENDED if common == size else AGAINST if size else SILENT)]
-                steps[common] += then - alike
-        position = self._position
-        if length > len(position):
-            position.extend(position[-1:] * (length - len(position)))
-        sure, first, levels = hint.confidence, CONFIDENCE + 1, float(LEVELS)
-        known, unknown = len(sure), w[CONFIDENCE]
-        reach = tokens = 1.0
-        top, best, expected = -inf, 0, 1.0
-        j = -1
-        for j, step in enumerate(steps):
-            base += step
-            z = base + (w[first + int(sure[j] * levels)] if j < known else unknown) + w[position[j]]
-            chances[j] = chance = 1.0 / (1.0 + exp(-z))
-            reach *= chance * trust
-            tokens += reach
-            value = tokens - rate * seconds[j + 2]
-            if value > top:
-                top, best, expected = value, j + 1, tokens
-            if reach < min_reach:
-                break
-        proposal.evaluated = j + 1
-        return top, best, expected
+        found = []
+        first, levels, trust = CONFIDENCE + 1, float(LEVELS), 1.0
+        weights, text_ema = self.weights, self.text_ema
+        for proposal in proposals:
+            i, hint, length = proposal.index, proposal.hint, proposal.length
+            agreement, hints, sure = proposal.agreement, proposal.hints, hint.confidence
+            w, chances, places = weights[i], proposal.chances, proposal.places
+            base = w[EMA] * text_ema[i] + w[MATCHES[hint.match] if hint.match < 6 else 5]
+            # What another drafter says changes once along a proposal: where it differs, or ends.
+            steps = [0.0] * length
+            for name, silent in proposal.others:
+                common = agreement.get(name)
+                if common:
+                    alike = w[silent + WITH]
+                    base += alike
+                    if common < length:  # of size 0 is one that may propose any number of tokens
+                        size = hints[name].size
+                        steps[common] += w[silent + (ENDED if common == size else AGAINST if size else SILENT)] - alike
+                else:
+                    base += w[silent + AGAINST] if hints[name].size else w[silent]
+            if cautious:
+                trust = self.trust(i)
+            if len(sure) < length:
+                sure += UNKNOWN * (length - len(sure))
+            reach = tokens = 1.0
+            top, best, expected = -inf, 0, 1.0
+            j = -1
+            for j, step in enumerate(steps):
+                base += step
+                chances[j] = chance = 1.0 / (1.0 + exp(-(base + w[first + floor(sure[j] * levels)] + w[places[j]])))
+                reach *= chance * trust
+                tokens += reach
+                value = tokens - rate * seconds[j + 2]
+                if value > top:
+                    top, best, expected = value, j + 1, tokens
+                if reach < min_reach:
+                    break
+            proposal.evaluated = j + 1
+            found.append((top, best, expected))
+        return found
 
     def evaluate(self, proposal: Proposal, min_reach: float = MIN_REACH) -> list[float]:
         """Each token's probability of being accepted if all before it are."""
-        self.cut(proposal, [0.0] * (proposal.length + 2), 0.0, 1.0, min_reach)
+        self.cut([proposal], [0.0] * (proposal.length + 2), 0.0, min_reach=min_reach)
         return proposal.chances[: proposal.evaluated]
 
     def learn(self, proposal: Proposal, scored: int, agreed: int) -> None:
@@ -174,24 +181,27 @@ class AcceptanceModel(Learner):
         drafters, count, longest = batch.confidence.shape
         w = np.array(self.weights)
         table = w[:, None, CONFIDENCE:POSITION] + w[:, POSITION:EMA, None]  # (D, POSITIONS, COLUMNS)
-        own = w[np.arange(drafters)[:, None], _MATCH.take(batch.match, mode="clip")]  # (D, B)
+        own = w.take(_MATCH.take(batch.match, mode="clip") + np.arange(0, w.size, self.width)[:, None])  # (D, B)
         own += w[:, EMA, None] * self._averages(batch).T
         at = np.empty((longest, drafters, count))
         np.multiply(batch.confidence.transpose(2, 0, 1), float(LEVELS), out=at)
         np.fmax(at, -1.0, out=at)  # nan: the column before the first level
         at += _starts(longest, drafters)
         cells = at.astype(np.intp)
-        z = table.take(cells)
+        z = table.take(cells, mode="clip")
         z += own
         codes = None
-        if batch.agreement is not None:
-            codes = np.where(batch.size > 0, 1 + 2 * batch.agreement + (batch.agreement == batch.size), 0)
-            states = _agreement_states(longest)
-            for i in range(drafters):
-                for j in range(drafters):
-                    if i != j:
-                        z[:, i] += w[i, AGREEMENT + 4 * j + states].take(codes[i, j], axis=1)
-        chances = 1.0 / (1.0 + np.exp(-z))
+        if batch.agreement is not None and drafters > 1:
+            pairs, others, places, first = _pairs(longest, drafters, self.width)
+            codes = batch.agreement.reshape(-1, count).take(pairs, axis=0) * (longest + 1)
+            codes += batch.size.take(others, axis=0)
+            said = w.take(places).take(codes + first, axis=1, mode="clip")  # (K, (D - 1) * D, B)
+            for n in range(0, len(pairs), drafters):
+                z += said[:, n : n + drafters]
+        np.negative(z, out=z)
+        np.exp(z, out=z)
+        z += 1.0
+        chances = np.reciprocal(z, out=z)
         padded = np.empty((longest + 1, drafters * count))
         chains = padded[:longest]
         chains[:] = chances.reshape(longest, drafters * count)
@@ -246,11 +256,10 @@ class AcceptanceModel(Learner):
             POSITION + np.minimum(position, POSITIONS - 1),
         ]
         if found.codes is not None:
-            states, codes = _agreement_states(len(cells)), found.codes[..., part]
-            for other in range(self.drafters):
-                state = states[position, codes[drafter, other, request]]
-                # of a drafter with itself: a weight that nothing reads
-                kinds.append(AGREEMENT + 4 * other + np.where(drafter == other, SILENT, state))
+            states, codes = _agreement_states(len(cells)), found.codes[:, part]
+            for n in range(self.drafters - 1):
+                state = states[position, codes[n * self.drafters + drafter, request]]
+                kinds.append(AGREEMENT + 4 * (n + (n >= drafter)) + state)
         return np.concatenate([first + kind for kind in kinds] + [first + EMA]), errors, ema
 
     def _averages(self, batch: Batch) -> Floats:
@@ -277,7 +286,20 @@ def _starts(longest: int, drafters: int) -> Floats:
 
 @cache
 def _agreement_states(longest: int) -> Ints:
-    """By position and code (0: silent; else 1 + 2 * common tokens + whether it ends there): the state there."""
-    common, ended = np.divmod(np.arange(2 * longest + 2), 2)
-    known = np.where(np.arange(longest)[:, None] < common, WITH, np.where(ended > 0, ENDED, AGAINST))
-    return np.concatenate((np.full((longest, 1), SILENT), known), axis=1)
+    """By position and code (common tokens times ``longest`` + 1, plus the other's tokens): what it says there."""
+    common, size = np.divmod(np.arange((longest + 1) ** 2), longest + 1)
+    then = np.where(size == 0, SILENT, np.where(common == size, ENDED, AGAINST))
+    return np.where((np.arange(longest)[:, None] < common) & (size > 0), WITH, then)
+
+
+@cache
+def _pairs(longest: int, drafters: int, width: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Every drafter with its first other one, then every drafter with its second and so on, N pairs in all: the place
+    of each in (D, D); the other one; the weights of what that says by position and code, (K, N * codes); and the first
+    of the pair's codes, (N, 1)."""
+    one, n = np.tile(np.arange(drafters), drafters - 1), np.repeat(np.arange(drafters - 1), drafters)
+    other = n + (n >= one)
+    states = _agreement_states(longest)
+    weights = (one * width + AGREEMENT + 4 * other)[:, None] + states[:, None]  # (K, N, codes)
+    codes = states.shape[1]
+    return one * drafters + other, other, weights.reshape(longest, -1), np.arange(len(one))[:, None] * codes

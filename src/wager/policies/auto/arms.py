@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wager.core import OFF, Arm
-from wager.policies.auto.verify import OFF_STEP, RAGGED
 
 
 class ArmGroup(NamedTuple):
@@ -15,7 +14,7 @@ class ArmGroup(NamedTuple):
     key: str
     drafter: str
     longest: int  # tokens
-    arms: list[tuple[Arm, int, int, int]]  # arm, length, width of its verification, kind of step; by length
+    arms: list[tuple[Arm, int, int]]  # arm, length, width of its verification; by length
 
 
 class ArmTable:
@@ -37,11 +36,6 @@ class ArmTable:
             for arm in sorted((a for a in menu if a.drafter == name), key=lambda arm: arm.length):
                 groups.setdefault(key(arm), []).append(arm)
         self.groups = [
-            ArmGroup(
-                name,
-                own[0].drafter,
-                own[-1].length,
-                [(arm, arm.length, arm.budget + 1, RAGGED if arm.length else OFF_STEP) for arm in own],
-            )
+            ArmGroup(name, own[0].drafter, own[-1].length, [(arm, arm.length, arm.budget + 1) for arm in own])
             for name, own in groups.items()
         ]

@@ -6,6 +6,8 @@ Arrays over a batch are (K, N): positions, then drafters and requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,22 +20,17 @@ from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM, bucket
 from wager.policies.base import Learner
 
 
+@dataclass(eq=False)
 class BatchChooser(Learner):
     """Decides for two requests or more, each by its own proposals."""
 
-    learned = ("kind",)
-
-    def __init__(
-        self,
-        drafters: Sequence[str],
-        acceptance: AcceptanceModel,
-        latency: LatencyModel,
-        exploration: Exploration,
-        budget: int,
-    ) -> None:
-        self.drafters, self.budget = drafters, budget
-        self.acceptance, self.latency, self.exploration = acceptance, latency, exploration
-        self.kind = OFF_STEP  # of the step chosen last
+    drafters: Sequence[str]
+    acceptance: AcceptanceModel
+    latency: LatencyModel
+    exploration: Exploration
+    budget: int  # most draft tokens in a step; 0: no limit
+    kind: int = OFF_STEP  # of the step chosen last
+    learned: ClassVar = ("kind",)
 
     def choose(self, batch: Batch) -> Choices:
         """Drafter and length per request: the tokens whose probability exceeds what their seconds are worth."""
@@ -51,7 +48,7 @@ class BatchChooser(Learner):
         best = gain.argmax(axis=0)
         if len(batch.proposal_seconds):
             self._learn_values(batch.proposal_seconds, gain, best, price * longest, rate, base)
-        kept = chains.take(best * count + np.arange(count), axis=1)  # (K, B)
+        kept = chains.take(best * count + np.arange(count), axis=1, mode="clip")  # (K, B)
 
         # Survival falls along a chain, so the tokens above any price are always prefixes (as in TETRIS).
         lengths, n = self._within_budget(np.add.reduce(kept > price, axis=0), kept)
@@ -74,8 +71,7 @@ class BatchChooser(Learner):
             return Choices(best, np.full(count, longest))
         if vary:  # to learn what tokens cost, at another number of them
             lengths, n = self._within_budget(np.add.reduce(kept > price * (0.5 if vary > 0 else 2.0), axis=0), kept)
-        best[lengths == 0] = -1
-        return Choices(best, lengths)
+        return Choices(np.where(lengths, best, -1), lengths)
 
     def _within_budget(self, lengths: Ints, kept: Floats) -> tuple[Ints, int]:
         """Lengths, or if these are too many tokens the likeliest of them (on a tie the earlier), and their sum."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from math import sqrt
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class AutoConfig:
-    """The constants of `auto`; docs/auto.md has what replay says of half and double, as far as measured."""
+    """The constants of `auto`; docs/auto.md has what replay says of half and double."""
 
     # Acceptance
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
     shrinkage: float = 8.0  # tokens of evidence that what is known otherwise is worth: a mean, or no gain at all
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
-    count_memory: float = 1000.0  # tokens of evidence; older ones fade, so that what changes is learned anew
 
     # Latency
     token_share: float = 0.05  # of plain decoding's seconds that one more token takes, before it was measured
@@ -21,15 +22,23 @@ class AutoConfig:
     repeats: int = 3  # rounds that settle a question: outliers in a row, first steps of each kind, first drafts
 
     # Averages
-    short_memory: float = 10.0  # rounds or tokens: the acceptance average of a text, latency now, recent changes
     round_memory: float = 100.0  # rounds or tokens: everything that lasts longer than a text
 
     # Exploration
     allowance: float = 1.0  # plain tokens that a text may fall behind by drafts that are not known to pay
-    trial_share: float = 0.005  # of rounds, steps or tokens that may be spent on learning
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
 
-    @property
-    def probe_interval(self) -> int:
-        """Rounds without plain decoding, or of nothing else, after which one is timed."""
-        return round(1.0 / self.trial_share)
+    # What follows from round_memory: replay cannot tell half or double of these.
+    short_memory: float = field(init=False)  # rounds or tokens: acceptance in a text, latency now, recent changes
+    count_memory: float = field(init=False)  # tokens of evidence on acceptance; older ones fade, to learn what changes
+    probe_interval: int = field(init=False)  # rounds without plain decoding, or of nothing else, until one is timed
+    trial_share: float = field(init=False)  # of rounds, steps or tokens that may be spent on learning
+
+    def __post_init__(self) -> None:
+        memory, interval = self.round_memory, round(2 * self.round_memory)
+        derived = {"short_memory": sqrt(memory), "count_memory": sqrt(memory) * memory}
+        for name, value in {**derived, "probe_interval": interval, "trial_share": 1.0 / interval}.items():
+            object.__setattr__(self, name, value)
+
+
+HAND_SET: dict[str, Any] = {own.name: own.default for own in fields(AutoConfig) if own.init}  # name -> value

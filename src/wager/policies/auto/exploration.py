@@ -105,15 +105,8 @@ class StepTrials(Learner):
 class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
-    learned = (
-        "allowance",
-        "rounds_since_draft",
-        "expected_stay",
-        "rounds_stayed",
-        "last_drafter",
-        "selection",
-        "trials",
-    )
+    learned = ("allowance", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter",
+               "selection", "trials")  # fmt: skip
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
         self.config = config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import floor
 
 from wager.core import Hint
 
@@ -25,7 +26,7 @@ class Proposal:
     It is filled in again every round: making objects is most of the time of a decision.
     """
 
-    __slots__ = ("agreement", "chances", "evaluated", "hint", "hints", "index", "length", "name", "others")
+    __slots__ = ("agreement", "chances", "evaluated", "hint", "hints", "index", "length", "name", "others", "places")
 
     def __init__(self, index: int, name: str, length: int, others: Sequence[tuple[str, int]] = ()) -> None:
         self.index, self.name, self.length = index, name, length
@@ -34,6 +35,7 @@ class Proposal:
         self.agreement: Mapping[str, int] = NO_AGREEMENT  # other drafter -> leading tokens both propose
         self.hints: Mapping[str, Hint] = {}
         self.chances = [0.0] * length
+        self.places = [POSITION + min(j, POSITIONS - 1) for j in range(length)]  # weights of the positions
         self.evaluated = 0  # tokens whose probability is known
 
     def fill(self, hint: Hint, length: int, hints: Mapping[str, Hint], agreement: Mapping[str, int]) -> Proposal:
@@ -45,9 +47,8 @@ class Proposal:
         """The weights that make up the probability of one token, but that of the average."""
         hint = self.hint
         sure = hint.confidence
-        level = CONFIDENCE + 1 + int(sure[position] * LEVELS) if position < len(sure) else CONFIDENCE
-        place = POSITION + position if position < POSITIONS else EMA - 1
-        own = [MATCHES[hint.match] if hint.match < 6 else 5, level, place]
+        level = CONFIDENCE + 1 + floor(sure[position] * LEVELS) if position < len(sure) else CONFIDENCE
+        own = [MATCHES[hint.match] if hint.match < 6 else 5, level, self.places[position]]
         for name, first in self.others:
             common = self.agreement.get(name) or 0
             if position < common:

@@ -18,15 +18,11 @@ from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
-from wager.policies.base import Option, Policy, require
+from wager.policies.base import Arms, Option, Policy, require
 
-NO_HINT = Hint()
-NO_HINTS: Mapping[str, Hint] = {}
-
-
-Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int, int]], AcceptanceCounts, DraftLine]]
+NO_HINT, NO_HINTS = Hint(), dict[str, Hint]()
+Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
-Leaders = list[Estimate | None]  # the best of each kind of step
 Table = list[float]
 
 
@@ -49,7 +45,7 @@ class Auto(Policy):
         *("_records", "_table", "_value_rate", "_verify_seconds", "_weighed"),
     )
 
-    def __init__(self, arms: Sequence[Arm], *, budget: int = 0, seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         require(budget >= 0, f"budget is at least 0 tokens a step (0: no limit), not {budget}")
         self.budget = budget
@@ -92,82 +88,88 @@ class Auto(Policy):
             exploration.begin()
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
-        self._weighed, self._proposals, self._gains = [], [], ()
-        self._called, self._value_rate = context.proposal_seconds, rate
-        self._verify_seconds, self._plain_seconds = seconds, plain
-        self._estimates = []
+        self._proposals, self._gains, self._called = [], (), context.proposal_seconds
+        self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
         if batch == 1 and table.off and self.latency.verify.overdue():
-            self._chosen = OFF, 1.0, plain
+            self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
             return OFF
         probing = exploration.rounds_since_draft >= self.config.probe_interval
-        values, leaders = self._weigh(context, seconds, rate, -inf if probing or not table.off else 1.0 - rate * plain)
-        kind = max(range(3), key=values.__getitem__)
+        none: Estimate | None = (OFF, 1.0, plain) if table.off else None
+        off = 1.0 - rate * plain if none and not probing else -inf
+        value, best = self._weigh(context, seconds, rate, off)
         if batch > 1 and not probing and exploration.trials.due(bucket(batch)):
-            goodput = [0.0 if e is None else e[1] / e[2] for e in leaders]
-            kind = exploration.trials.choose(bucket(batch), values, goodput)[0]
-        best = leaders[kind]
+            goodput = [e[1] / e[2] if e else 0.0 for e in (none, best, None)]
+            if exploration.trials.choose(bucket(batch), (off, value, -inf), goodput)[0] == OFF_STEP:
+                best = none
+        elif value <= off:
+            best = none
         if best is None:  # nobody proposes, and plain decoding is not available
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
-        elif probing and best[0] is not OFF:  # one token tells what drafting costs by now
+        elif probing and best is not none:  # one token tells what drafting costs by now
             best = table.shortest[best[0].drafter], best[1], best[2]
-        elif batch == 1 and table.off and best[0] is not OFF and not self._affords(best, context):
-            values, leaders = self._weigh(context, seconds, rate, 1.0 - rate * plain, cautious=True)
-            best = leaders[max(range(3), key=values.__getitem__)] or best
+        elif (
+            batch == 1
+            and none
+            and best is not none
+            and (best[2] + self._catch_up(best[0].drafter, context) - plain > exploration.allowance * plain)
+        ):  # were the draft rejected, this text would fall behind plain decoding by more than is allowed
+            value, best = self._weigh(context, seconds, rate, off, cautious=True)
+            best = best if best and value > off else none
         self._chosen = best
         return best[0]
 
-    def _affords(self, best: Estimate, context: Context) -> bool:
-        """Whether the draft may be rejected without this text falling behind plain decoding by more than is allowed."""
-        (arm, _, seconds), plain = best, self._plain_seconds
-        late = self.latency.drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
-        return seconds + late - plain <= self.exploration.allowance * plain
+    def _catch_up(self, drafter: str, context: Context) -> float:
+        """Seconds a drafter needs for the tokens it has not read."""
+        lag = context.lag.get(drafter)
+        return self.latency.drafts.catch_up(drafter, lag, self._plain_seconds) if lag else 0.0
 
     def _weigh(
-        self, context: Context, seconds: Table, rate: float, top: float, cautious: bool = False
-    ) -> tuple[Table, Leaders]:
-        """The value and the best arm of each kind of step, plain decoding having the value ``top``.
+        self, context: Context, seconds: Table, rate: float, off: float, cautious: bool = False
+    ) -> tuple[float, Estimate | None]:
+        """The value and the estimate of the best draft, plain decoding having the value ``off``.
 
         Where that is cautious, acceptance is taken to be the lower the less is known of it.
         """
-        off = (OFF, 1.0, seconds[1]) if self._table.off else None
-        values, leaders = [top, -inf, -inf], [off, None, None]
-        self._estimates, self._weighed = [off] if off else [], []
+        self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
+        value, best = -inf, None
         if context.hints:
-            self._weigh_hinted(context, seconds, rate, values, leaders, cautious)
+            value, best = self._weigh_hinted(context, seconds, rate, off, cautious)
         if len(self.hinted) < len(self.drafters):
-            self._weigh_unhinted(context, seconds, rate, values, leaders, cautious)
-        return values, leaders
+            value, best = self._weigh_unhinted(context, seconds, rate, value, best, cautious)
+        return value, best
 
     def _weigh_hinted(
-        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool
-    ) -> None:
+        self, context: Context, seconds: Table, rate: float, off: float, cautious: bool
+    ) -> tuple[float, Estimate | None]:
         """Find the best prefix of every proposal."""
-        top = second = values[OFF_STEP]  # second: the best without the drafter of the best
-        leader, cut, exact, at_least = -1, self.acceptance.cut, self._table.exact, self._table.at_least
+        top = second = off  # second: the best without the drafter of the best
+        most, best, leader = -inf, None, -1
+        estimates, exact, at_least = self._estimates, self._table.exact, self._table.at_least
         self._proposals = proposals = self._fill(context)
-        for proposal in proposals:
+        cuts = self.acceptance.cut(proposals, seconds, rate, cautious)
+        for proposal, (value, n, tokens) in zip(proposals, cuts, strict=True):
             i = proposal.index
-            known = self.acceptance.scored[i]
-            trust = known / (known + self.config.shrinkage) if cautious else 1.0
-            value, n, tokens = cut(proposal, seconds, rate, trust=trust)
             arm = exact[i][n] if n < proposal.length else at_least[i][n]
             if arm is not None:
                 own = arm, tokens, seconds[n + 1]
             else:
-                found = self._best_available(proposal, seconds, rate, trust)
+                found = self._best_available(proposal, seconds, rate, self.acceptance.trust(i) if cautious else 1.0)
                 if found is None:
                     continue
                 own, value = found, found[1] - rate * found[2]
-            self._estimates.append(own)
-            if value > values[RAGGED]:
-                values[RAGGED], leaders[RAGGED] = value, own
+            estimates.append(own)
             if value > top:
                 second, top, leader = top, value, i
-            elif value > second:
+                most, best = value, own
+                continue
+            if value > second:
                 second = value
+            if value > most:
+                most, best = value, own
         self._gains = gains = [0.0] * len(self.drafters)
         if leader >= 0:
             gains[leader] = top - second if second > -inf else 1.0
+        return most, best
 
     def _best_available(self, proposal: Proposal, seconds: Table, rate: float, trust: float) -> Estimate | None:
         """The best prefix of a proposal among those there is an arm for."""
@@ -183,13 +185,11 @@ class Auto(Policy):
         return best
 
     def _weigh_unhinted(
-        self, context: Context, seconds: Table, rate: float, values: Table, leaders: Leaders, cautious: bool
-    ) -> None:
+        self, context: Context, seconds: Table, rate: float, most: float, best: Estimate | None, cautious: bool
+    ) -> tuple[float, Estimate | None]:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
         batch, lags, drafts = context.batch, context.lag, self.latency.drafts
-        plan = self._plans.get(bucket(batch))
-        if plan is None:
-            plan = self._plan(batch)
+        plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
@@ -205,7 +205,7 @@ class Auto(Policy):
             weighed.append((group, odds, factor, fixed, each))
             reach = tokens = 1.0
             done = 0
-            for arm, length, width, kind in arms:
+            for arm, length, width in arms:
                 while done < length:
                     x = odds[done] * factor
                     reach *= x / (1.0 + x)
@@ -213,18 +213,18 @@ class Auto(Policy):
                     done += 1
                 taken = seconds[width] + fixed + each * length
                 value = tokens - rate * taken
-                if value > values[kind] and width <= widest:
-                    values[kind], leaders[kind] = value, (arm, tokens, taken)
+                if value > most and width <= widest:
+                    most, best = value, (arm, tokens, taken)
+        return most, best
 
     def _plan(self, batch: int) -> Plan:
         """The groups of drafters without hints, with what is known of each."""
-        acceptance, lines = self.positional.of, self.latency.drafts.line
-        plan = [
-            (group, group.drafter, group.arms, acceptance(group.key, group.longest), lines(group.key, batch))
-            for group in self._table.groups
-            if group.drafter not in self.hinted
+        counts, line = self.positional.of, self.latency.drafts.line
+        groups = [group for group in self._table.groups if group.drafter not in self.hinted]
+        self._plans[bucket(batch)] = plan = [
+            (group, group.drafter, group.arms, counts(group.key, group.longest), line(group.key, batch))
+            for group in groups
         ]
-        self._plans[bucket(batch)] = plan
         return plan
 
     def _costs(self, batch: int) -> tuple[list[float], float]:
@@ -240,11 +240,11 @@ class Auto(Policy):
         if records is None:
             records = self._records[names] = self._new_records(names)
         out = []
-        for record in records:
+        for record in records if limit else ():
             name = record.name
             hint = hints[name]
             length = hint.size or (limit if hint.match else 0)
-            if length and limit:
+            if length:
                 record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
                 record.agreement = agreement.get(name, NO_AGREEMENT)
                 out.append(record)
@@ -307,7 +307,7 @@ class Auto(Policy):
         own = {estimate[0]: estimate for estimate in self._estimates}
         for group, odds, factor, fixed, each in self._weighed:
             tokens = self.positional.tokens(odds, factor)
-            own |= {arm: (arm, tokens[n], seconds[width] + fixed + each * n) for arm, n, width, _ in group.arms}
+            own |= {arm: (arm, tokens[n], seconds[width] + fixed + each * n) for arm, n, width in group.arms}
         own[chosen] = self._chosen
         ranked = sorted(own.values(), key=lambda e: (e[0] != chosen, rate * e[2] - e[1]))
         return [Option(arm, tokens, max(taken, 1e-9)) for arm, tokens, taken in ranked]

@@ -149,9 +149,8 @@ class VerifyLatency(Learner):
 
     def overdue(self) -> bool:
         """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
-        config = self.config
-        late = self.learned_rounds - self.last_seen[1] > config.probe_interval
-        return late or self.checks > 0 or self.rounds[1] < config.repeats
+        late = self.learned_rounds - self.last_seen[1] > self.config.probe_interval
+        return late or self.checks > 0 or self.rounds[1] < self.config.repeats
 
 
 class LatencyFit(Learner):
