@@ -38,14 +38,6 @@ class Server:
         """Stock `vllm serve` with these arguments."""
         return cls(["wager.vllm.server", *arguments], **more)
 
-    def start(self) -> Self:
-        """Start it without waiting for it."""
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
-                self.command, stdout=log, stderr=subprocess.STDOUT, env=self._environment, start_new_session=True
-            )
-        return self
-
     def wait(self, seconds: float = START_SECONDS) -> Self:
         """Until it answers; ValueError with the end of its log if it does not."""
         ends = time.monotonic() + seconds
@@ -108,7 +100,11 @@ class Server:
                 os.killpg(self._process.pid, number)
 
     def __enter__(self) -> Self:
-        return self.start()
+        """Start it without waiting for it."""
+        with open(self.log, "wb") as log:
+            how: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+            self._process = subprocess.Popen(self.command, env=self._environment, **how)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

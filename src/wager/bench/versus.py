@@ -54,8 +54,15 @@ class Comparison:
     servers: dict[str, Server]  # method -> its server; several methods may share one
     control: dict[str, tuple[Path, str]]  # method -> file that names the policy, and the policy
 
-    def measure(self, method: str, point: Point, repeat: int) -> Measurement:
-        """One method under one load."""
+    def run(self, methods: Sequence[str], points: Sequence[Point], repeat: int) -> Iterator[Measurement]:
+        """Every method under every load, in an order drawn anew for each load."""
+        for point in points:
+            order = list(methods)
+            random.Random(f"0 {repeat} {point.name}").shuffle(order)
+            for method in order:
+                yield self._measure(method, point, repeat)
+
+    def _measure(self, method: str, point: Point, repeat: int) -> Measurement:
         server = self.servers[method]
         if method in self.control:
             path, policy = self.control[method]
@@ -68,16 +75,6 @@ class Comparison:
         finally:
             server.suspend()
         return Measurement(method, point.name, repeat, summarise(served, load.speculation), [r.text for r in served])
-
-    def run(
-        self, methods: Sequence[str], points: Sequence[Point], repeat: int, *, seed: int = 0
-    ) -> Iterator[Measurement]:
-        """Every method under every load, in an order drawn anew for each load."""
-        for point in points:
-            order = list(methods)
-            random.Random(f"{seed} {repeat} {point.name}").shuffle(order)
-            for method in order:
-                yield self.measure(method, point, repeat)
 
 
 def table_from(measured: Sequence[Measurement], fixed: Mapping[str, int], largest: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench.methods import Method
-from wager.bench.runs import Run, TokenizedPrompt, tokenize
+from wager.bench.runs import Run, tokenize
 from wager.bench.summary import by_method, differences
 from wager.bench.workloads import KNOWN, TASKS, prompts
 from wager.cli import options as given
@@ -40,13 +40,6 @@ class Tasks(Workload):
     shuffle: bool = opt(False, "Prompts of all tasks in one shuffled row.")
     seed: int = opt(0, "For prompts, their order, policies and sampled texts.")
 
-    def read(self) -> list[Any]:
-        """The prompts."""
-        chosen = prompts(self.data, tasks=self.task or TASKS, count=self.count, seed=self.seed)
-        if self.shuffle:
-            random.Random(self.seed).shuffle(chosen)
-        return chosen
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -70,19 +63,13 @@ class Plan:
 
         for arm in (*_listed(self.arms), *_listed(self.alone)):
             Arm.parse(arm)
-        for spec in self.policies:
+        for spec in self.policy or POLICIES:
             build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
         require(self.sampling in RULES, f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
         require(bool(self.arms) or not self.temperature, "--temperature needs --arms: without them all is greedy")
-        if self.lengths:
-            parse_ints(self.lengths, "--lengths")
+        self.free_lengths()
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        return tuple(self.policy or POLICIES)
-
-    @property
-    def free(self) -> tuple[int, ...]:
+    def free_lengths(self) -> tuple[int, ...]:
         """Lengths that policies choose from where no arms are named."""
         return parse_ints(self.lengths, "--lengths") if self.lengths else ()
 
@@ -97,22 +84,24 @@ class Plan:
                 plain.append(made.transformers_method(made.ASSISTED, draft))
                 names.append("draft-model")
             fixed = [f"{name}:{length}" for name in names for length in ALONE[name]]
-            arms = [f"{name}:{length}" for name in names for length in self.free or ALONE[name]]
+            arms = [f"{name}:{length}" for name in names for length in self.free_lengths() or ALONE[name]]
         found = [*plain, made.arm_method(OFF), *(made.arm_method(Arm.parse(arm)) for arm in fixed)]
         found += [made.router_method(classify)] if classify is not None else []
-        return [*found, *map(made.policy_method, self.policies)], arms
+        return [*found, *map(made.policy_method, self.policy or POLICIES)], arms
 
     def json(self) -> dict[str, Any]:
         """As it stands in the results."""
-        compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policies}
-        drawn = {"temperature": self.temperature, "sampling": self.sampling}
-        return {**compared, "plain": self.plain, "lengths": self.free, "draft_layers": self.layers, **drawn}
+        compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policy or POLICIES}
+        drawn = {"draft_layers": self.layers, "temperature": self.temperature, "sampling": self.sampling}
+        return {**compared, "plain": self.plain, "lengths": self.free_lengths(), **drawn}
 
 
 @options
 def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -> None:
     """Run transformers' own ways, wager's fixed arms and its policies on the same prompts, interleaved."""
-    chosen = tasks.read()
+    chosen = prompts(tasks.data, tasks=tasks.task or TASKS, count=tasks.count, seed=tasks.seed)
+    if tasks.shuffle:
+        random.Random(tasks.seed).shuffle(chosen)
     from wager.bench.draft_models import truncated
     from wager.bench.engine import described
 
@@ -124,7 +113,10 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     drawn: dict[str, Any] = {"seed": tasks.seed, "sampling": plan.sampling, "settings": how}
     shared = made.Target(model, tokenizer, specs=specs, draft=draft, **drawn)
     asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
-    rows, texts = _compare(*plan.methods(draft, classify), shared, asked, tasks.tokens)
+    methods, arms = plan.methods(draft, classify)
+    every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
+    run = Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=tasks.seed)
+    rows, texts = _compare(run, [method.make(shared, arms) for method in methods], shared)
     _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index), texts, sampled=bool(plan.temperature))
     settings = {"model": target.model, **described(model), "max_tokens": tasks.tokens, **plan.json()}
     settings |= {"prompts": len(asked), "longest_prompt": tasks.longest, "shuffled": tasks.shuffle}
@@ -136,23 +128,18 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _compare(
-    methods: list[Method], arms: list[str], shared: made.Target, asked: Sequence[TokenizedPrompt], tokens: int
+    run: Run, generators: list[made.TextGenerator], shared: made.Target
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Run it all; figures by method, and whether the texts are the same, where that can be said."""
-    generators = [method.make(shared, arms) for method in methods]
-    every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
-    run = Run(methods, asked, list(every), max_tokens=tokens, seed=shared.seed)
-    with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
+    with progress(Console(stderr=True), len(run.prompts) * len(generators)) as (tell, warming):
         for prompt, name in run.play(generators, warming=warming):
             tell(f"{prompt.prompt.task}: {name}")
     summary = run.summary(None if shared.settings else shared.model)
-    rows = by_method(summary)
-    if not shared.settings:
-        return rows, summary["differences"]
-    if shared.sampling != "shared-noise":
-        return rows, None
-    drafting = [m.name for m in methods if m.kind in ("arm", "policy")]  # with shared noise a seed has one text
-    return rows, differences(run.answers, asked, str(OFF), drafting)
+    rows, texts = by_method(summary), summary.get("differences")
+    if shared.settings and shared.sampling == "shared-noise":  # then a seed has one text
+        drafting = [row["method"] for row in rows if row["kind"] in ("arm", "policy")]
+        texts = differences(run.answers, run.prompts, str(OFF), drafting)
+    return rows, texts
 
 
 def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Classify:

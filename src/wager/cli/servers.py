@@ -25,12 +25,12 @@ from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.bench.servers import Server
-    from wager.bench.versus import Comparison, Measurement, Point
+    from wager.bench.versus import Measurement, Point
     from wager.vllm.settings import Settings
 
 POLICIES = ("auto", "ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
 CHARACTERS = 4  # of a prompt to a token, about
-Rounds = list[tuple[str, list["Point"], int]]  # what they are called, their loads, and how often those are repeated
+Rounds = Sequence[tuple[str, Sequence["Point"], int]]  # what each is called, its loads, its number
 SHORT = 600  # characters of a prompt of the endurance test at most
 
 
@@ -67,21 +67,10 @@ class Loads:
             require(len(own) >= each, f"only {len(own)} prompts of {task} are that short; raise --longest-prompt")
         return [by_task[task][i].messages for i in range(each) for task in tasks][:count]
 
-    def folder(self, stack: ExitStack) -> Path:
-        """Where logs are written: the folder named, else one for as long as the stack is open."""
-        if self.logs is None:
-            return Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self.logs.mkdir(parents=True, exist_ok=True)
-        return self.logs
-
 
 TO_VERSUS = Loads(
-    concurrency="1,2,4,8,16",
-    requests="6,8,12,20,32",
-    repeats=2,
-    tasks=",".join(task for task in TASKS if task != "rag"),  # whose prompts fit a small model's context
-    max_tokens=48,
-    longest_prompt=512,
+    **{"concurrency": "1,2,4,8,16", "requests": "6,8,12,20,32", "repeats": 2, "max_tokens": 48, "longest_prompt": 512},
+    tasks=",".join(task for task in TASKS if task != "rag"),  # whose prompts do not fit a small model's context
 )
 
 
@@ -112,52 +101,36 @@ def versus(
     table is then made from what its fixed lengths measured. Further arguments go to every server, after --, as in
     -- --max-num-seqs 16.
     """
-    from wager.bench.versus import Point, closed
+    from wager.bench.versus import PLAIN, TABLE, Point, closed, table_from
+    from wager.vllm.launch import located, speculative_config
 
     levels = loads.levels
     settings, played = _methods(drafter, loads.max_length, policy or POLICIES)
     asked = loads.prompts(max(count for _, count in levels))
-    rounds = [("repetition", [closed(n, count, asked, loads.max_tokens) for n, count in levels], loads.repeats)]
+    points = [closed(n, count, asked, loads.max_tokens) for n, count in levels]
+    rounds = [(f"repetition {n}", points, n) for n in range(1, loads.repeats + 1)]
+    requests = None
     if recorded.trace is not None:
         path = data_file(recorded.trace, "traces")
         plan = traced(path, speed=recorded.speed, start=recorded.start, seconds=recorded.duration)
-        rounds.append(("trace", [Point("trace", plan, asked, loads.max_tokens)], recorded.trace_repeats))
-    _versus(loads, settings, played, rounds, context.args, output)
-
-
-def _versus(
-    loads: Loads, settings: Settings, played: dict[str, str], rounds: Rounds, arguments: list[str], output: Output
-) -> None:
-    from wager.bench.servers import Server
-    from wager.bench.versus import PLAIN, TABLE, Comparison, table_from
-    from wager.models import resolve
-    from wager.vllm.launch import located, speculative_config
-
-    where = str(resolve(loads.model))
-    shared = [where, "--dtype", "float32", "--no-enable-prefix-caching", *arguments]
-    with ExitStack() as stack:
-        folder = loads.folder(stack)
-        control = folder / "policy"
+        traces, requests = [Point("trace", plan, asked, loads.max_tokens)], plan.requests
+        rounds += [(f"trace {n}", traces, n) for n in range(1, recorded.trace_repeats + 1)]
+    with Servers(loads, context.args) as servers:
+        control = servers.folder / "policy"
         control.write_text("off")
-        plain = _started(stack, Server.vllm(*shared, log=folder / "plain.log"))
-        ours = ["--drafter", settings.drafters[0], "--max-length", str(settings.max_length)]
-        ours += ["--control", str(control), "--policy", "off"]
-        adaptive = _started(stack, Server.wager(*shared, *ours, log=folder / "wager.log"))
-        servers = {PLAIN: plain, **dict.fromkeys(played, adaptive)}
-        comparison = Comparison(servers, {method: (control, spec) for method, spec in played.items()})
-        warm, measured = _measure(comparison, list(played), rounds[0][1], 0, "warming up"), list[Any]()
-        lengths = {f"fixed {n}": n for n in range(1, settings.max_length + 1)}
+        servers.start(PLAIN)
+        own = ["--drafter", drafter, "--max-length", str(loads.max_length), "--control", str(control)]
+        adaptive = servers.start("wager", *own, "--policy", "off", ours=True)
+        servers.comparison.servers |= dict.fromkeys(played, adaptive)
+        servers.comparison.control |= {method: (control, spec) for method, spec in played.items()}
+        warm = servers.measure(list(played), points, 0, "warming up")
+        lengths = {f"fixed {n}": n for n in range(1, loads.max_length + 1)}
         vllm_table = table_from(warm, {"off": 0, **lengths}, 4096)
-        config = speculative_config(located(settings, loads.model, where))
+        config = speculative_config(located(settings, loads.model, servers.model))
         config["num_speculative_tokens_per_batch_size"] = vllm_table
-        tabled = Server.vllm(*shared, "--speculative-config", json.dumps(config), log=folder / "table.log")
-        comparison.servers[TABLE] = _started(stack, tabled)
-        requests = rounds[1][1][0].plan.requests if len(rounds) > 1 else None
-        for what, points, repeats in rounds:
-            for repeat in range(1, repeats + 1):
-                measured += _measure(comparison, [PLAIN, TABLE, *played], points, repeat, f"{what} {repeat}")
-                _write(output, measured, warm, arguments, vllm_table=vllm_table, trace_requests=requests)
-    show(measured)
+        servers.start(TABLE, "--speculative-config", json.dumps(config))
+        more = {"vllm_table": vllm_table, "trace_requests": requests}
+        servers.repeat([PLAIN, TABLE, *played], rounds, warm, output, **more)
 
 
 def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Settings, dict[str, str]]:
@@ -189,59 +162,63 @@ def drafters(
 
     Further arguments go to every server, after --.
     """
-    from wager.bench.servers import Server
-    from wager.bench.versus import PLAIN, Comparison, closed
-    from wager.models import resolve
+    from wager.bench.versus import PLAIN, closed
 
     levels, turns = loads.levels, range(loads.repeats + 1)
     # Other prompts in every repetition: drafters remember what was written, and nobody sends everything twice.
     fresh = iter(loads.prompts(len(turns) * sum(count for _, count in levels)))
     points = [[closed(n, k, list(islice(fresh, k)), loads.max_tokens) for n, k in levels] for _ in turns]
-    shared = [str(resolve(loads.model)), "--dtype", "float32", "--no-enable-prefix-caching", *context.args]
-    ours = ["--max-length", str(loads.max_length), "--policy", policy, "--drafter"]
-    comparison, measured = Comparison({}, {}), list[Any]()
-    with ExitStack() as stack:
-        folder = loads.folder(stack)
-        servers = {PLAIN: Server.vllm(*shared, log=folder / "0.log")}
-        for number, name in enumerate([*drafter.split(","), "together"], 1):
-            chosen = drafter if name == "together" else name
-            servers[name.partition("=")[0]] = Server.wager(*shared, *ours, chosen, log=folder / f"{number}.log")
-        for name, server in servers.items():
-            comparison.servers[name] = _started(stack, server)
-        warm = _measure(comparison, list(servers), points[0], 0, "warming up")
-        for repeat in turns[1:]:
-            measured += _measure(comparison, list(servers), points[repeat], repeat, f"repetition {repeat}")
-            _write(output, measured, warm, context.args, vllm_table=[], trace_requests=None)
-    show(measured)
+    with Servers(loads, context.args) as servers:
+        servers.start(PLAIN)
+        for name in [*drafter.split(","), "together"]:
+            own = ["--drafter", drafter if name == "together" else name, "--policy", policy]
+            servers.start(name.partition("=")[0], *own, "--max-length", str(loads.max_length), ours=True)
+        methods = list(servers.comparison.servers)
+        warm = servers.measure(methods, points[0], 0, "warming up")
+        rounds = [(f"repetition {n}", points[n], n) for n in turns[1:]]
+        servers.repeat(methods, rounds, warm, output, vllm_table=[], trace_requests=None)
 
 
-def _started(stack: ExitStack, server: Server) -> Server:
-    """Started, ready and suspended."""
-    stack.enter_context(server).wait()
-    server.suspend()
-    return server
+class Servers(ExitStack):
+    """Servers of one model with the same arguments, all suspended but the one that is measured; a context manager."""
+
+    def __init__(self, loads: Loads, arguments: Sequence[str]) -> None:
+        from wager.bench.versus import Comparison
+        from wager.models import resolve
+
+        super().__init__()
+        self.comparison, self.arguments, self.model = Comparison({}, {}), list(arguments), str(resolve(loads.model))
+        self.folder = loads.logs or Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, method: str, *more: str, ours: bool = False) -> Server:
+        """A server for the method, ready and suspended: stock vLLM, or ``ours``."""
+        from wager.bench.servers import Server
+
+        given = [self.model, "--dtype", "float32", "--no-enable-prefix-caching", *self.arguments, *more]
+        server = (Server.wager if ours else Server.vllm)(*given, log=self.folder / f"{method}.log")
+        self.enter_context(server).wait().suspend()
+        self.comparison.servers[method] = server
+        return server
+
+    def measure(self, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str) -> list[Measurement]:
+        """Every method under every load, with a bar."""
+        return list(tracked(what, self.comparison.run(methods, points, repeat), len(methods) * len(points)))
+
+    def repeat(self, methods: Sequence[str], rounds: Rounds, warm: list[Measurement], out: Output, **more: Any) -> None:
+        """All rounds; the results are written after each, and shown after the last."""
+        from wager.bench.versus import compared
+
+        measured: list[Measurement] = []
+        for what, points, number in rounds:
+            measured += self.measure(methods, points, number, what)
+            each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
+            out.write({"compared": compared(measured), **more, "server_arguments": self.arguments, **each})
+        show(compared(measured))
 
 
-def _measure(
-    comparison: Comparison, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str
-) -> list[Measurement]:
-    return list(tracked(what, comparison.run(methods, points, repeat), len(methods) * len(points)))
-
-
-def _write(
-    output: Output, measured: Sequence[Measurement], warm: Sequence[Measurement], arguments: Sequence[str], **more: Any
-) -> None:
-    from wager.bench.versus import compared
-
-    each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
-    output.write({"compared": compared(measured), **more, "server_arguments": list(arguments), **each})
-
-
-def show(measured: Sequence[Measurement]) -> None:
+def show(rows: Sequence[dict[str, Any]]) -> None:
     """Throughput beside no speculation, methods down, loads across."""
-    from wager.bench.versus import compared
-
-    rows = compared(measured)
     points = list(dict.fromkeys(row["point"] for row in rows))
     named = [f"{point} in flight" if point.isdecimal() else point for point in points]
     title = "throughput beside no speculation, median of repetitions"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import Run, TokenizedPrompt, interleaved
+from wager.bench.runs import Run, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
 from wager.cli.parameters import argument, option
@@ -23,7 +23,6 @@ from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
 
 if TYPE_CHECKING:
-    from wager.bench.answers import Answer
     from wager.bench.methods import Method, TextGenerator
     from wager.cli.session import Session
 
@@ -107,14 +106,11 @@ def _measure(
         generators = [method.make(shared, ()) for method in methods]
         pace = _warm(generators, target.device)
         tokens = answer_tokens(pace, len(methods), ends - monotonic())
-        answers, played = play(
-            generators, asked, tokens, ends, lambda n, left: status.update(f"prompt {n}, {left:.0f} s left …")
-        )
+        run = Run(methods, asked, (), max_tokens=tokens)
+        played = play(run, generators, ends, lambda n, left: status.update(f"prompt {n}, {left:.0f} s left …"))
     if not played:
         more = 2 * max(1.0, pace * tokens * len(methods) + monotonic() - began) / 60
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
-    run = Run(methods, asked[:played], ())
-    run.answers = answers
     prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
     how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
     about = {"model": model_name(options.model), **described(target), "seconds": seconds, "prompts": prompts}
@@ -153,26 +149,22 @@ def answer_tokens(pace: float, methods: int, seconds: float) -> int:
 
 
 def play(
+    run: Run,
     generators: Sequence[TextGenerator],
-    asked: Sequence[TokenizedPrompt],
-    tokens: int,
     ends: float,
     tell: Callable[[int, float], None],
     clock: Callable[[], float] = monotonic,
-) -> tuple[dict[tuple[str, str], Answer], int]:
-    """Whole prompts in turn until there is no time for another; the answers, and how many prompts they are of."""
-    answers: dict[tuple[str, str], Answer] = {}
+) -> int:
+    """Prompts in turn until there is no time for another; how many were answered by all, which alone count."""
     longest = 0.0  # seconds of a prompt
-    for number, prompt in enumerate(asked):
+    for number, prompt in enumerate(run.prompts):
         began = clock()
         if began >= ends or began + longest > ends:
-            return answers, number
+            return number
         tell(number + 1, ends - began)
-        given: dict[tuple[str, str], Answer] = {}
         for _, generator in interleaved(generators, [prompt], seed=number):
             if clock() >= ends:
-                return answers, number  # what was given to this prompt does not count
-            given[prompt.id, generator.name] = generator.run(prompt.ids, tokens)
-        answers |= given
+                return number
+            run.add((prompt.id, generator.name), generator.run(prompt.ids, run.head["max_tokens"]))
         longest = max(longest, clock() - began)
-    return answers, len(asked)
+    return len(run.prompts)
