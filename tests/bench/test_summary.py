@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from summaries import summary_of
 
-from wager.bench import answers as maths
-from wager.bench.answers import Answer
-from wager.bench.summary import by_method, summarize
+from wager.bench import summary as maths
+from wager.bench.summary import Answer, by_method, summarize
 from wager.core import OFF, Arm, Round
 
 

@@ -15,9 +15,9 @@ from letters import Letters, called, writer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.answers import Answer
 from wager.bench.methods import TextGenerator
 from wager.bench.runs import Run, TokenizedPrompt
+from wager.bench.summary import Answer
 from wager.bench.workloads import Prompt
 from wager.cli import tune
 from wager.cli.options import Options

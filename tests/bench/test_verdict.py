@@ -8,8 +8,7 @@ import pytest
 from summaries import summary_of
 
 from wager.bench import verdict
-from wager.bench.answers import Answer
-from wager.bench.summary import summarize
+from wager.bench.summary import Answer, summarize
 
 
 def test_a_task_that_is_called_all_counts_its_prompts_once() -> None:

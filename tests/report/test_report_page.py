@@ -40,12 +40,6 @@ def test_every_text_of_a_run_is_shown_with_its_tokens(run: Path) -> None:
     assert len(tokens_of(render([made]))) == count
 
 
-def test_a_text_without_words_still_shows_who_brought_each_token(tmp_path: Path) -> None:
-    page = render([read(put(tmp_path / "text.json", a_text(pieces=False)))])
-    assert len(tokens_of(page)) == 5
-    assert "write it again with wager generate --json" in page
-
-
 # -- the page
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
@@ -24,16 +22,15 @@ def arms_for(count: int) -> list[Arm]:
     return [OFF, *drafted][:count]
 
 
-def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warmup: int = 1000, seed: int = 0) -> float:
+def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int, warmup: int) -> float:
     """Median seconds of one choose plus one observe.
 
     Contexts and rounds are made beforehand, so that only the policy runs between two readings of the clock. Batch size
     and request change every 100 rounds.
     """
-    rng = np.random.default_rng(seed)
-    policy = build(spec, arms, seed=seed)
+    rng = np.random.default_rng(0)
+    policy, available = build(spec, arms), tuple(arms)
     outcomes = {arm: [_round(arm, rng) for _ in range(50)] for arm in arms}
-    available = tuple(arms)
     taken: list[float] = []
     previous: Arm | None = None
     for t in range(rounds + warmup):
@@ -46,7 +43,7 @@ def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warm
     return statistics.median(taken[warmup:])
 
 
-def timed(call: Callable[[Given], Made], given: Given) -> tuple[Made, float]:
+def timed(call: Callable[[Any], Any], given: Any) -> tuple[Any, float]:
     """What a call gives, and its seconds."""
     began = perf_counter_ns()
     made = call(given)

@@ -55,7 +55,8 @@ def off_against_plain(
 ) -> list[tuple[float, float]]:
     """Seconds per token: plain ``model.generate``, then wager with plain decoding only; interleaved."""
     ids = torch.tensor([list(prompt)], device=model.device)
-    plain, off = transformers_generator(PLAIN, Target(model)), decoder_generator("off", decoder)
+    target = Target(model)
+    plain, off = transformers_generator(PLAIN, target), decoder_generator("off", decoder, target)
     pairs = [(plain.run(ids, count), off.run(ids, count)) for _ in range(repeats + 1)]
     return [(a.seconds / len(a.tokens), b.seconds / len(b.tokens)) for a, b in pairs[1:]]  # the first warms up
 
@@ -111,15 +112,9 @@ def check_texts(
         for spec in dict.fromkeys(("random", *turn)):
             made = decoders[spec].generate(ids, max_new_tokens=count, do_sample=False)
             differs = difference(model, ids[0].tolist(), made.tokens, theirs)
-            yield {
-                "prompt": at,
-                "policy": spec,
-                "tokens": len(theirs),
-                "drafters": sorted({r.arm.drafter for r in made.rounds if r.drafted}),
-                "same": differs is None,
-                "tie": None if differs is None else differs.tie,
-                "gap": None if differs is None else differs.gap,
-            }
+            about = {"same": differs is None, "tie": differs and differs.tie, "gap": differs and differs.gap}
+            used = sorted({r.arm.drafter for r in made.rounds if r.drafted})
+            yield {"prompt": at, "policy": spec, "tokens": len(theirs), "drafters": used, **about}
 
 
 def memory_over(decoder: Decoder, requests: int, *, seed: int = 0) -> Iterator[int]:

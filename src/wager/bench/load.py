@@ -95,31 +95,18 @@ class Summary:
     late_seconds: float  # the latest start after its schedule: what this client itself added
     speculation: dict[str, Any] = field(default_factory=dict)  # vLLM's figures: acceptance by position, …
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def summarise(served: Sequence[Served], speculation: Mapping[str, Any] | None = None) -> Summary:
     """Throughput and latencies of these requests."""
     good = [request for request in served if request.error is None]
     failed = sorted((r for r in served if r.error is not None), key=lambda r: r.start + r.latency)
     seconds = max((r.scheduled + r.latency for r in served), default=0.0)
-    tokens = sum(r.output_tokens for r in good)
-    return Summary(
-        requests=len(served),
-        errors=len(failed),
-        first_error=failed[0].error if failed else None,
-        seconds=seconds,
-        prompt_tokens=sum(r.prompt_tokens for r in good),
-        output_tokens=tokens,
-        output_tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
-        requests_per_second=len(good) / seconds if seconds > 0 else 0.0,
-        latency_seconds=Spread.of(r.latency for r in good),
-        ttft_seconds=Spread.of(r.ttft for r in good),
-        tpot_seconds=Spread.of(r.tpot for r in good),
-        late_seconds=max((r.start - r.scheduled for r in served), default=0.0),
-        speculation=dict(speculation or {}),
-    )
+    prompts, tokens = sum(r.prompt_tokens for r in good), sum(r.output_tokens for r in good)
+    ended = len(served), len(failed), failed[0].error if failed else None, seconds, prompts, tokens
+    rates = (tokens / seconds, len(good) / seconds) if seconds > 0 else (0.0, 0.0)
+    spreads = (Spread.of(getattr(r, name) for r in good) for name in ("latency", "ttft", "tpot"))
+    late = max((r.start - r.scheduled for r in served), default=0.0)
+    return Summary(*ended, *rates, *spreads, late, dict(speculation or {}))
 
 
 @dataclass(slots=True)
@@ -182,12 +169,8 @@ class Load:
 
         plan = self.plan
         given: dict[str, Any] = {
-            "endpoint_type": "wager",
-            "api_url": f"{self.url}/v1/chat/completions",
-            "base_url": self.url,
-            "model_id": self.model,
-            "model_name": self.model,
-            "input_requests": self._requests(),
+            **{"endpoint_type": "wager", "base_url": self.url, "api_url": f"{self.url}/v1/chat/completions"},
+            **{"model_id": self.model, "model_name": self.model, "input_requests": self._requests()},
             "request_rate": plan.rate if isinstance(plan, Poisson) else math.inf,
             "max_concurrency": plan.concurrency if isinstance(plan, Closed) else None,
             "self_timed": isinstance(plan, Trace),

@@ -11,9 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wager.bench.answers import Answer
 from wager.bench.run_folder import RunFolder
-from wager.bench.summary import differences, summarize
+from wager.bench.summary import Answer, differences, summarize
 from wager.core import Arm, Round, Signal
 
 if TYPE_CHECKING:
@@ -88,32 +87,26 @@ class Run:
         self._names = [method.name for method in methods]
         self._policies = [method.name for method in methods if method.kind == "policy"]
         self.folder = None if folder is None else RunFolder(folder, self.head, afresh=afresh)
-        try:
-            self._resume()
-        except BaseException:
-            self.close()
-            raise
+        if self.folder is not None:
+            try:
+                self._resume(self.folder)
+            except BaseException:
+                self.folder.close()
+                raise
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let others use the folder."""
         if self.folder is not None:
             self.folder.close()
 
-    def _resume(self) -> None:
-        if self.folder is None:
-            return
-        there = self.folder.there
-        if there is None:
+    def _resume(self, folder: RunFolder) -> None:
+        if folder.there is None:
             self.save()
             return
-        self.head |= {key: there[key] for key in ("command", "date") if key in there}
-        self.complete = bool(there["complete"])
+        self.head |= {key: folder.there[key] for key in ("command", "date") if key in folder.there}
+        self.complete = bool(folder.there["complete"])
         prompts = {prompt.id for prompt in self.prompts}
 
         def take(record: Mapping[str, Any]) -> None:
@@ -121,7 +114,7 @@ class Run:
                 raise ValueError
             self._take((record["prompt"], record["method"]), record)
 
-        self.folder.read_answers(take)
+        folder.read_answers(take)
 
     def play(
         self,
@@ -226,17 +219,13 @@ class Run:
         told = self._json(key, self.answers[key])
         plain = self.answers.get((key[0], self._names[0]))
         told["same"] = None if plain is None else plain.tokens == self.answers[key].tokens
-        if key in self.pieces:
-            told["pieces"] = self.pieces[key]
-        return told
+        return told | ({"pieces": self.pieces[key]} if key in self.pieces else {})
 
     def _json(self, key: Key, answer: Answer) -> dict[str, Any]:
         seconds = {"seconds": round(answer.seconds, 6), "prefill_seconds": round(answer.prefill_seconds, 6)}
         about = {"prompt": key[0], "method": key[1], "tokens": len(answer.tokens), **seconds}
-        return {**about, "forwards": answer.forwards, "rounds": [self._row(played) for played in answer.rounds]}
-
-    def _row(self, played: Round) -> list[float]:
-        """Arm, drafted, accepted, emitted; seconds drafting (catching up included) and verifying."""
-        drafting, verifying = played.draft_seconds + played.lag_seconds, played.verify_seconds
-        counts = (played.drafted, played.accepted, played.emitted)
-        return [self._arms.index(played.arm), *counts, round(drafting, 6), round(verifying, 6)]
+        rounds = []
+        for r in answer.rounds:
+            drafting, verifying = round(r.draft_seconds + r.lag_seconds, 6), round(r.verify_seconds, 6)
+            rounds.append([self._arms.index(r.arm), r.drafted, r.accepted, r.emitted, drafting, verifying])
+        return {**about, "forwards": answer.forwards, "rounds": rounds}

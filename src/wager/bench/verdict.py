@@ -38,9 +38,14 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     if summary["unsteady"] > TOO_NOISY:
         measured = f"Measured nevertheless: `{ours['method']}` {ours['speedup']:.2f}x"
         return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", texts))]
-    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs), _drafts(rows, ours)]
-    said += (_tasks(summary, ours), _peers(every["methods"]), texts, _busy(summary))
-    return [*filter(None, said)]
+    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs)]
+    if ours["over_off"] is not None:
+        forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
+        said.append(f"{forward}; drafts bring {ours['over_off']:.2f}x on top.")
+    peers = [(name.replace("transformers ", ""), row["speedup"]) for name, row in rows.items() if row["kind"] == "peer"]
+    listed = ", ".join(f"{name} {speedup:.2f}x" for name, speedup in peers)
+    said += (_tasks(summary, ours), f"transformers' own ways to speculate: {listed}." if listed else "")
+    return [*filter(None, (*said, texts, _busy(summary)))]
 
 
 def headline(rows: Sequence[Row]) -> Row:
@@ -89,14 +94,6 @@ def _stands(row: Row) -> str:
     }[standing(row)]
 
 
-def _drafts(rows: Mapping[str, Row], ours: Row) -> str:
-    """How much of it the drafts bring, and how much wager's own forward."""
-    if ours.get("over_off") is None or "off" not in rows:
-        return ""
-    forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
-    return f"{forward}; drafts bring {ours['over_off']:.2f}x on top."
-
-
 def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
     """The best single setting in hindsight."""
     best = every["best_arm"]
@@ -107,16 +104,9 @@ def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
         if not any(row["kind"] == "arm" for row in every["methods"]):
             return f"; wager's own plain decoding, `off`, runs at {times}"
         return f"; no single draft setting tried here beats `off`, wager's own plain decoding: {times}"
-    return f"; your best single setting would have been {spoken(best)}: {times}"
-
-
-def spoken(arm: str) -> str:
-    """An arm in words."""
-    if arm == "off":
-        return "`off`, no drafts"
-    played = Arm.parse(arm)
+    played = Arm.parse(best)
     tree = f" in trees of {played.tree.nodes}" if played.tree else ""
-    return f"{played.drafter}, length {played.length}{tree}"
+    return f"; your best single setting would have been {played.drafter}, length {played.length}{tree}: {times}"
 
 
 def option(arm: str, specs: Sequence[str] = ()) -> str:
@@ -137,12 +127,6 @@ def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
         return ""
     most, least = max(gains, key=lambda task: gains[task]), min(gains, key=lambda task: gains[task])
     return f"It gains most on {most} ({gains[most]:.2f}x) and least on {least} ({gains[least]:.2f}x)."
-
-
-def _peers(rows: Sequence[Row]) -> str:
-    peers = [(row["method"].replace("transformers ", ""), row["speedup"]) for row in rows if row["kind"] == "peer"]
-    told = [f"{name} {speedup:.2f}x" for name, speedup in peers]
-    return f"transformers' own ways to speculate: {', '.join(told)}." if told else ""
 
 
 def _texts(differences: Mapping[str, Any] | None) -> str:

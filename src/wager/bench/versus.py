@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -44,7 +44,7 @@ class Measurement:
     texts: list[str] = field(repr=False)
 
     def json(self) -> dict[str, Any]:
-        return {"method": self.method, "point": self.point, "repeat": self.repeat, **self.summary.json()}
+        return {"method": self.method, "point": self.point, "repeat": self.repeat, **asdict(self.summary)}
 
 
 @dataclass(slots=True)

@@ -160,13 +160,18 @@ def suite_prompts(suite: str, folder: Path | None, count: int | None, seed: int)
     if tasks[0] not in KNOWN:
         known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
         raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
+    found = of_tasks(tasks, folder, count, seed)
+    if has_data(folder) and (empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]):
+        raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")
+    return found
+
+
+def of_tasks(tasks: Sequence[str], folder: Path | None, count: int | None = None, seed: int = 0) -> list[Prompt]:
+    """Prompts of the tasks, so many of each or all: from the data folder, else those of their kind in the package."""
     if has_data(folder):
-        found = prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
-        if empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]:
-            raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")
-        return found
+        return prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
     if missing := [task for task in tasks if task not in KIND]:
-        raise ValueError(f"suite {suite!r} needs data for {missing[0]}: pass --data DIR or set WAGER_DATA")
+        raise ValueError(f"there are no prompts of {missing[0]} without data: pass --data DIR or set WAGER_DATA")
     return own_prompts(list(dict.fromkeys(KIND[task] for task in tasks)), count)
 
 

@@ -81,7 +81,7 @@ class Plan:
             plain.append(made.transformers_method(made.LOOKUP))
             names = ["suffix", "prompt-lookup", *(["retrieval"] if self.datastore is not None else [])]
             if draft is not None:
-                plain.append(made.transformers_method(made.ASSISTED, draft))
+                plain.append(made.transformers_method(made.ASSISTED))
                 names.append("draft-model")
             fixed = [f"{name}:{length}" for name in names for length in ALONE[name]]
             arms = [f"{name}:{length}" for name in names for length in self.free_lengths() or ALONE[name]]

@@ -1,22 +1,28 @@
-"""The transformers engine measured: `wager lab engine`, `wager lab identity` and `wager lab memory`."""
+"""What the engine takes, and what deciding does: `wager lab engine`, `identity`, `memory`, `decisions` and `steps`."""
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from wager.bench.decisions import arms_for, decision_seconds, hinted_seconds, rows_seconds
 from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import Output
 from wager.cli.options import Target, Workload
 from wager.cli.parameters import option, options
 from wager.cli.screen import table, tracked
+from wager.policies import POLICIES
 
 COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
+LIMITS = {8: 10e-6, 64: 30e-6}  # arms -> seconds a decision may take
+STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
 SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
 # One of every family, and arms changed at random in every round.
@@ -125,3 +131,74 @@ def memory(
     print(f"growth from request 20 to {requests}: {growth:+.1%}")
     content: dict[str, Any] = {"model": target.model, **described(model), "requests": requests}
     output.write({**content, "growth_after_20": growth, "mebibytes": [round(size / 2**20, 1) for size in held]})
+
+
+@options
+def decisions(
+    *,
+    policy: Annotated[list[str] | None, option("Policy to time; repeat it.", "--policy", "-p", shown="all")] = None,
+    repeats: Annotated[int, option("Interleaved repetitions; their median is reported.", min=1)] = 7,
+    output: Output,
+) -> None:
+    """Time choose plus observe of every policy, at 8 and at 64 arms, without a model."""
+    specs = policy or ["fixed:drafter=d0,length=1" if name == "fixed" else name for name in POLICIES]
+    taken: dict[tuple[str, int], list[float]] = {(spec, k): [] for spec in specs for k in LIMITS}
+    for _ in tracked("timing", range(repeats), repeats):
+        for spec, k in taken:
+            taken[spec, k].append(decision_seconds(spec, arms_for(k), rounds=1500, warmup=500))
+    shown, rows = [], []
+    for spec in specs:
+        cells, row = [], {}
+        for k, limit in LIMITS.items():
+            median, worst = statistics.median(taken[spec, k]), max(taken[spec, k])
+            row[str(k)] = {"median_us": median * 1e6, "worst_us": worst * 1e6, "within_limit": median <= limit}
+            cells.append(f"{'' if median <= limit else '[red]'}{median * 1e6:.1f} ({worst * 1e6:.1f})")
+        rows.append({"policy": spec, "arms": row})
+        shown.append([spec, *cells])
+    columns = [f"{k} arms (≤ {limit * 1e6:.0f})" for k, limit in LIMITS.items()]
+    title = "choose + observe, median (slowest repetition), microseconds"
+    Console().print(table(title, ["policy", *columns], shown))
+    auto = _time_auto(repeats)
+    for line in auto:
+        print(f"auto, {line['of']}: choose {line['choose_us']:.1f} µs (at most {line['limit_us']:.0f}), "
+              f"observe {line['observe_us']:.1f} µs")  # fmt: skip
+    output.write({"limits_us": {str(k): v * 1e6 for k, v in LIMITS.items()}, "policies": rows, "auto": auto})
+
+
+def _time_auto(repeats: int) -> list[dict[str, Any]]:
+    """The default policy with hints from the drafters, which the table's rounds do not have."""
+    cases: dict[str, tuple[Callable[[], tuple[float, float]], float]] = {
+        "4 drafters x 8 lengths, one text": (lambda: hinted_seconds("auto"), 20e-6),
+        "3 drafters x 5 lengths, 256 requests": (lambda: rows_seconds("auto", 256), 180e-6),
+    }
+    told = []
+    for name, (measure, limit) in cases.items():
+        both = zip(*(measure() for _ in range(repeats)), strict=True)
+        choose, observe = (statistics.median(seconds) * 1e6 for seconds in both)
+        told.append({"of": name, "choose_us": choose, "observe_us": observe, "limit_us": limit * 1e6})
+    return told
+
+
+@options
+def steps(
+    *, count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000, output: Output
+) -> None:
+    """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
+    from wager.bench.steps import proposer_hook, proposer_memory, scheduler_hook
+
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
+    cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
+    early, late = proposer_memory()  # first: the most a process ever held does not fall again
+    every = [(hook, policy, batch) for batch in STEP_LIMITS for hook, policy in cases]
+    costs = [hook(policy, batch, count) for hook, policy, batch in tracked("timing", every, len(every))]
+    shown = table("microseconds a step", ("hook", "policy", "batch", "median", "p90", "limit"), left=2)
+    for cost in costs:
+        seconds = cost["median_seconds"], cost["p90_seconds"], STEP_LIMITS[cost["batch"]]
+        about = cost["hook"], cost["policy"], str(cost["batch"])
+        shown.add_row(*about, *(f"{1e6 * x:.0f}" for x in seconds), style="red" if seconds[0] > seconds[2] else None)
+    Console().print(shown)
+    print(f"proposer hook: {early / 1e6:.1f} MB at most after 1,000 requests, {late / 1e6:.1f} MB after 3,000")
+    held = {"after_1000_requests": early, "after_3000_requests": late}
+    limits = {str(k): v for k, v in STEP_LIMITS.items()}
+    output.write({"steps": count, "limits_seconds": limits, "costs": costs, "proposer_bytes": held})

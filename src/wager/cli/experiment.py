@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from wager.cli.parameters import opt
@@ -42,35 +43,31 @@ def policy_table(
     title: str, note: str, columns: Columns, references: Sequence[Result], rows: Sequence[Result]
 ) -> Table:
     """A line for every policy, below a rule and those of what it is compared with."""
-    shown = titled(title, f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}")
-    shown.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
-    for name in columns:
-        shown.add_column(name, justify="right", no_wrap=True)
+    how = f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}"
+    shown = titled(title, how, ["\npolicy", *columns])
+    shown.columns[0].min_width, shown.columns[0].no_wrap, shown.columns[0].overflow = 18, False, "fold"
     for left, row in enumerate((*references, *rows), 1 - len(references)):  # of the references, less than 1
         cells = [show(row) for show in columns.values()]
         shown.add_row(row.policy, *cells, style="dim" if left < 1 else None, end_section=left == 0)
     return shown
 
 
-def adapted(comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
-    """For every change of phase: the arm that is best from there on, and how soon each policy is as good."""
-    return [adaptation(comparison, start, end) for start, end in pairwise(starts[1:])]
-
-
-def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
-    """Rounds after every change until a policy is within 5 % of the arm that is best from there on."""
+def print_changes(console: Console, comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
+    """Rounds after every change of phase until a policy is within 5 % of the arm that is best from there on."""
+    changes = [adaptation(comparison, start, end) for start, end in pairwise(starts[1:])]
+    if not changes:
+        return []
     note = (
         "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
         "speed over the whole phase beside that arm; >: not reached in every run"
     )
-    shown = titled("after every change", note)
-    shown.add_column("policy", style="bold", no_wrap=True)
-    for change in changes:
-        shown.add_column(f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}", justify="right", no_wrap=True)
+    heads = [f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}" for change in changes]
+    shown = titled("after every change", note, ["policy", *heads])
     for policy in changes[0]["policies"]:
         cells = []
         for told in (change["policies"][policy] for change in changes):
             sign = "> " if told["reached"] < 1 else ""
             cells.append(f"{sign}{told['rounds']['mean']:,.0f} ({told['to_best_fixed']['mean']:.2f})")
         shown.add_row(policy, *cells)
-    return shown
+    console.print(shown)
+    return changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -107,21 +107,16 @@ class Requests:
 
     def read(self) -> list[Conversation]:
         """Prompts of the file or the tasks in the seed's order; without a data folder, those that come with wager."""
-        found = self._read()
+        asked = self.prompts
+        tasks = TASKS if asked is None else [task.strip() for task in asked.split(",")]
+        if asked is not None and (asked.endswith(".jsonl") or Path(asked).is_file()):
+            found = conversations(data_file(Path(asked), "prompts", self.data))
+        elif unknown := [task for task in tasks if task not in TASKS]:
+            raise ValueError(f"--prompts is a .jsonl file or tasks among {', '.join(TASKS)}, not {unknown[0]!r}")
+        else:
+            found = [prompt.messages for prompt in workloads.of_tasks(tasks, self.data)]
         random.Random(self.seed).shuffle(found)
         return found
-
-    def _read(self) -> list[Conversation]:
-        asked = self.prompts
-        if asked is not None and (asked.endswith(".jsonl") or Path(asked).is_file()):
-            return conversations(data_file(Path(asked), "prompts", self.data))
-        tasks = TASKS if asked is None else [task.strip() for task in asked.split(",")]
-        if unknown := [task for task in tasks if task not in TASKS]:
-            raise ValueError(f"--prompts is a .jsonl file or tasks among {', '.join(TASKS)}, not {unknown[0]!r}")
-        if workloads.has_data(self.data):
-            return [prompt.messages for prompt in workloads.prompts(self.data, tasks=tasks, count=sys.maxsize)]
-        kinds = list(dict.fromkeys(workloads.KIND[task] for task in tasks))
-        return [prompt.messages for prompt in workloads.own_prompts(kinds)]
 
 
 @options
@@ -142,23 +137,18 @@ def serve(
     extra = {"seed": requests.seed} if requests.temperature else {}
     load = Load(url, plan, asked, extra=extra, progress=sys.stderr.isatty(), **settings)
     load.model = served_model(url, requests.model)
-    interrupted = _run(load, requests.warmup)
-    chosen = {**settings, "prompts": requests.prompts or "all", "warmup": requests.warmup}
-    how = {"url": url, "model": load.model, "load": arrivals.given, "settings": chosen, "interrupted": interrupted}
-    _report(load, how, output)
-
-
-def _run(load: Load, warmup: int) -> bool:
-    """Whether it was interrupted."""
+    interrupted, warmup = False, requests.warmup
     try:
         if warmup:
-            places = load.plan.concurrency if isinstance(load.plan, Closed) else CONCURRENCY
+            places = plan.concurrency if isinstance(plan, Closed) else CONCURRENCY
             # From the end of the order, so that what is measured is not yet in the server's prefix cache.
-            replace(load, plan=Closed(min(warmup, places), warmup), prompts=load.prompts[::-1], _answers=[]).run()
+            replace(load, plan=Closed(min(warmup, places), warmup), prompts=asked[::-1], _answers=[]).run()
         load.run()
     except KeyboardInterrupt:
-        return True
-    return False
+        interrupted = True
+    chosen = {**settings, "prompts": requests.prompts or "all", "warmup": warmup}
+    how = {"url": url, "model": load.model, "load": arrivals.given, "settings": chosen, "interrupted": interrupted}
+    _report(load, how, output)
 
 
 def _report(load: Load, how: dict[str, Any], output: Output) -> None:
@@ -169,7 +159,7 @@ def _report(load: Load, how: dict[str, Any], output: Output) -> None:
     summary = summarise(served, load.speculation)
     if summary.errors < summary.requests:
         _print(summary, f"{how['url']}, {how['model']}: " + ", ".join(f"{k} {v}" for k, v in how["load"].items()))
-        output.write({**how, **summary.json(), "served": [request.json() for request in served]})
+        output.write({**how, **asdict(summary), "served": [request.json() for request in served]})
     elif summary.requests:
         print(f"wager: none of {summary.requests:,} requests succeeded: {summary.first_error}", file=sys.stderr)
     if interrupted:
@@ -180,11 +170,9 @@ def _report(load: Load, how: dict[str, Any], output: Output) -> None:
 
 def _print(summary: Summary, title: str) -> None:
     shown = table(f"{title}; milliseconds", ("", "mean", "p50", "p99"))
-    for name, spread in {
-        "latency": summary.latency_seconds,
-        "time to first token": summary.ttft_seconds,
-        "time per output token": summary.tpot_seconds,
-    }.items():
+    names = ("latency", "time to first token", "time per output token")
+    spreads = (summary.latency_seconds, summary.ttft_seconds, summary.tpot_seconds)
+    for name, spread in zip(names, spreads, strict=True):
         cells = ("-",) * 3 if spread is None else (f"{s * 1e3:,.1f}" for s in (spread.mean, spread.p50, spread.p99))
         shown.add_row(name, *cells)
     print(f"{summary.requests:,} requests, {summary.errors:,} errors, {summary.seconds:,.1f} s: "

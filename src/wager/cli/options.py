@@ -24,9 +24,9 @@ _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
 Model = Annotated[str, option("smollm2-135m (embedded), a folder, or a Hugging Face id.", "--model", "-m")]
 Drafters = Annotated[str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.")]
-Dtype = Annotated[
-    str, option("auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own.", panel=_ENGINE)
-]
+_STATE = "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it."
+_DTYPE = "auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own."
+Dtype = Annotated[str, option(_DTYPE, panel=_ENGINE)]
 Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
 System = Annotated[str | None, option("System message before the conversation.", panel=_TEXT, shown="the template's")]
 Data = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
@@ -68,13 +68,7 @@ class Options(Target):
     seed: int | None = opt(None, "Of sampled text, which it fixes, and of the policy.", shown="drawn anew")
     lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
     trees: str = opt("", "Also draft trees, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown="chains only")
-    state: bool | None = opt(
-        None,
-        "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it.",
-        "--state/--no-state",
-        panel=_ENGINE,
-        shown="state, without --seed",
-    )
+    state: bool | None = opt(None, _STATE, "--state/--no-state", panel=_ENGINE, shown="state, without --seed")
     stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
     repetition_penalty: float | None = opt(None, "Above 1 makes repeated tokens less likely.", panel=_TEXT, shown=OWN)
     top_p: float | None = opt(None, "Sample from the likeliest of this probability.", panel=_SAMPLING, shown=OWN)
@@ -104,21 +98,19 @@ class Options(Target):
             raise ValueError("--stop needs at least one character")
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
-        names = self._check_drafters()
-        chains = [Arm(name, length) for name in names for length in sorted(set(self.lengths_tried))]
-        self._check_policy((OFF, *chains, *self._trees(chains)))
-
-    def _check_drafters(self) -> list[str]:
-        """The drafters' names; what can be found out without a model is found out."""
-        names = [registry.parse(spec)[0] for spec in self.specs]
-        if len(set(names)) != len(names):
+        drafters = [registry.parse(spec) for spec in self.specs]
+        if len({name for name, _ in drafters}) != len(drafters):
             raise ValueError(f"--drafters names one twice: {self.drafters!r}")
-        for spec in self.specs:
-            name, value = registry.parse(spec)
+        for spec, (name, value) in zip(self.specs, drafters, strict=True):
             if name == "retrieval":
                 Datastore.open(value).close()
             shipped.known(spec, self.model)
-        return names
+        chains = [Arm(name, length) for name, _ in drafters for length in sorted(set(self.lengths_tried))]
+        arms = (OFF, *chains, *self._trees(chains))
+        policy, given = parse(self.policy)
+        if policy == "fixed" and not {"drafter", "length"} <= given.keys():
+            raise ValueError(f"policy 'fixed' needs an arm, as in fixed:drafter={arms[-1].drafter},length=4")
+        build(self.policy, arms, tokens=self.max_tokens)  # once, as the Decoder will
 
     def _trees(self, chains: list[Arm]) -> list[Arm]:
         """The arms that trees add, each shape checked."""
@@ -133,13 +125,6 @@ class Options(Target):
         if shapes and not found:
             raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} name")
         return found
-
-    def _check_policy(self, arms: tuple[Arm, ...]) -> None:
-        """Build it once, as the Decoder will."""
-        name, given = parse(self.policy)
-        if name == "fixed" and not {"drafter", "length"} <= given.keys():
-            raise ValueError(f"policy 'fixed' needs an arm, as in fixed:drafter={arms[-1].drafter},length=4")
-        build(self.policy, arms, tokens=self.max_tokens)
 
     @property
     def specs(self) -> list[str]:

@@ -22,18 +22,17 @@ def command(
         raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
     entries = POLICIES if name is None else {name: POLICIES[name]}
     if as_json:
-        print(json.dumps([_described(key, entry) for key, entry in entries.items()], indent=2, ensure_ascii=False))
-    elif name is not None:
-        _explain(name, entries[name])
-    else:
+        told = []
+        for key, entry in entries.items():
+            parameters = {k: None if v is Parameter.empty else v for k, v in entry.parameters.items()}
+            about = {"policy": key, "summary": entry.summary, "source": entry.source}
+            told.append({**about, "parameters": parameters, "rewards": list(entry.rewards)})
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    elif name is None:
         rows = [(f"[bold]{key}", entry.source, entry.summary) for key, entry in entries.items()]
         Console().print(table("", ("policy", "from", "what it does"), rows, left=3, box=None, pad_edge=False))
-
-
-def _described(key: str, entry: Any) -> dict[str, Any]:
-    parameters = {k: None if v is Parameter.empty else v for k, v in entry.parameters.items()}
-    about = {"policy": key, "summary": entry.summary, "source": entry.source}
-    return {**about, "parameters": parameters, "rewards": list(entry.rewards)}
+    else:
+        _explain(name, entries[name])
 
 
 def _explain(name: str, entry: Any) -> None:

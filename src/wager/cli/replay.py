@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from rich.table import Table
 from rich.text import Text as Words
 
-from wager.cli.experiment import Experiment, adapted, changes_table, policy_table
+from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output
 from wager.cli.parameters import argument, opt, option, options, parse_ints
 from wager.cli.screen import titled, wide
@@ -57,7 +57,7 @@ class Replayed:
         heads, texts = _read(self.files, self.drafters)
         if self.phases is not None:
             texts = joined(texts, [label.strip() for label in self.phases.split(",")], self.each or 4)
-        longest = min(_longest(head, path) for head, path in zip(heads, self.files, strict=True))
+        longest: int = min(head["longest"] for head in heads)
         tried = tuple(range(1, min(LONGEST, longest) + 1))
         if self.lengths is not None:
             tried = parse_ints(self.lengths, "--lengths")
@@ -102,9 +102,7 @@ def command(
     console.print(report.policies(f"{count}, {experiment.runs} runs, cost {replayed.cost}"))
     console.print(report.tasks())
     each, ends = replayed.each or 4, list(accumulate(text.tokens - 1 for text in scenario.texts))
-    changes = adapted(comparison, [0, *ends[each - 1 :: each]]) if in_phases else []  # tokens where phases begin
-    if changes:
-        console.print(changes_table(changes))
+    changes = print_changes(console, comparison, [0, *ends[each - 1 :: each]] if in_phases else [])
     how = {"runs": experiment.runs, "seed": experiment.seed}
     output.write({**replayed.json(heads, scenario), **how, **report.json(), "changes": changes})
 
@@ -116,26 +114,19 @@ def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, A
     wanted = None if drafters is None else [name.strip() for name in drafters.split(",")]
     for path in files:
         head, own = recordings.read(path)
+        if not isinstance(head.get("longest"), int) or head["longest"] < 1:
+            raise ValueError(f"{path} does not say in its header how many tokens drafters were asked for (longest)")
         heads.append(head)
-        for name in wanted or ():
-            if not all(name in text.tracks for text in own):
-                there = ", ".join(own[0].tracks)
-                raise ValueError(f"drafter {name!r} was not recorded in {path}; there are {there or 'none'}")
-        texts += own if wanted is None else [_narrowed(text, wanted) for text in own]
+        for text in own:
+            names = list(text.tracks) if wanted is None else wanted
+            if missing := [name for name in names if name not in text.tracks]:
+                there = ", ".join(text.tracks) or "none"
+                raise ValueError(f"drafter {missing[0]!r} was not recorded in {path}; there are {there}")
+            pairs = text.agreement.items()
+            kept = {a: {b: n for b, n in others.items() if b in names} for a, others in pairs if a in names}
+            tracks = {name: text.tracks[name] for name in names}
+            texts.append(dataclasses.replace(text, tracks=tracks, agreement=kept))
     return heads, tuple(texts)
-
-
-def _narrowed(text: Text, names: Sequence[str]) -> Text:
-    """The text with these drafters only."""
-    kept = {a: {b: n for b, n in others.items() if b in names} for a, others in text.agreement.items() if a in names}
-    return dataclasses.replace(text, tracks={name: text.tracks[name] for name in names}, agreement=kept)
-
-
-def _longest(head: Mapping[str, Any], path: Path) -> int:
-    longest = head.get("longest")
-    if not isinstance(longest, int) or longest < 1:
-        raise ValueError(f"{path} does not say in its header how many tokens drafters were asked for (longest)")
-    return longest
 
 
 def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[str]:
@@ -202,20 +193,18 @@ class Report:
     def policies(self, title: str) -> Table:
         """A line for every policy."""
 
-        def figure(key: str, show: Callable[[Estimate], str] = str) -> Callable[[Result], str]:
-            return lambda row: "-" if (x := self.figures(row)[key]) is None else show(x)
+        def figure(key: str, how: str = "") -> Callable[[Result], str]:
+            return lambda row: "-" if (x := self.figures(row)[key]) is None else f"{x.mean:{how}}" if how else str(x)
+
+        def times_off(row: Result) -> str:
+            x = _ratio(row, self.off)
+            return f"{x.mean:.3f}" + (f" ± {x.half:.3f}" if x.half is not None else "")
 
         columns = {
-            "tokens/\nsecond": figure("goodput", lambda x: f"{x.mean:,.1f}"),
-            "times\noff": figure(
-                "to_off", lambda x: f"{x.mean:.3f}" + (f" ± {x.half:.3f}" if x.half is not None else "")
-            ),
-            "of best\nfixed": figure("to_best_fixed", lambda x: f"{x.mean:.3f}"),
-            "of clair-\nvoyant": figure("to_clairvoyant", lambda x: f"{x.mean:.3f}"),
-            "gap\nclosed": figure("gap_closed", lambda x: f"{x.mean:.0%}"),
-            "\nMAT": figure("tokens_per_round", lambda x: f"{x.mean:.2f}"),
-            "regret,\nrounds": figure("regret_rounds"),
-            "regret,\nseconds": figure("regret_seconds"),
+            **{"tokens/\nsecond": figure("goodput", ",.1f"), "times\noff": times_off},
+            **{"of best\nfixed": figure("to_best_fixed", ".3f"), "of clair-\nvoyant": figure("to_clairvoyant", ".3f")},
+            **{"gap\nclosed": figure("gap_closed", ".0%"), "\nMAT": figure("tokens_per_round", ".2f")},
+            **{"regret,\nrounds": figure("regret_rounds"), "regret,\nseconds": figure("regret_seconds")},
         }
         note = "gap closed: of that between the best fixed arm and the clairvoyant, who knows every text to its end"
         return policy_table(title, note, columns, self.references, self.comparison.results)
@@ -223,11 +212,8 @@ class Report:
     def tasks(self) -> Table:
         """A line for every label."""
         note = f"in times off's tokens a second; bold: at least {NEAR:.0%} of the task's best fixed arm in hindsight"
-        shown = titled("by task", note)
-        shown.add_column("task", style="bold", no_wrap=True)
-        shown.add_column("off,\ntokens/s", justify="right", no_wrap=True)
-        for column in ("best fixed", "clairvoyant", *(result.policy for result in self.comparison.results)):
-            shown.add_column(column, justify="right", overflow="fold")
+        policies = [result.policy for result in self.comparison.results]
+        shown = titled("by task", note, ["task", "off,\ntokens/s"], fold=["best fixed", "clairvoyant", *policies])
         for about in map(self.task, self.labels):
             best, own = about["best_fixed"].mean, [x.mean for x in about["policies"].values()]
             first = (f"{about['off_goodput'].mean:,.1f}", f"{about['best_fixed_arm']} {best:.2f}")

@@ -135,8 +135,10 @@ def _check(parsed: Namespace) -> list[str]:
             speculating = engine.create_engine_config()
             engine.speculative_config, engine.scheduler_cls = None, None
             plain = engine.create_engine_config()
-    except Exception as error:  # vLLM refuses with errors of many kinds
-        raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
+    except Exception as error:  # vLLM refuses with errors of many kinds, some in a validator's frame
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        framed = (line.partition("error, ")[2].partition(" [type=")[0] for line in lines if "error, " in line)
+        raise ValueError(f"vLLM refuses this: {next(framed, lines[0])}") from error
     if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
         raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
     return idle_overhead(plain, speculating)
@@ -154,12 +156,3 @@ def _check_port(parsed: Namespace) -> None:
         except OSError as error:
             where = f"port {parsed.port}" + (f" of {parsed.host}" if parsed.host else "")
             raise ValueError(f"cannot serve on {where}: {error.strerror}; choose another with --port") from None
-
-
-def _sentence(error: Exception) -> str:
-    """What was wrong, without the validator's frame around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = next((line for line in lines if "error, " in line), None)
-    if found is not None:
-        return found.partition("error, ")[2].partition(" [type=")[0]
-    return lines[0] if lines else type(error).__name__

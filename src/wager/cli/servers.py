@@ -95,7 +95,7 @@ def versus(
     recorded: Recorded,
     output: Output,
 ) -> None:
-    """Compare no speculation, every fixed length, vLLM's own table and policies: the same requests, turn by turn.
+    """Compare no speculation, fixed lengths, vLLM's own table and policies: the same requests, turn by turn.
 
     Starts three servers of its own and lets one work at a time. The first repetition warms the policies up; vLLM's
     table is then made from what its fixed lengths measured. Further arguments go to every server, after --, as in
@@ -246,13 +246,13 @@ def endurance(
     data: Data = None,
     output: Output,
 ) -> None:
-    """Put many requests of random lengths, some of them aborted, on a server whose cache is too small for them.
+    """Put many requests of random lengths, some aborted, on a server whose cache is too small for them.
 
     Every text is compared with that of a server without speculation. Then the server is killed at work and started
     again with the policy state it had saved. Exit code 1 if a request failed, a text differed, one got stuck, memory
     grew by more than a tenth, or the state was lost. Further arguments go to both servers, after --.
     """
-    from wager.bench.endurance import survive
+    from wager.bench.endurance import Requests, failed, survive
     from wager.models import resolve
 
     found = workloads.prompts(data, count=200)
@@ -261,14 +261,12 @@ def endurance(
     shared = [str(resolve(model)), "--dtype", "float32", "--served-model-name", model]
     shared += ["--max-num-seqs", str(concurrency), *context.args]
     ours = ["--drafter", drafter, "--num-gpu-blocks-override", str(blocks), *(["--policy", policy] if policy else [])]
-    sizes = {"requests": requests, "concurrency": concurrency, "tokens": max_tokens}
+    many = Requests(model, asked, requests, concurrency, max_tokens)
     with bar("requests", requests) as update:
-        outcome = survive(model, asked, shared=shared, ours=ours, on_done=lambda: update(advance=1), **sizes)
-    output.write(outcome.json())
-    endured = outcome.endured
-    failed, growth = f"{len(endured.errors)} errors, {outcome.stuck} stuck", f"{outcome.memory_growth:.2f} times"
-    print(f"{endured.finished} finished, {endured.aborted} aborted, {failed}, {outcome.preemptions} preemptions, "
-          f"{len(endured.differing)} texts differ, memory {growth}, {endured.seconds:.0f} s; "
-          f"after the kill {outcome.after_restart.finished} of {concurrency} answered")  # fmt: skip
-    if outcome.failed:
+        outcome = survive(many, shared=shared, ours=ours, on_done=lambda: update(advance=1))
+    output.write(outcome)
+    print("{finished} finished, {aborted} aborted, {errors} errors, {stuck} stuck, {preemptions} preemptions, "
+          "{texts_that_differ} texts differ, memory {memory_growth:.2f} times, {seconds:.0f} s; after the kill "
+          "{after_restart[finished]} of {concurrency} answered".format(**outcome, concurrency=concurrency))  # fmt: skip
+    if failed(outcome):
         raise typer.Exit(1)

@@ -131,10 +131,13 @@ class Explaining:
     def json(self) -> list[dict[str, Any]]:
         """The same as JSON."""
         told = []
-        for i, (played, ours, other) in enumerate(self.rounds, 1):
+        for i, (played, *both) in enumerate(self.rounds, 1):
             came = {"accepted": played.accepted, "drafted": played.drafted, "seconds": round(played.seconds, 6)}
-            expected = {"expected": _figures(ours), "runner_up": _figures(other)}
-            told.append({"round": i, "arm": str(played.arm), **expected, **came})
+            expected, other = (option and {
+                "arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": round(option.seconds, 6),
+                "tokens_per_second": round(option.goodput, 3),
+            } for option in both)  # fmt: skip
+            told.append({"round": i, "arm": str(played.arm), "expected": expected, "runner_up": other, **came})
         return told
 
 
@@ -143,10 +146,3 @@ def explained(number: int, played: Round, options: Sequence[Option]) -> str:
     came = f"{played.accepted}/{played.drafted} accepted, {played.seconds * 1e3:.2f} ms"
     words = [f"{o.arm}: {o.tokens:.2f} tokens, {o.seconds * 1e3:.2f} ms, {o.goodput:.1f}/s" for o in options]
     return " | ".join((f"{number:5} {played.arm!s:>18}", *words, came))
-
-
-def _figures(option: Option | None) -> dict[str, Any] | None:
-    if option is None:
-        return None
-    seconds, goodput = round(option.seconds, 6), round(option.goodput, 3)
-    return {"arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": seconds, "tokens_per_second": goodput}

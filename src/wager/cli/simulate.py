@@ -11,7 +11,7 @@ from typing import Any, cast
 from rich.table import Table
 
 import wager.simulation as sim
-from wager.cli.experiment import Experiment, adapted, changes_table, policy_table
+from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import wide
@@ -23,27 +23,17 @@ from wager.simulation.adversarial import PATTERNS
 from wager.simulation.costs import VERIFY, parse_verify
 from wager.simulation.experiment import Result, even_marks
 
-ENVIRONMENTS = {
-    "tgd": "truncated-geometric drafters, one length (BanditSpec eq. 4)",
-    "piecewise": "the same with acceptances that change every --every tokens",
-    "adversarial": "accepted lengths fixed beforehand by a --pattern",
-    "costs": "drafters x lengths with draft and verify seconds; off is an arm",
-    "serving": "continuous batching under a load; lengths and off are the arms",
-}
-DEFAULT_POLICIES = {
-    "tgd": ["ucbspec", "exp3spec", "meta-ucb", "kl-ucb", "thompson"],
-    "piecewise": ["meta-ucb", "discounted-ucb", "sliding-ucb", "exp3spec", "meta-exp3"],
-    "adversarial": ["exp3spec", "ucbspec", "meta-exp3"],
-    "costs": ["off", "ucbspec", "ucbspec:reward=goodput", "analytical", "kl-ucb:reward=goodput"],
-    "serving": ["off", "nightjar", "ada-bingreedy", "ucbspec:reward=goodput", "dsd", "analytical", "tetris", "linucb"],
-}
-DEFAULT_ARMS = {
-    "tgd": "0.8,0.6,0.4",
-    "piecewise": "0.8,0.3/0.3,0.8",
-    "adversarial": "0.8,0.5,0.3",
-    "costs": "suffix=0.45@0.1,eagle=0.65@4",
-    "serving": "0.7",
-}
+ENVIRONMENTS = {  # what they are, the arms unless told otherwise, and the policies
+    "tgd": ("truncated-geometric drafters, one length (BanditSpec eq. 4)", "0.8,0.6,0.4",
+            "ucbspec exp3spec meta-ucb kl-ucb thompson"),
+    "piecewise": ("the same with acceptances that change every --every tokens", "0.8,0.3/0.3,0.8",
+                  "meta-ucb discounted-ucb sliding-ucb exp3spec meta-exp3"),
+    "adversarial": ("accepted lengths fixed beforehand by a --pattern", "0.8,0.5,0.3", "exp3spec ucbspec meta-exp3"),
+    "costs": ("drafters x lengths with draft and verify seconds; off is an arm", "suffix=0.45@0.1,eagle=0.65@4",
+              "off ucbspec ucbspec:reward=goodput analytical kl-ucb:reward=goodput"),
+    "serving": ("continuous batching under a load; lengths and off are the arms", "0.7",
+                "off nightjar ada-bingreedy ucbspec:reward=goodput dsd analytical tetris linucb"),
+}  # fmt: skip
 
 _SHAPE, _SERVING, _RUN = "Environment", "Environment: serving", "Experiment"
 
@@ -52,7 +42,7 @@ _SHAPE, _SERVING, _RUN = "Environment", "Environment: serving", "Experiment"
 class Environment:
     """Where the policies play."""
 
-    env: str = opt("tgd", "; ".join(f"{k}: {v}" for k, v in ENVIRONMENTS.items()) + ".")
+    env: str = opt("tgd", "; ".join(f"{name}: {about[0]}" for name, about in ENVIRONMENTS.items()) + ".")
     arms: str | None = opt(
         None, "\\[NAME=]ACCEPTANCE\\[@DRAFT_MS] by commas, phases by slashes; serving: acceptances.", shown="by --env"
     )
@@ -79,7 +69,7 @@ class Environment:
 
     @property
     def acceptances(self) -> str:
-        return DEFAULT_ARMS[self.env] if self.arms is None else self.arms
+        return ENVIRONMENTS[self.env][1] if self.arms is None else self.arms
 
     @property
     def loads(self) -> tuple[int, ...]:
@@ -149,16 +139,14 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
     """Play policies in a simulated environment and compare their regret; no model needed."""
     env, tokens, loads = environment.env, simulation.tokens, environment.loads
     scenario = environment.scenario(tokens)
-    chosen = simulation.policy or DEFAULT_POLICIES[env]
+    chosen = simulation.policy or ENVIRONMENTS[env][2].split()
     marks = even_marks(tokens) if len(loads) > 1 else None
     comparison = simulation.compare("simulating", scenario, chosen, warmup=simulation.warmup, marks=marks)
     title = f"{env} {environment.acceptances}: {tokens:,} tokens, {simulation.runs} runs"
     out = wide(120)
     out.print(_table(comparison, title, seconds=environment.in_seconds))
     starts = [tokens * i // len(loads) for i in range(len(loads) + 1)] if len(loads) > 1 else []
-    changes = adapted(comparison, starts)
-    if changes:
-        out.print(changes_table(changes))
+    changes = print_changes(out, comparison, starts)
     bounds = theory.bounds(scenario, comparison.marks)
     described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
     files.write({"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes})

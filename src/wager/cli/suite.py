@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,9 +20,6 @@ from wager.cli.options import Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table
 from wager.core.provenance import provenance
-
-if TYPE_CHECKING:
-    from wager.bench.methods import TextGenerator
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
@@ -91,6 +88,7 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     """Run what is not in the folder yet; print the summary, the verdict and where the run's file is."""
     chosen, default = given.prompts(), made.QUICK if given.suite == QUICK else made.FULL
     methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
+    from wager.bench.draft_models import has_assistant
     from wager.bench.engine import described
     from wager.models.fingerprint import fingerprint
 
@@ -98,8 +96,8 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     tokens = settings["max_tokens"]
     with told.status(f"loading {target.model} …", spinner="dots"):
         model, tokenizer = target.load(progress=told.print)
-    if not named:
-        methods = made.without_impossible(methods, model)
+    if not named and not has_assistant(model):
+        methods = [method for method in methods if method.name != made.ASSISTED]
     prompts = fitted(chosen, target.model, model, tokenizer, tokens, given.longest_prompt)
     about, ran = provenance(), described(model)
     about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
@@ -136,7 +134,7 @@ def fitted(
     return tokenize(chosen, tokenizer, min(longest, held - tokens), model.device)
 
 
-def _play(run: Run, generators: list[TextGenerator], tokenizer: Any, told: Console) -> None:
+def _play(run: Run, generators: list[made.TextGenerator], tokenizer: Any, told: Console) -> None:
     """Run what is left; where Ctrl-C stops it, what is there is saved and said."""
     total = len(generators) * len(run.prompts)
     try:

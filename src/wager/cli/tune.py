@@ -121,7 +121,7 @@ def _methods(specs: Sequence[str], decoder: Any) -> list[Method]:
     """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
     arms = [arm for spec in specs for arm in fixed_arms(spec)]
     fixed = [made.arm_method(arm) for arm in (OFF, *map(Arm.parse, arms))]
-    auto = made.Method("auto", "policy", lambda target, arms: made.decoder_generator("auto", decoder))
+    auto = made.Method("auto", "policy", lambda target, arms: made.decoder_generator("auto", decoder, target))
     return [made.transformers_method(made.PLAIN), *fixed, auto]
 
 

@@ -13,7 +13,7 @@ from wager.core import trace as traces
 from wager.core.round import Round
 from wager.report import views
 from wager.report.colours import drafter_of, length_of
-from wager.report.scales import TIMES
+from wager.report.scales import TIMES, plural
 from wager.report.views import MAT, Big, Material, Measure, Source
 
 FORMAT, VERSION = "wager-run", 1
@@ -73,20 +73,19 @@ def ran(run: Json, source: Source) -> Material:
 def _speedups(summary: Json) -> views.Speedups:
     """The run's own figures, as it printed them."""
     every, *tasks = summary["tasks"]
-    per: dict[str, dict[str, Measure]] = {row["method"]: {} for row in every["methods"]}
-    for task in tasks:
-        for row in task["methods"]:
-            per[row["method"]][task["task"]] = _measure(row)
-    methods = [views.Method(row["method"], row["kind"], _measure(row), per[row["method"]]) for row in every["methods"]]
+    methods = []
+    for i, row in enumerate(every["methods"]):  # in the same order in every task
+        overall, *per = (
+            Measure(float(own["speedup"]), *(own.get("interval") or ()))
+            for own in (row, *(task["methods"][i] for task in tasks))
+        )
+        own = dict(zip((task["task"] for task in tasks), per, strict=True))
+        methods.append(views.Method(row["method"], row["kind"], overall, own))
     how = (
         f"Tokens over seconds of whole calls, the prompt's own forward included, over {every['prompts']} prompts; "
         "a task of one prompt has no interval."
     )
     return views.Speedups(summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
-
-
-def _measure(row: Json) -> Measure:
-    return Measure(float(row["speedup"]), *(row.get("interval") or ()))
 
 
 def _regrets(
@@ -113,8 +112,7 @@ def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
         Big(f"{lead['tokens_per_second']:.1f}", "tokens a second", f"{base}: {rows[0]['tokens_per_second']:.1f}"),
         Big(f"{lead['mat']:.2f}", "tokens a round", MAT),
     ]
-    judged = [bool(a["same"]) for a in answers if a["method"] != base and a.get("same") is not None]
-    if judged:
+    if judged := [bool(a["same"]) for a in answers if a["method"] != base and a.get("same") is not None]:
         big.append(Big(f"{sum(judged):,} of {len(judged):,}", "texts identical", f"to those of {base}"))
     return big
 
@@ -195,7 +193,7 @@ def traced(path: Path) -> Material:
         sum(getattr(r, name) for r in rounds) for name in ("emitted", "seconds", "drafted", "accepted")
     )
     made.figures = [
-        Big(f"{tokens:,}", "tokens", f"{requests:,} request{'s' * (requests != 1)}"),
+        Big(f"{tokens:,}", "tokens", plural(requests, "request")),
         Big(f"{len(rounds):,}", "rounds"),
         Big(f"{tokens / sum(batches):.2f}", "tokens a round", MAT),
         *([Big(f"{tokens / seconds:.1f}", "tokens a second", "decoding alone")] if seconds > 0 else []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import count
 
 import wager
 from wager.report.colours import Palette, drafter_of
@@ -65,38 +66,28 @@ def render(materials: Sequence[Material], *, refresh: float | None = None, now: 
     drawn = figures(materials)
     present = {figure.kind for figure in drawn}
     lead = next((m for m in materials if m.verdict and m.figures), materials[0])
-    headline, lede = _headline(lead)
+    first, *rest = lead.verdict or [f"What {lead.source.file} holds."]
+    headline, _, tail = first.partition("; ") if len(first) > LONG else (first, "", "")
+    lede = " ".join([tail[:1].upper() + tail[1:], *rest]).strip()
     return page(
         "page.html", **WIDTHS, shortened=shortened, version=wager.__version__, now=now, materials=materials,
         refresh=None if refresh is None else max(1, round(refresh)),
-        lead=lead, headline=headline, lede=lede,
+        lead=lead, headline=headline.rstrip(".") + ".", lede=lede,
         others=[m for m in materials if m is not lead and m.verdict],
         sections=_sections(drawn),
         missing=[made for kind, made in MAKES.items() if kind not in present],
     )  # fmt: skip
 
 
-def _headline(lead: Material) -> tuple[str, str]:
-    """The first sentence, and what stands below it."""
-    first, *rest = lead.verdict or [f"What {lead.source.file} holds."]
-    head, _, tail = first.partition("; ") if len(first) > LONG else (first, "", "")
-    rest = [tail[:1].upper() + tail[1:], *rest] if tail else rest
-    return head.rstrip(".") + ".", " ".join(rest)
-
-
 def _sections(drawn: Sequence[Figure]) -> list[tuple[str, str, list[tuple[Figure, int, bool]]]]:
     """The sections that have figures: key, name, and each figure with its number and whether it takes the width."""
-    found, number = [], 0
+    found, numbers = [], count(1)
     for key, name, kinds in SECTIONS:
-        cards = []
         own = [figure for figure in drawn if figure.kind in kinds]
         halves = [figure for figure in own if not figure.wide]
-        for figure in own:
-            number += 1
-            alone = len(halves) % 2 == 1 and figure is halves[-1]  # nothing stands beside it
-            cards.append((figure, number, figure.wide or alone))
-        if cards:
-            found.append((key, name, cards))
+        alone = halves[-1] if len(halves) % 2 else None  # nothing stands beside it
+        cards = [(figure, next(numbers), figure.wide or figure is alone) for figure in own]
+        found += [(key, name, cards)] if cards else []
     return found
 
 

@@ -10,6 +10,11 @@ SMALL = 12.0  # pixels, the size of all text in a chart
 _WIDE, _NARROW = {*"mwMW@%", TIMES}, set("ijl.,:;'|!()[] /")
 
 
+def plural(count: int, one: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {one}{'s' * (count != 1)}"
+
+
 def width_of(text: str) -> float:
     """Pixels a text takes at most in a common sans-serif face."""
     return SMALL * sum(0.95 if c in _WIDE else 0.38 if c in _NARROW else 0.68 if c.isupper() else 0.62 for c in text)

@@ -131,8 +131,6 @@ class Text(NamedTuple):
 
     title: str
     rounds: Sequence[TextRound]
-    worded: bool = True  # whether the tokens' own texts are known
-    whole: str = ""  # the text, where the tokens' own texts are not known
 
 
 class Big(NamedTuple):

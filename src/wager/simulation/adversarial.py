@@ -44,9 +44,7 @@ class Adversarial:
 
     def rows(self, seed: int, block: int) -> list[list[int]]:
         """Tokens accepted in a block of rounds, by round and arm."""
-        rng = np.random.default_rng([seed, block])
-        k = len(self.acceptance)
-        levels = np.sort(self.acceptance)[::-1]
+        rng, k, levels = np.random.default_rng([seed, block]), len(self.acceptance), np.sort(self.acceptance)[::-1]
         at = np.arange(block * BLOCK, (block + 1) * BLOCK)[:, None]
         if self.pattern == "rotate":
             chance = np.array(self.acceptance)[(np.arange(k)[None, :] + at // self.period) % k]

@@ -176,13 +176,13 @@ class Engine(Environment):
 
     def clairvoyant(self) -> Arm:
         """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
-        return max(self.arms, key=self.expected_goodput)
+        batch, costs = self.batch, self.scenario.costs
 
-    def expected_goodput(self, arm: Arm) -> float:
-        """Tokens per second a step of this arm brings on average."""
-        batch, length, costs = self.batch, arm.length, self.scenario.costs
-        emitted = batch + sum(float((self._acceptance**i).sum()) for i in range(1, length + 1))
-        return emitted / (costs.draft(length, batch) + costs.verify(batch * (length + 1)))
+        def goodput(arm: Arm) -> float:
+            emitted = batch + sum(float((self._acceptance**i).sum()) for i in range(1, arm.length + 1))
+            return emitted / (costs.draft(arm.length, batch) + costs.verify(batch * (arm.length + 1)))
+
+        return max(self.arms, key=goodput)
 
     def facts(self) -> dict[str, float]:
         """Requests finished, times the idle drafter was woken, and latency in seconds from arrival to last token."""

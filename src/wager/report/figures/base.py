@@ -70,8 +70,3 @@ def measured(
         return None
     spread = measure.range(ends or show)
     return Value(measure.value, show(measure.value) + (f" ({spread})" if spread else ""))
-
-
-def plural(count: int, one: str) -> str:
-    """A count and its noun."""
-    return f"{count:,} {one}{'s' * (count != 1)}"

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from wager.report.charts import Slab, band_chart, share_chart
 from wager.report.colours import Palette
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
+from wager.report.figures.base import Cell, Figure, Key, Table, Value
+from wager.report.scales import plural
 from wager.report.views import SIMULATION, Choice, Shares, Source
 
 ROWS = 12  # of shares; the table has all

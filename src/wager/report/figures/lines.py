@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import Palette, line_colour
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, measured, plural
-from wager.report.scales import number
-from wager.report.views import SIMULATION, Cost, Curve, Drafted, Regret, Source
+from wager.report.figures.base import Cell, Figure, Key, Table, Value, measured
+from wager.report.scales import number, plural
+from wager.report.views import SIMULATION, Cost, Drafted, Regret, Source
 
 MOST = 7  # lines in colour; more are drawn in grey behind them
 GREY = "var(--c0)"
@@ -67,19 +67,14 @@ def regret(view: Regret, source: Source) -> Figure:
     if hidden := len(order[MOST:]):
         says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
     title = "Regret over time" + (", simulated" if source.kind == SIMULATION else "")
-    head, table = (title, says), _regret_table(view.curves)
-    return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
-
-
-def _regret_table(curves: Sequence[Curve]) -> Table:
     rows: list[list[Cell]] = []
-    for curve in curves:
-        half = Value(curve.half[-1], f"± {number(curve.half[-1])}") if curve.half else None
-        values = (Value(y, number(y)) for y in (curve.y[len(curve.y) // 2], curve.y[-1]))
-        rows.append([curve.name, *values, half])
-    at = curves[0].x
+    for c in view.curves:
+        half = Value(c.half[-1], f"± {number(c.half[-1])}") if c.half else None
+        rows.append([c.name, *(Value(y, number(y)) for y in (c.y[len(c.y) // 2], c.y[-1])), half])
+    at = view.curves[0].x
     after = [f"after {number(x)} tokens" for x in (at[len(at) // 2], at[-1])]
-    return Table(["policy", *after, "95 % at the end"], rows)
+    head, table = (title, says), Table(["policy", *after, "95 % at the end"], rows)
+    return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
 
 
 # -- survival
@@ -91,7 +86,6 @@ class Step(NamedTuple):
     k: int
     survival: float
     half: float  # of the 95 % interval
-    at_risk: int  # rounds in which token k could have been accepted
 
 
 def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
@@ -109,7 +103,7 @@ def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
         alive *= lived / len(risk)
         if lived:
             spread += (len(risk) - lived) / (len(risk) * lived)
-        steps.append(Step(k, alive, Z * alive * sqrt(spread), len(risk)))
+        steps.append(Step(k, alive, Z * alive * sqrt(spread)))
         if not lived:
             break
     return steps
@@ -130,14 +124,9 @@ def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
         cells = [Value(s.survival, f"{s.survival:.1%} ± {s.half:.1%}") for s in own]
         count = len(view.pairs[name])
         rows.append([name, Value(count, f"{count:,}"), *cells, *[None] * (longest - len(own))])
-    axes = Axes(
-        "k, drafted tokens",
-        "probability that at least k are accepted",
-        y_high=1.0,
-        x_ticks=[(float(k), str(k)) for k in range(longest + 1)],
-        y_name=lambda v: f"{v:.1%}",
-        y_tick=lambda v: f"{v:.0%}",
-    )
+    names, ticks = ("k, drafted tokens", "probability that at least k are accepted"), range(longest + 1)
+    shares: dict[str, Any] = {"y_high": 1.0, "y_name": "{:.1%}".format, "y_tick": "{:.0%}".format}
+    axes = Axes(*names, x_ticks=[(float(k), str(k)) for k in ticks], **shares)
     total = sum(map(len, view.pairs.values()))
     head = "How far drafts live", f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
     note = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -52,14 +51,16 @@ def lengths(view: Load, source: Source) -> Figure | None:
     best = {p: max((view.ratio(m, p), m) for m in fixed)[1] if fixed else "" for p in view.points}
     sums = [("best length", [str(fixed[best[p]]) for p in view.points])] if fixed else []
     if view.table:
-        sums.append(("vLLM's table says", [_tabled(view.table, p) for p in view.points]))
+        flights = [int(p) if p.isdecimal() else 0 for p in view.points]
+        told = [[str(length) for low, high, length in view.table if low <= n <= high] for n in flights]
+        sums.append(("vLLM's table says", [found[0] if found else "" for found in told]))
     marked = [(m, [_cell(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
     ratios = {m: [view.ratio(m, p) for p in view.points] for m in order}
     rows = [[m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in own)] for m, own in ratios.items()]
     says = "Above 1 (blue) a method serves faster than no speculation, below (orange) slower."
     if fixed:
         says += (
-            " The best fixed length of each load is outlined: it changes with the load, which is what a policy learns."
+            " The best fixed length of a load is outlined; it changes with the load, and that is what policies learn."
         )
     note = f"{view.differ:,} of {view.texts:,} texts differ from those without speculation."
     html, table = macro("load.html", "view", view.points, marked, sums), Table(["method", *view.points], rows)
@@ -79,12 +80,6 @@ def _fixed(view: Load) -> dict[str, int]:
     found = {m: int(m[6:]) for m in view.methods if m.startswith("fixed ") and m[6:].isdecimal()}
     found |= {"off": 0} if "off" in view.methods else {}
     return dict(sorted(found.items(), key=lambda item: item[1])) if len(found) > 1 else {}
-
-
-def _tabled(table: Sequence[Sequence[int]], point: str) -> str:
-    if not point.isdecimal():
-        return ""
-    return next((str(length) for low, high, length in table if low <= int(point) <= high), "")
 
 
 def _cell(view: Load, method: str, point: str, *, best: bool) -> dict[str, Any] | None:
