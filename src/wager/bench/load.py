@@ -104,9 +104,9 @@ def summarise(served: Sequence[Served], speculation: Mapping[str, Any] | None = 
     prompts, tokens = sum(r.prompt_tokens for r in good), sum(r.output_tokens for r in good)
     ended = len(served), len(failed), failed[0].error if failed else None, seconds, prompts, tokens
     rates = (tokens / seconds, len(good) / seconds) if seconds > 0 else (0.0, 0.0)
-    spreads = (Spread.of(getattr(r, name) for r in good) for name in ("latency", "ttft", "tpot"))
+    latency, ttft, tpot = (Spread.of(getattr(r, name) for r in good) for name in ("latency", "ttft", "tpot"))
     late = max((r.start - r.scheduled for r in served), default=0.0)
-    return Summary(*ended, *rates, *spreads, late, dict(speculation or {}))
+    return Summary(*ended, *rates, latency, ttft, tpot, late, dict(speculation or {}))
 
 
 @dataclass(slots=True)

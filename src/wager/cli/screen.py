@@ -53,8 +53,7 @@ def table(
 
 def titled(title: str, note: str, columns: Sequence[str], fold: Sequence[str] = ()) -> Table:
     """A table with a title above it and a note below; the first column is words, and those of ``fold`` may wrap."""
-    above = {"title": Text(title), "title_justify": "left", "caption": note, "caption_justify": "left"}
-    made = Table(**above, box=box.SIMPLE_HEAD)
+    made = Table(title=Text(title), title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD)
     for i, column in enumerate(columns):
         made.add_column(column, justify="right" if i else "left", style=None if i else "bold", no_wrap=True)
     for column in fold:

@@ -180,8 +180,7 @@ def parse_drafters(text: str) -> tuple[sim.Drafter, ...]:
 
 
 def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
-    references = (comparison.clairvoyant, comparison.best_fixed)
-    served = all("latency_mean" in row.facts for row in (*references, *comparison.results))
+    served = all("latency_mean" in row.facts for row in comparison.rows)
     columns: dict[str, Callable[[Result], str]] = {
         "rounds": lambda row: f"{row.rounds.mean:,.0f}",
         "regret,\nrounds": lambda row: str(row.regret_rounds),
@@ -198,4 +197,4 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
     if not served:
         del columns["latency,\nseconds"]
     note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    return policy_table(title, note, columns, references, comparison.results)
+    return policy_table(title, note, columns, comparison.rows[:2], comparison.results)

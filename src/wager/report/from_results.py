@@ -242,8 +242,8 @@ def served(held: Json, source: Source) -> Material:
     said = []
     for i, (p, v) in enumerate(ratios):
         flight = "" if i else f" request{'s' * (p != '1')} in flight"
-        load = f"with {p}{flight}" if p.isdecimal() else f"on the recorded {p}"
-        said.append(f"{v:.2f} times {load}" if i else f"{lead} serves {v:.2f} times as fast as no speculation {load}")
+        where = f"with {p}{flight}" if p.isdecimal() else f"on the recorded {p}"
+        said.append(f"{v:.2f} times {where}" if i else f"{lead} serves {v:.2f} times as fast as no speculation {where}")
     made.verdict = [f"{', '.join(said)}."]
     flights = [(f"{p} in flight" if p.isdecimal() else f"recorded {p}", v) for p, v in ratios[:3]]
     same = Big(f"{texts - differ:,} of {texts:,}", "texts identical", "to those without speculation")

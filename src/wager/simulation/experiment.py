@@ -94,6 +94,11 @@ class Comparison:
     results: tuple[Result, ...]
     fixed: tuple[Result, ...] = ()  # every arm played all the time
 
+    @property
+    def rows(self) -> tuple[Result, ...]:
+        """Everything to show: what one cannot have first."""
+        return (self.clairvoyant, self.best_fixed, *self.results)
+
     def json(self) -> dict[str, Any]:
         return {
             "marks": list(self.marks),

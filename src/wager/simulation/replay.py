@@ -180,7 +180,7 @@ class Replayed(Environment):
 
     def facts(self) -> dict[str, float]:
         """Tokens, rounds and seconds of every label."""
-        found = {}
+        found: dict[str, float] = {}
         for label, sums in self.by_label.items():
             found |= {f"{kind} {label}": x for kind, x in zip(("tokens", "rounds", "seconds"), sums, strict=True)}
         return found
