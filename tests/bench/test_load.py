@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from chat_server import EACH, FIRST, SLACK, Server, undisturbed, unused
 
-from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace, conversations, traced
+from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace, traced
 from wager.bench.load import UNFINISHED, Load, Served, Spread, _served, summarise
 
 pytest.importorskip("vllm.benchmarks", reason="vLLM is not installed; its client sends the requests")
@@ -168,21 +167,6 @@ def test_a_trace_is_sliced_in_its_own_seconds_then_scaled(trace: Path) -> None:
     assert traced(trace, speed=10, requests=2) == Trace((0.0, 0.5), (44, 9))
     with pytest.raises(ValueError, match=r"no request from second 31 to inf; it lasts 30 seconds"):
         traced(trace, start=31)
-
-
-def test_prompts_are_read_in_three_forms(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    records = [{"prompt": "a\u2028b"}, {"turns": ["first", "second"]}, {"messages": chat}]
-    path.write_text("\n".join(json.dumps(r, ensure_ascii=False) for r in records) + "\n\n", encoding="utf-8")
-    assert conversations(path) == [*said("a\u2028b", "first"), chat]
-    for wrong in ('{"text": "a"}', "[1]", "{", '{"turns": []}', '{"messages": ["hi"]}'):
-        path.write_text(json.dumps({"prompt": "fine"}) + "\n" + wrong)
-        with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a prompt"):
-            conversations(path)
-    path.write_text("\n")
-    with pytest.raises(ValueError, match="holds no prompt"):
-        conversations(path)
 
 
 def test_a_server_that_is_gone_is_counted_not_hammered() -> None:

@@ -92,18 +92,22 @@ def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
     plain.write_text("Say it.\n\n  Say more.  \n")
     assert workloads.read_file(plain) == [Prompt("mine", "Say it."), Prompt("mine", "Say more.")]
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say it."}]
-    lines = [json.dumps({"prompt": "Say it.", "task": "chat"}), json.dumps({"messages": talk})]
-    records.write_text("\n".join(lines))
-    first, second = workloads.read_file(records)
-    assert first == Prompt("chat", "Say it.")
+    lines = [
+        json.dumps({"prompt": "It\u2028.", "task": "chat"}, ensure_ascii=False),
+        json.dumps({"messages": talk}),
+    ]
+    records.write_text("\n".join([*lines, json.dumps({"turns": ["first", "second"]})]) + "\n\n", encoding="utf-8")
+    first, second, third = workloads.read_file(records)
+    assert first == Prompt("chat", "It\u2028.")
     assert second.messages == talk
-    (tmp_path / "named.txt").write_text(lines[0])
+    assert third == Prompt("mine", "first")
+    (tmp_path / "named.txt").write_text(lines[0], encoding="utf-8")
     assert workloads.read_file(tmp_path / "named.txt") == [first], "what begins like JSON lines is read as such"
 
 
 def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     path, answer = tmp_path / "p.jsonl", '{"messages": [{"role": "assistant", "content": "I said it."}]}'
-    for line in ("[]", "{}", '{"prompt": 3}', '{"prompt": " "}', answer, '{"messages": ["no"]}', "{"):
+    for line in ("[]", "{}", '{"prompt": 3}', '{"prompt": " "}', '{"turns": []}', answer, '{"messages": ["no"]}', "{"):
         path.write_text('{"prompt": "Say it."}\n' + line)
         with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a \"prompt\""):
             workloads.read_file(path)

@@ -1,14 +1,12 @@
-"""What a load consists of: when requests arrive, how long their answers may be, and their prompts."""
+"""What a load consists of: when requests arrive, and how long their answers may be."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wager.bench.workloads import read_lines
 from wager.policies.base import require
 from wager.simulation.serving import load_trace
 
@@ -24,7 +22,6 @@ class Trace:
 
     @property
     def requests(self) -> int:
-        """How many requests there will be."""
         return len(self.at)
 
 
@@ -75,20 +72,6 @@ def traced(
     lasts = f"it lasts {recorded[-1].at:,.0f} seconds"
     require(bool(chosen), f"{path} has no request from second {start:g} to {end:g}; {lasts}")
     return Trace(tuple((a.at - start) / speed for a in chosen), tuple(a.output for a in chosen))
-
-
-def conversations(path: str | Path) -> list[Conversation]:
-    """The prompts of a JSON lines file: records with a ``prompt``, ``turns`` (the first is asked) or ``messages``."""
-    return read_lines(Path(path), _conversation, "a prompt (text), turns (texts) or messages (role and content)")
-
-
-def _conversation(line: str) -> Conversation:
-    match json.loads(line):
-        case {"messages": [{"role": str(), "content": _}, *_] as messages}:
-            return list(messages)
-        case {"turns": [str(text), *_]} | {"prompt": str(text)}:
-            return [{"role": "user", "content": text}]
-    raise ValueError
 
 
 def _check_extent(requests: int | None, seconds: float | None, needs: str = "") -> None:

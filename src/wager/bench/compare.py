@@ -58,7 +58,6 @@ class Comparison:
         return self.mismatch is not None and not self.mismatch.found.tie
 
     def speed(self, name: str) -> float:
-        """Median tokens per second."""
         return statistics.median(run.tokens_per_second for run in self.runs[name])
 
     def speedup(self, name: str, over: str = PLAIN) -> float | None:
@@ -66,7 +65,6 @@ class Comparison:
         return self.speed(name) / self.speed(over) if self.speed(over) > 0 else None
 
     def against(self) -> str:
-        """The speed-up in words."""
         speedup, doubt = self.speedup(WAGER), ", not reliable" if self.unsteady() else ""
         return "too short to compare" if speedup is None else f"{speedup:.2f}x transformers{doubt}"
 

@@ -72,7 +72,6 @@ def widths(taken: Mapping[str, Mapping[int, Sequence[float]]]) -> list[dict[str,
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
     return {"median": middle, "low": low, "high": high, "least": min(values)}
 

@@ -58,7 +58,6 @@ class Served:
         return (self.latency - self.ttft) / (self.output_tokens - 1)
 
     def json(self) -> dict[str, Any]:
-        """As JSON, without the text."""
         return {name: value for name, value in asdict(self).items() if name != "text"}
 
 

@@ -52,7 +52,6 @@ class RunFolder:
             raise
 
     def close(self) -> None:
-        """Let others use the folder."""
         self._lock.release()
 
     def _check(self, there: Mapping[str, Any], head: Mapping[str, Any]) -> None:

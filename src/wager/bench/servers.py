@@ -57,7 +57,6 @@ class Server:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them run again."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -78,7 +77,6 @@ class Server:
         self.kill()
 
     def metrics(self) -> str:
-        """The text of its /metrics."""
         with urlopen(f"{self.url}/metrics", timeout=30) as answer:
             return str(answer.read(), "utf-8")
 
@@ -111,7 +109,6 @@ class Server:
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

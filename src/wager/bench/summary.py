@@ -44,7 +44,6 @@ def tokens_per_second(answers: Sequence[Answer]) -> float:
 
 
 def ratio(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
-    """Tokens a second of ours over theirs."""
     return tokens_per_second(ours) / tokens_per_second(theirs)
 
 

@@ -95,7 +95,6 @@ def _stands(row: Row) -> str:
 
 
 def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
-    """The best single setting in hindsight."""
     best = every["best_arm"]
     if best is None or best == ours["method"]:
         return ""

@@ -58,7 +58,6 @@ class Chat:
         self.answers, self.seed = 0, session.options.sampling_seed()
 
     def run(self) -> None:
-        """Read, answer, repeat."""
         if sys.stdin.isatty():
             self._tell(f"{self.session.options.model}; /help tells the commands, Ctrl-D ends")
         for line in filter(None, self._lines()):

@@ -90,7 +90,6 @@ class Plan:
         return [*found, *map(made.policy_method, self.policy or POLICIES)], arms
 
     def json(self) -> dict[str, Any]:
-        """As it stands in the results."""
         compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policy or POLICIES}
         drawn = {"draft_layers": self.layers, "temperature": self.temperature, "sampling": self.sampling}
         return {**compared, "plain": self.plain, "lengths": self.free_lengths(), **drawn}

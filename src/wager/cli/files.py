@@ -27,7 +27,6 @@ class Output:
             check_writable(self.json_file)
 
     def write(self, content: dict[str, Any]) -> None:
-        """Write the results, if they are wanted."""
         if self.json_file is not None:
             write_json(self.json_file, content)
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, conversations, traced
+from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, traced
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.parameters import opt, option, options
@@ -44,13 +44,11 @@ class Arrivals:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was said of them."""
         names = ("trace", "start", "speed", "rate", "concurrency", "requests", "duration")
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return found | ({"trace": str(self.trace)} if self.trace else {})
 
     def plan(self, data: Path | None) -> Plan:
-        """The load that the options describe."""
         kinds = [name for name in ("trace", "rate", "concurrency") if name in self.given]
         if len(kinds) > 1:
             named = " and ".join(f"--{name}" for name in kinds)
@@ -110,13 +108,13 @@ class Requests:
         asked = self.prompts
         tasks = TASKS if asked is None else [task.strip() for task in asked.split(",")]
         if asked is not None and (asked.endswith(".jsonl") or Path(asked).is_file()):
-            found = conversations(data_file(Path(asked), "prompts", self.data))
+            found = workloads.read_file(data_file(Path(asked), "prompts", self.data))
         elif unknown := [task for task in tasks if task not in TASKS]:
             raise ValueError(f"--prompts is a .jsonl file or tasks among {', '.join(TASKS)}, not {unknown[0]!r}")
         else:
-            found = [prompt.messages for prompt in workloads.of_tasks(tasks, self.data)]
+            found = workloads.of_tasks(tasks, self.data)
         random.Random(self.seed).shuffle(found)
-        return found
+        return [prompt.messages for prompt in found]
 
 
 @options

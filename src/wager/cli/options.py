@@ -41,7 +41,6 @@ class Target:
     device: Device = "auto"
 
     def load(self, **how: Any) -> tuple[Any, Any]:
-        """The model and its tokenizer."""
         from wager.models import load
 
         return load(self.model, dtype=self.dtype, device=self.device, **how)
@@ -162,7 +161,6 @@ class Options(Target):
         return self.seed if self.seed is not None else int.from_bytes(os.urandom(4))
 
     def described(self) -> dict[str, Any]:
-        """As JSON, for traces and results."""
         lengths, settings = list(self.lengths_tried), self.settings()
         chosen = {"model": self.model, "policy": self.policy, "drafters": self.specs, "lengths": lengths}
         return {**chosen, "trees": self.trees, "state": self.keeps_state, "settings": settings}

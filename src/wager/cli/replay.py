@@ -66,7 +66,6 @@ class Replayed:
         return heads, Replay(texts, parse_cost(self.cost, heads[0]), tried, self.noise, self.phases is not None)
 
     def json(self, heads: Sequence[Mapping[str, Any]], scenario: Replay) -> dict[str, Any]:
-        """What was replayed."""
         return {
             "recordings": [str(path) for path in self.files],
             "models": list(dict.fromkeys(head.get("model") for head in heads)),
@@ -222,7 +221,6 @@ class Report:
         return shown
 
     def json(self) -> dict[str, Any]:
-        """What the tables say, with every interval."""
         every = (*self.references, *self.comparison.results)
         rows = [{"policy": row.policy, **_plain(self.figures(row)), "pulls": row.json()["pulls"]} for row in every]
         fixed = {result.policy: _ratio(result, self.off).json() for result in self.comparison.fixed}

@@ -74,8 +74,6 @@ TO_VERSUS = Loads(5, "1,2,4,8,16", "6,8,12,20,32", repeats=2, tasks=_TASKS, max_
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded load."""
-
     trace: Path | None = opt(None, "Also a recorded load: an Azure trace.", shown="none")
     speed: float = opt(1.0, "How much faster than recorded it is played.")
     start: float = opt(0.0, "Second of the trace to start at.")

@@ -39,7 +39,6 @@ class Session:
 
     @property
     def chats(self) -> bool:
-        """Whether the model has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     @property

@@ -125,11 +125,9 @@ class Explaining:
         self.then(piece)
 
     def lines(self) -> list[str]:
-        """A line for each round."""
         return [explained(i, played, [*filter(None, both)]) for i, (played, *both) in enumerate(self.rounds, 1)]
 
     def json(self) -> list[dict[str, Any]]:
-        """The same as JSON."""
         told = []
         for i, (played, *both) in enumerate(self.rounds, 1):
             came = {"accepted": played.accepted, "drafted": played.drafted, "seconds": round(played.seconds, 6)}

@@ -120,8 +120,6 @@ class Simulation(Experiment):
 
 @dataclass(frozen=True, slots=True)
 class Files(Output):
-    """Where the results go."""
-
     plot: Path | None = opt(None, "Draw regret over tokens into this PNG.")
     record: Path | None = opt(None, "Also write the first policy's first run as a trace.")
 

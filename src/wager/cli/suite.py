@@ -42,7 +42,6 @@ class Suite:
     seed: int = opt(0, "For the choice and order of prompts and methods.", min=0)
 
     def prompts(self) -> list[workloads.Prompt]:
-        """The prompts in turn."""
         if self.suite == QUICK and self.data is not None:
             raise ValueError("the quick suite has prompts of its own; leave out --data, or choose another --suite")
         if self.suite == QUICK:

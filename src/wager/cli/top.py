@@ -52,8 +52,8 @@ def _arms(shown: View, played: list[ArmView]) -> Table:
     rows = []
     for arm in played:
         now, whole = arm.last or Rounds(0, None, None, None), arm.whole
-        share = f"{_percent(now.share)} ({_percent(whole.share)})"
-        acceptance = f"{_percent(now.acceptance)} ({_percent(whole.acceptance)})"
+        pairs = (now.share, whole.share), (now.acceptance, whole.acceptance)
+        share, acceptance = (f"{_percent(last)} ({_percent(ever)})" for last, ever in pairs)
         mat = f"{_number(now.mat, 2)} ({_number(whole.mat, 2)})"
         rows.append((Text(arm.arm, "bold"), share, _number(arm.rate), f"({whole.rounds:,.0f})", acceptance, mat))
     columns = ("arm", "share", "rounds/s", "rounds", "acceptance", "MAT")

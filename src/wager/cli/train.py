@@ -104,8 +104,6 @@ def drafters(
 
 @dataclass(frozen=True, slots=True)
 class Judged(Workload):
-    """The prompts that drafters are judged on."""
-
     count: int = opt(10, "Prompts a task.", "--prompts", min=1)
     tokens: int = opt(128, "Tokens an answer.", "--max-tokens", min=8)
     longest: int = opt(1400, "Longer prompts are left out.", "--longest-prompt", min=16)

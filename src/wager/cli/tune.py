@@ -23,7 +23,6 @@ from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
 
 if TYPE_CHECKING:
-    from wager.bench.methods import Method, TextGenerator
     from wager.cli.session import Session
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
@@ -101,10 +100,17 @@ def _measure(
     asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
     with told.status("warming up …", spinner="dots") as status:
         specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
-        methods = _methods(specs, session.decoder)
+        arms = [OFF, *(Arm.parse(arm) for spec in specs for arm in fixed_arms(spec))]
+        auto = made.Method("auto", "policy", lambda given, _: made.decoder_generator("auto", session.decoder, given))
+        methods = [made.transformers_method(made.PLAIN), *map(made.arm_method, arms), auto]  # auto as generate runs it
         shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=specs)
         generators = [method.make(shared, ()) for method in methods]
-        pace = _warm(generators, target.device)
+        pace = 0.0  # seconds a token of the slowest
+        for generator in generators:
+            generator.warm_up(target.device, FEWEST)  # the very first also loads what is loaded on demand
+            before = monotonic()
+            count = generator.warm_up(target.device, FEWEST)
+            pace = max(pace, (monotonic() - before) / count)
         tokens = answer_tokens(pace, len(methods), ends - monotonic())
         run = Run(methods, asked, (), max_tokens=tokens)
         played = play(run, generators, ends, lambda n, left: status.update(f"prompt {n}, {left:.0f} s left …"))
@@ -117,30 +123,11 @@ def _measure(
     return {**about, **how, "summary": run.summary(target)}
 
 
-def _methods(specs: Sequence[str], decoder: Any) -> list[Method]:
-    """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
-    arms = [arm for spec in specs for arm in fixed_arms(spec)]
-    fixed = [made.arm_method(arm) for arm in (OFF, *map(Arm.parse, arms))]
-    auto = made.Method("auto", "policy", lambda target, arms: made.decoder_generator("auto", decoder, target))
-    return [made.transformers_method(made.PLAIN), *fixed, auto]
-
-
 def fixed_arms(spec: str) -> list[str]:
     """The arms of a drafter that are run alone."""
     name, _ = registry.parse(spec)
     dear = name.partition(":")[0] in ("eagle", "draft", "draft-model")
     return [f"{name}:{length}" for length in LENGTHS.get(name, DEAR if dear else CHEAP)]
-
-
-def _warm(generators: Sequence[TextGenerator], device: Any) -> float:
-    """Warm every generator up; seconds a token of the slowest."""
-    paces = []
-    for generator in generators:
-        generator.warm_up(device, FEWEST)  # the first call of all also loads what is loaded when it is needed
-        before = monotonic()
-        count = generator.warm_up(device, FEWEST)
-        paces.append((monotonic() - before) / count)
-    return max(paces)
 
 
 def answer_tokens(pace: float, methods: int, seconds: float) -> int:
@@ -150,7 +137,7 @@ def answer_tokens(pace: float, methods: int, seconds: float) -> int:
 
 def play(
     run: Run,
-    generators: Sequence[TextGenerator],
+    generators: Sequence[made.TextGenerator],
     ends: float,
     tell: Callable[[int, float], None],
     clock: Callable[[], float] = monotonic,

@@ -17,8 +17,6 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Label(NamedTuple):
-    """One text in a chart."""
-
     x: float
     y: float
     said: str
@@ -27,8 +25,6 @@ class Label(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line to draw."""
-
     name: str
     points: Sequence[tuple[float, float]]
     colour: str  # a CSS colour
@@ -53,8 +49,6 @@ class Axes(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar with its whisker."""
-
     name: str
     value: float
     low: float | None

@@ -159,7 +159,6 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
 
 
 def text_of(title: str, pieces: Sequence[Any]) -> views.Text:
-    """A text from its pieces."""
     rounds = [
         views.TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
         for arm, tokens, rejected in pieces

@@ -22,7 +22,6 @@ def environment() -> Environment:
 
 
 def page(name: str, **given: Any) -> str:
-    """A whole template, rendered."""
     return environment().get_template(name).render(**given)
 
 

@@ -34,7 +34,6 @@ def token_view(texts: Sequence[Text], palette: Palette, source: Source) -> Figur
 
 
 def _one(text: Text, palette: Palette) -> dict[str, Any]:
-    """A text as its template shows it."""
     count = sum(len(r.tokens) for r in text.rounds)
     lost = sum(len(r.rejected) for r in text.rounds)
     rounds = len(text.rounds) - (text.rounds[0].arm == "off") if text.rounds else 0  # the first: the prompt's forward

@@ -61,8 +61,6 @@ class Adversarial:
 
 
 class AdversarialText(Environment):
-    """A table being played."""
-
     def __init__(self, scenario: Adversarial, seed: int) -> None:
         super().__init__(scenario.arms, scenario.goal)
         self.scenario, self.rounds = scenario, 0

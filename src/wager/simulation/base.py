@@ -40,7 +40,6 @@ class Environment(ABC):
         raise NotImplementedError
 
     def advance(self, outcome: Round) -> Round:
-        """Count a round that was played."""
         self.tokens += outcome.emitted
         self.seconds += outcome.seconds
         self.previous = outcome.arm

@@ -35,7 +35,6 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        """From one value per run."""
         n = len(values)
         half = STUDENT[min(n - 1, len(STUDENT)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else None
         return cls(float(np.mean(values)), half)

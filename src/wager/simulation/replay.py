@@ -53,7 +53,6 @@ class Replay:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Who was recorded."""
         return tuple(self.texts[0].tracks)
 
     @property

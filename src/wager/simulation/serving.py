@@ -55,8 +55,6 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request to come."""
-
     at: float  # seconds
     prompt: int  # tokens
     output: int  # tokens
@@ -144,7 +142,6 @@ class Engine(Environment):
 
     @property
     def batch(self) -> int:
-        """Requests being decoded."""
         return len(self._left)
 
     @property

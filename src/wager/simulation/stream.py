@@ -95,8 +95,6 @@ class Stream:
 
 
 class Text(Environment):
-    """A stream being generated."""
-
     def __init__(self, stream: Stream, seed: int, needs: frozenset[Signal] = frozenset()) -> None:
         super().__init__(stream.arms, stream.goal)
         self.stream, self.needs = stream, needs

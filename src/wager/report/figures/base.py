@@ -31,15 +31,11 @@ Cell = str | Value | None
 
 
 class Table(NamedTuple):
-    """The numbers behind a chart."""
-
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 class Key(NamedTuple):
-    """One entry of a legend."""
-
     name: str
     colour: str
     dash: str = ""

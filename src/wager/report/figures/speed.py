@@ -24,7 +24,6 @@ KINDS = {
 
 
 def speed(view: Speedups, source: Source) -> Figure:
-    """Speed-ups as a figure."""
     chosen, tasks = shown(view.methods), view.tasks if len(view.tasks) > 1 else ()
     overall = [(m, m.overall) for m in view.methods]
     panels = [("All tasks" if tasks else "", _panel(overall, view.base, view.interval, EVERY))]
