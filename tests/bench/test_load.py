@@ -1,7 +1,5 @@
 """The load benchmark's client and plans, against a small server whose delays are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Methods: how they are written, what they are made of, and that warming up teaches nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A run: a killed one is resumed as if nothing had happened, and its folder holds one run only."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Figures that follow from answers: speed-ups, intervals, regret, arms."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`wager tune`: it stops on time, plays whole prompts, says what to do, and leaves a memory that generate finds."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A summary in words: what is claimed, and what is not."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Comparisons on servers: what is made of found that were measured; the servers themselves are in test_vllm_server."""
 
-from __future__ import annotations
-
 import pytest
 
 from wager.bench.endurance import Reference

@@ -1,7 +1,5 @@
 """The commands as a whole: one screen of help, old names, and options made from dataclasses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`wager generate --compare`: the same text, and speeds that can be relied on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

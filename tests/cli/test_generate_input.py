@@ -1,7 +1,5 @@
 """What `wager generate` and `wager chat` refuse, and their help."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import subprocess

@@ -1,7 +1,5 @@
 """A server's /metrics, read twice, becomes the view; what cannot be read is one sentence."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

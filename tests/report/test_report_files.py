@@ -1,7 +1,5 @@
 """The report command: files it cannot read leave no page, and a live page grows with its trace."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The report's numbers: every one on the page is one of its files'."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -1,7 +1,5 @@
 """The report's page: every figure with its source, texts token by token, and nothing from outside."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The papers' claims, in simulation."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

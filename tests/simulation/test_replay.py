@@ -1,7 +1,5 @@
 """Replay: recorded texts under any policy give the rounds the engine plays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product

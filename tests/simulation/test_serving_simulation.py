@@ -1,7 +1,5 @@
 """Nightjar's claims in the serving environment, those that hold and those that do not."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,11 +1,9 @@
 """What a load consists of: when requests arrive, and how long their answers may be."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wager.policies.base import require
 from wager.simulation.serving import load_trace
@@ -33,7 +31,7 @@ class Poisson:
     requests: int
 
     @classmethod
-    def of(cls, rate: float, *, requests: int | None = None, seconds: float | None = None) -> Poisson:
+    def of(cls, rate: float, *, requests: int | None = None, seconds: float | None = None) -> Self:
         """Until the count or the time is reached."""
         require(0 < rate < math.inf, f"a rate is above 0 requests a second, not {rate:g}")
         _check_extent(requests, seconds, "Poisson arrivals need")

@@ -1,7 +1,5 @@
 """One request by wager, by wager without drafts and by transformers: are the texts the same, and how fast is each?"""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

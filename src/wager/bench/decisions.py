@@ -1,7 +1,5 @@
 """How long a policy takes to decide: choose and observe, without a model."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
@@ -12,6 +10,7 @@ import numpy as np
 from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
+from wager.policies.base import require
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -91,8 +90,7 @@ def rows_seconds(
     rng = np.random.default_rng(0)
     arms = (OFF, *(Arm(f"d{i}", n) for i in range(drafters) for n in range(1, longest + 1)))
     policy = build(spec, arms)
-    if not policy.per_request:
-        raise ValueError(f"policy {spec!r} does not decide for batches in columns")
+    require(policy.per_request, f"policy {spec!r} does not decide for batches in columns")
     taken: list[tuple[float, float]] = []
     slots, limit, shape = np.arange(batch), np.full(batch, longest), (drafters, batch)
     for t in range(steps + warmup):

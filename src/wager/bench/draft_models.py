@@ -1,7 +1,5 @@
 """Draft models for a target: one that is shipped for it, or the target's own first layers."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many requests on a server that has too little memory for them: random lengths, random aborts, nothing may be lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -12,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Self
 
 from wager.bench.arrivals import Conversation
 from wager.bench.load import base_url
@@ -32,7 +30,7 @@ class Reference:
     leads: tuple[float, ...]  # nats
 
     @classmethod
-    def of(cls, answer: Any) -> Reference:
+    def of(cls, answer: Any) -> Self:
         """From a chat completion asked for with ``logprobs=True, top_logprobs=2``."""
         content = [token for token in answer.choices[0].logprobs.content if token.token != END]
         leads = [token.top_logprobs[0].logprob - token.top_logprobs[1].logprob for token in content]
@@ -81,7 +79,7 @@ def connect(url: str) -> Any:
     return openai.AsyncOpenAI(base_url=f"{base_url(url)}/v1", api_key="none", max_retries=0, http_client=http)
 
 
-async def references(server: Server, many: Requests) -> list[Reference]:
+async def references(server: Server, many: "Requests") -> list[Reference]:
     """The greedy text of every prompt, with its leads."""
     asked: dict[str, Any] = {"model": many.model, "max_tokens": many.tokens, "temperature": 0, "logprobs": True}
     async with connect(server.url) as client:

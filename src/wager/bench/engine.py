@@ -1,7 +1,5 @@
 """The engine measured: a forward of every width, its own Python, the same texts as plain decoding, flat memory."""
 
-from __future__ import annotations
-
 import os
 import random
 import statistics

@@ -4,8 +4,6 @@ vLLM's benchmark schedules the requests, sends them and takes the times. Added h
 a closed loop, answers that broke off count as errors, and an interrupted load keeps what it measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -20,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -70,7 +68,7 @@ class Spread:
     p99: float
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
+    def of(cls, values: Iterable[float | None]) -> Self | None:
         """Of the values that are there; None where none is."""
         known = [value for value in values if value is not None]
         return cls(float(np.mean(known)), *map(float, np.quantile(known, (0.5, 0.99)))) if known else None

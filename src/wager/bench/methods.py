@@ -14,6 +14,7 @@ from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     import torch
@@ -202,8 +203,7 @@ def parse_methods(text: str) -> list[Method]:
             words[-1] += f",{word}"  # a further parameter of the policy before
         else:
             words.append(word)
-    if not words:
-        raise ValueError(f"--methods names at least one; choose from {CHOICES}")
+    require(bool(words), f"--methods names at least one; choose from {CHOICES}")
     return list(dict.fromkeys([transformers_method(PLAIN), *map(parse_method, words)]))
 
 

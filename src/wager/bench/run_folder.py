@@ -1,7 +1,5 @@
 """A run's folder: ``run.json`` for readers, ``answers.jsonl`` until it is complete, ``state/`` of its policies."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 `python -m wager.bench.sensitivity RECORDING [ENGINE.json …]` prints both.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Real servers, started as a user would start them, and suspended while another one is measured."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

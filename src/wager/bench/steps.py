@@ -1,7 +1,5 @@
 """What deciding and bookkeeping cost a server's step, with stub steps: no model, no drafting."""
 
-from __future__ import annotations
-
 import random
 import resource
 import statistics
@@ -74,7 +72,7 @@ def scheduler_hook(policy: str, batch: int, steps: int) -> dict[str, Any]:
     return step_cost(SCHEDULER, policy, batch, took)
 
 
-def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, _Listening]:
+def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, "_Listening"]:
     given: dict[str, Any] = {"drafters": settings.names, "log_seconds": 0.0, "export": False}
     meter = _Listening(PROPOSER, settings.policy, settings.arms, **given)
     return BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT), meter

@@ -1,7 +1,5 @@
 """A run's figures in plain words."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any

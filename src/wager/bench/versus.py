@@ -1,7 +1,5 @@
 """Methods compared on real servers: the same requests for each, one server at work at a time."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

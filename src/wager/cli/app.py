@@ -1,7 +1,5 @@
 """The commands. A module is imported when its command is called: help, completion and the version need none of them."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 

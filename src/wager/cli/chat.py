@@ -17,6 +17,7 @@ from wager.cli.options import Options, System
 from wager.cli.parameters import option
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.shown import closing, legend, writer
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.decoding.generation import Piece
@@ -42,8 +43,7 @@ def command(
     told = Console(stderr=True, highlight=False)
     with quietly():
         session = open_session(options, told)
-        if not session.chats:
-            raise ValueError(f"{options.model} has no chat template; wager generate --raw continues a text")
+        require(session.chats, f"{options.model} has no chat template; wager generate --raw continues a text")
         Chat(session, Console(highlight=False), told, system, show=show).run()
         session.keep()
 

@@ -1,7 +1,5 @@
 """`wager bench generate`: transformers' own ways, fixed arms and policies on the same prompts."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`wager datastore`: corpora for the retrieval drafter."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the engine takes, and what deciding does: `wager lab engine`, `identity`, `memory`, `decisions` and `steps`."""
 
-from __future__ import annotations
-
 import logging
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes, and their tables."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

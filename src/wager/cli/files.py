@@ -1,7 +1,5 @@
 """Results as files: written whole or not at all, with how they came about."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

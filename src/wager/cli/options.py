@@ -1,7 +1,5 @@
 """What `generate` and `chat` can be told, and what is refused before a model is loaded."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
 from wager.policies import build
+from wager.policies.base import require
 from wager.policies.registry import parse
 
 # As in Decoder, which cannot be read here: importing it imports torch, and help should not wait for that.
@@ -93,13 +92,11 @@ class Options(Target):
                 raise ValueError(f"{called} is {wanted}, not {said}")
             if value is not None and name in ("top_p", "min_p", "top_k") and not self.sample:
                 raise ValueError(f"{called} narrows what is sampled, and 0 is greedy; give --temperature too")
-        if self.stop is not None and not all(self.stop):
-            raise ValueError("--stop needs at least one character")
+        require(all(self.stop or ()), "--stop needs at least one character")
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
         drafters = [registry.parse(spec) for spec in self.specs]
-        if len({name for name, _ in drafters}) != len(drafters):
-            raise ValueError(f"--drafters names one twice: {self.drafters!r}")
+        require(len(dict(drafters)) == len(drafters), f"--drafters names one twice: {self.drafters!r}")
         for spec, (name, value) in zip(self.specs, drafters, strict=True):
             if name == "retrieval":
                 Datastore.open(value).close()

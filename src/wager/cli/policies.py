@@ -1,7 +1,5 @@
 """`wager policies`: every policy, or one with its parameters."""
 
-from __future__ import annotations
-
 import json
 from inspect import Parameter
 from typing import Annotated, Any
@@ -11,6 +9,7 @@ from rich.console import Console
 from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.policies import POLICIES
+from wager.policies.base import require
 
 
 def command(
@@ -18,8 +17,7 @@ def command(
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """List every policy with the paper it comes from, or one with its parameters."""
-    if name is not None and name not in POLICIES:
-        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+    require(name is None or name in POLICIES, f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
     entries = POLICIES if name is None else {name: POLICIES[name]}
     if as_json:
         told = []

@@ -1,7 +1,5 @@
 """`wager lab replay`: policies against each other on recorded texts, without a model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

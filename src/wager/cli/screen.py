@@ -1,7 +1,5 @@
 """What commands draw: a bar while they work, tables when they are done."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`wager serve`: stock `vllm serve` with speculation that adapts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -16,6 +14,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from wager.cli.parameters import argument, opt, option, options
+from wager.policies.base import require
 from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
@@ -78,8 +77,7 @@ def command(
     Metrics are on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.
     """
-    if model.startswith("-"):
-        raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
+    require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
     settings = speculation.settings()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:

@@ -13,7 +13,7 @@ from rich.text import Text
 from wager.cli.screen import table
 from wager.core import Round
 from wager.policies import POLICIES
-from wager.policies.base import Option, Policy
+from wager.policies.base import Option, Policy, require
 from wager.policies.registry import parse
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def check_explains(spec: str) -> None:
     """Refuse a policy that does not say what it expects."""
     name, _ = parse(spec)
     able = [key for key, entry in POLICIES.items() if entry.make.explains]
-    if name not in able:
-        raise ValueError(f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
+    require(name in able, f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
 
 
 class Explaining:

@@ -1,7 +1,5 @@
 """`wager lab simulate`: policies against each other, without a model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`wager bench` itself: methods side by side on a suite of prompts, with a verdict in plain words."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from wager.cli.options import Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table
 from wager.core.provenance import provenance
+from wager.policies.base import require
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
@@ -128,8 +127,7 @@ def fitted(
     from wager.models.runner import context_limit
 
     held = context_limit(model)
-    if held < 16 + tokens:
-        raise ValueError(f"{name} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
+    require(held >= 16 + tokens, f"{name} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
     return tokenize(chosen, tokenizer, min(longest, held - tokens), model.device)
 
 

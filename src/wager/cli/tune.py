@@ -21,6 +21,7 @@ from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.cli.session import Session
@@ -53,8 +54,7 @@ def command(
     What the policy auto learns meanwhile is kept, and wager generate and wager chat start from it.
     """
     began = monotonic()
-    if not 0 < minutes <= 24 * 60:
-        raise ValueError(f"--minutes is above 0 and at most a day, not {minutes:g}")
+    require(0 < minutes <= 24 * 60, f"--minutes is above 0 and at most a day, not {minutes:g}")
     options = Options(model=model, drafters=drafters, device=device, dtype=dtype)
     chosen = workloads.in_turn(workloads.own_prompts() if prompts is None else workloads.read_file(prompts), 0)
     told = Console(stderr=True, highlight=False)

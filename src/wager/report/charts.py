@@ -1,7 +1,5 @@
 """Charts as SVG: lines, bars, bands and shares. Colours are the page's variables, so both schemes work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple

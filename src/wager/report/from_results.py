@@ -1,7 +1,5 @@
 """The JSON of `wager generate`, `wager bench generate`, and `wager lab simulate`, `replay`, `engine` and `versus`."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

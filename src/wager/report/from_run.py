@@ -1,7 +1,5 @@
 """A run of `wager bench`, every answer of every method round by round, and a trace, the rounds of one policy."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """A page that follows a trace while it is written."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime

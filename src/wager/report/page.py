@@ -1,7 +1,5 @@
 """The page: one file that needs nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import count

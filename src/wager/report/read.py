@@ -1,7 +1,5 @@
 """Any file a report can show, read: what it is is told by what it holds, not by its name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Numbers as they are written, the room they take, and scales from numbers to pixels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

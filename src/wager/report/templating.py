@@ -1,7 +1,5 @@
 """The report's Jinja2 templates; everything they are given is escaped."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The token view: a text with every token in the colour of the drafter that brought it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

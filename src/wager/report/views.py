@@ -1,7 +1,5 @@
 """What a report can show, whatever file it came from: one small type for each kind of figure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

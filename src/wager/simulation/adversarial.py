@@ -1,7 +1,5 @@
 """Accepted lengths fixed beforehand by an adversary (BanditSpec assumption 5.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +37,7 @@ class Adversarial:
     def arms(self) -> tuple[Arm, ...]:
         return tuple(Arm(f"d{i + 1}", self.length) for i in range(len(self.acceptance)))
 
-    def start(self, seed: int, policy: Policy | None = None) -> AdversarialText:
+    def start(self, seed: int, policy: Policy | None = None) -> "AdversarialText":
         return AdversarialText(self, seed)
 
     def rows(self, seed: int, block: int) -> list[list[int]]:

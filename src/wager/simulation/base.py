@@ -1,7 +1,5 @@
 """What an environment is, and the loop that plays a policy in it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

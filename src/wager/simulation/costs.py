@@ -1,7 +1,5 @@
 """What a round costs, as it is written: by name, as pairs, or in a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many policies, many seeds: run them side by side and say what came out."""
 
-from __future__ import annotations
-
 import math
 import signal
 from bisect import bisect_left, bisect_right
@@ -10,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +32,7 @@ class Estimate:
     half: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
+    def of(cls, values: Sequence[float]) -> Self:
         n = len(values)
         half = STUDENT[min(n - 1, len(STUDENT)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else None
         return cls(float(np.mean(values)), half)

@@ -1,7 +1,5 @@
 """Replay: recorded texts generated again under any policy and any cost of a round, without a model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,7 +62,7 @@ class Replay:
         """Tokens of all texts that rounds bring."""
         return sum(text.tokens - 1 for text in self.texts)
 
-    def start(self, seed: int, policy: Policy | None = None) -> Replayed:
+    def start(self, seed: int, policy: Policy | None = None) -> "Replayed":
         return Replayed(self, seed, policy)
 
 

@@ -1,7 +1,5 @@
 """Serving: requests that come and go, batched continuously, one draft length per step."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +111,7 @@ class Serving:
     def arms(self) -> tuple[Arm, ...]:
         return (OFF, *(Arm(DRAFTER, length) for length in self.lengths))
 
-    def start(self, seed: int, policy: Policy | None = None) -> Engine:
+    def start(self, seed: int, policy: Policy | None = None) -> "Engine":
         return Engine(self, seed)
 
 

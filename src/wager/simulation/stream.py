@@ -1,7 +1,5 @@
 """One text at a time: drafters with given acceptance, lengths with given costs, phases that change."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -81,7 +79,7 @@ class Stream:
         drafted = tuple(Arm(d.name, length) for d in self.drafters for length in self.lengths)
         return (OFF, *drafted) if self.off else drafted
 
-    def start(self, seed: int, policy: Policy | None = None) -> Text:
+    def start(self, seed: int, policy: Policy | None = None) -> "Text":
         return Text(self, seed, policy.needs if policy is not None else frozenset())
 
     def draft_seconds(self, arm: Arm) -> float:

@@ -1,7 +1,5 @@
 """What a figure is: a chart at any width, a legend, the table behind it, and its source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Which arm was played when: a band over rounds, over batch sizes, or shares where the order is not known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial

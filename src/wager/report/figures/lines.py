@@ -1,7 +1,5 @@
 """Figures of lines: regret over tokens, how far drafts survive, and what verifying more tokens at once costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from math import sqrt

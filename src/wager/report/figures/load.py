@@ -1,7 +1,5 @@
 """Servers under load: latency, and which length pays with how many requests in flight."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Speed-up bars: a panel over all tasks, then one a task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
