@@ -82,9 +82,6 @@ def test_every_drafter_has_an_arm_of_its_own() -> None:
     assert arms == ["suffix:4", "suffix:8", "prompt-lookup:4", "retrieval:4", "eagle:mine:3", "draft-model:3"]
 
 
-# -- the prompts file
-
-
 def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
     plain, records = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
     plain.write_text("Say it.\n\n  Say more.  \n")
@@ -115,9 +112,6 @@ def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_
     (tmp_path / "picture.txt").write_bytes(b"\xff\xd8\xff")
     with pytest.raises(ValueError, match="is not text"):
         workloads.read_file(tmp_path / "picture.txt")
-
-
-# -- the command
 
 
 @pytest.fixture

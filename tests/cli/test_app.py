@@ -46,9 +46,6 @@ def test_a_long_help_begins_with_what_is_used_first(name: str) -> None:
     assert len([param for param in params if param.rich_help_panel is None]) <= FIRST
 
 
-# -- options from dataclasses
-
-
 @dataclass(frozen=True, slots=True)
 class Size:
     width: Annotated[int, option("Tokens.", "--width", "-w")] = 4

@@ -124,9 +124,6 @@ def test_a_failed_generation_leaves_no_trace(wager: Wager, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-# -- why
-
-
 def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wager) -> None:
     words = ("generate", COPY, "--explain", "--max-tokens", "24")
     done = wager(*words)

@@ -87,9 +87,6 @@ def test_a_draft_model_of_another_vocabulary_is_told_in_one_sentence(
     one_sentence(wager("generate", "Hi", "--drafters", "draft-model=smollm2-135m"), "another vocabulary")
 
 
-# -- help and defaults
-
-
 @pytest.mark.parametrize("name", ["generate", "chat"])
 def test_help_explains_every_option(wager: Wager, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("COLUMNS", "160")

@@ -92,9 +92,6 @@ def test_the_command_line(
         assert said in capsys.readouterr().err
 
 
-# -- live
-
-
 class Clock:
     """Time that passes when someone sleeps; then the next thing happens."""
 

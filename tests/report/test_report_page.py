@@ -38,9 +38,6 @@ def test_every_text_of_a_run_is_shown_with_its_tokens(run: Path) -> None:
     assert len(tokens_of(render([made]))) == count
 
 
-# -- the page
-
-
 def test_every_figure_names_its_file_and_its_command(run: Path) -> None:
     paths = [run, *(RESULTS / name for name in ("serving-auto-cpu.json", "engine-cpu.json", "regret.json"))]
     materials = [read(path) for path in paths]

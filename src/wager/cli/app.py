@@ -105,8 +105,6 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, option("Print the version and stop.", "--version", callback=_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, option("Print the version.", "--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     pass

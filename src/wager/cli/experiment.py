@@ -22,9 +22,7 @@ Columns = Mapping[str, Callable[[Result], str]]  # heading -> what stands below 
 class Experiment:
     """Policies to compare, and how often."""
 
-    policy: list[str] | None = opt(
-        None, "NAME or NAME:parameter=value,…; repeat it. See wager policies.", "--policy", "-p", shown="several"
-    )
+    policy: list[str] | None = opt(None, "See wager policies; repeat it.", "--policy", "-p", shown="several")
     runs: int = opt(5, "Runs per policy, each with a seed of its own.")
     seed: int = opt(0, "Seed of the first run.", min=0, panel=_RUN)
     jobs: int | None = opt(None, "Processes.", min=1, panel=_RUN, shown="one per core")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 REQUESTS, TOKENS = 100, 128
 CONCURRENCY = 8  # where the load does not say, and while warming up
+PROMPTS = f"""A .jsonl file of records with prompt, turns or messages, or tasks separated by commas:
+{", ".join(TASKS)}."""
 LATE = 0.1  # seconds a request may start after its schedule before it is reported
 
 
@@ -32,9 +34,7 @@ class Arrivals:
 
     PANEL: ClassVar = "Load: one of --trace, --rate, --concurrency"
 
-    trace: Path | None = opt(
-        None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens of requests, here or in traces/ of the data folder."
-    )
+    trace: Path | None = opt(None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in the data folder.")
     rate: float | None = opt(None, "Poisson arrivals, so many requests a second.")
     concurrency: int | None = opt(None, "Requests in flight.", shown=f"{CONCURRENCY}, if no load is named")
     requests: int | None = opt(None, "Requests at most.", shown=f"{REQUESTS} without --duration; all of a trace")
@@ -72,20 +72,11 @@ class Requests:
 
     PANEL: ClassVar = "Requests"
 
-    prompts: str | None = opt(
-        None,
-        f"A .jsonl file of records with prompt, turns or messages, or tasks separated by commas: {', '.join(TASKS)}.",
-        shown="all of the data folder, else those that come with wager",
-    )
+    prompts: str | None = opt(None, PROMPTS, shown="all of the data folder, else those that come with wager")
     data: Path | None = opt(None, "Folder with prompts/ and traces/.", shown="WAGER_DATA")
     model: str | None = opt(None, "Name the server knows it by.", "--model", "-m", shown="the first it lists")
     max_tokens: int | None = opt(None, "Most tokens of an answer.", shown=f"{TOKENS}; with --trace, what it says")
-    ignore_eos: bool | None = opt(
-        None,
-        "Whether answers go on to --max-tokens.",
-        "--ignore-eos/--heed-eos",
-        shown="ignored with --trace, else not",
-    )
+    ignore_eos: bool | None = opt(None, "Go on to --max-tokens.", "--ignore-eos/--heed-eos", shown="with --trace only")
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
     warmup: int = opt(0, "Requests to send first, outside the measurement.")
     timeout: float = opt(600.0, "Seconds after which a request is given up.")

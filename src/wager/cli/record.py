@@ -32,10 +32,7 @@ class Prompts:
 
     PANEL: ClassVar = "Prompts"
 
-    file: Annotated[
-        Path | None,
-        argument('JSON lines with "prompt", "task", or text, a prompt a line.', "PROMPTS_FILE", "the benchmark tasks"),
-    ] = None
+    file: Annotated[Path | None, argument("JSON lines, or a prompt a line.", "PROMPTS_FILE", "benchmark tasks")] = None
     data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA")
     task: list[str] | None = opt(None, f"One of {', '.join(ALL)}; repeat it.", shown="all ten")
     count: int | None = opt(None, "Prompts a task or of the file.", "--prompts", min=1, shown=f"{COUNT}, or the file")

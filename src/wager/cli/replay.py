@@ -25,6 +25,8 @@ from wager.simulation.replay import NOISE
 
 DEFAULT_POLICIES = ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar"]
 LONGEST = 8  # tokens of the longest arm, unless told otherwise
+COST = f"""Seconds of a verification by width: measured (with the first recording), {", ".join(VERIFY)}, or a JSON file
+with costs or from wager lab engine."""
 NEAR = 0.97  # of the task's best fixed arm: as good as it
 
 
@@ -35,11 +37,7 @@ class Replayed:
     PANEL: ClassVar = "What is replayed"
 
     files: Annotated[list[Path], argument("Made by wager lab record.", "RECORDINGS")]
-    cost: str = opt(
-        "measured",
-        f"Seconds of a verification by width: measured (with the first recording), {', '.join(VERIFY)}, or a "
-        "JSON file with costs or from wager lab engine.",
-    )
+    cost: str = opt("measured", COST)
     drafters: str | None = opt(None, "Only these, separated by commas.", shown="all that were recorded")
     lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", shown="1 to 8")
     noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.")
@@ -141,9 +139,6 @@ def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[s
         policy.observe(outcome)
 
 
-# -- what is shown of a comparison: every policy beside off, the best fixed arm and the clairvoyant
-
-
 class Report:
     """A comparison on recorded texts, as tables and as JSON."""
 
@@ -184,8 +179,6 @@ class Report:
             "clairvoyant": _ratio(self.comparison.clairvoyant, self.off, label),
             "policies": {result.policy: _ratio(result, self.off, label) for result in self.comparison.results},
         }
-
-    # -- shown
 
     def policies(self, title: str) -> Table:
         """A line for every policy."""

@@ -40,9 +40,7 @@ class Speculation:
     drafter: list[str] | None = opt(None, _DRAFTERS, "--drafter", "--drafters", shown=",".join(DRAFTERS))
     max_length: int = opt(MAX_LENGTH, "Most tokens drafted for a request in a step.")
     budget: int = opt(0, "Most tokens drafted in a step over all requests; 0: no limit.")
-    uniform: str = opt(
-        "auto", "One length for all requests of a step, so that a GPU keeps its whole CUDA graphs: auto, always, never."
-    )
+    uniform: str = opt("auto", "One length in a step, so that a GPU keeps whole CUDA graphs: auto, always, never.")
     policy_seed: int = opt(0, "The policy's; --seed is vLLM's own.")
     state: str = opt("", "File that keeps the policy's state from one start to the next.", panel=_KEEP, shown="none")
     control: str = opt("", "File with the policy's name; write another to change it.", panel=_KEEP, shown="none")
@@ -64,9 +62,7 @@ def command(
     context: typer.Context,
     model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.")],
     speculation: Speculation,
-    dry_run: Annotated[
-        bool, option("Check everything, show what vLLM would be started with, and stop.", "--dry-run", panel=_KEEP)
-    ] = False,
+    dry_run: Annotated[bool, option("Check, show what vLLM would get, and stop.", "--dry-run", panel=_KEEP)] = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 

@@ -97,9 +97,6 @@ def speeds(comparison: Comparison) -> Table:
     return shown
 
 
-# -- what the policy expected of a round: --explain
-
-
 def check_explains(spec: str) -> None:
     """Refuse a policy that does not say what it expects."""
     name, _ = parse(spec)

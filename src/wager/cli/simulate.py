@@ -41,9 +41,7 @@ class Environment:
     """Where the policies play."""
 
     env: str = opt("tgd", "; ".join(f"{name}: {about[0]}" for name, about in ENVIRONMENTS.items()) + ".")
-    arms: str | None = opt(
-        None, "\\[NAME=]ACCEPTANCE\\[@DRAFT_MS] by commas, phases by slashes; serving: acceptances.", shown="by --env"
-    )
+    arms: str | None = opt(None, "\\[NAME=]ACCEPTANCE\\[@DRAFT_MS] by commas, phases by slashes.", shown="by --env")
     length: int = opt(4, "Draft length (tgd, piecewise, adversarial).")
     lengths: str | None = opt(None, "Draft lengths (costs, serving).", panel=_SHAPE, shown="1,2,4,8 or 1 to 5")
     off: bool = opt(False, "Make plain decoding an arm in tgd and piecewise too.", "--off", panel=_SHAPE)
@@ -54,9 +52,7 @@ class Environment:
     period: int = opt(200, "Rounds per period of the adversary.", panel=_SHAPE)
     load: str = opt("8", "Concurrent requests, one number per stretch.", panel=_SERVING)
     rate: float = opt(0.0, "Requests per second instead of a load.", panel=_SERVING)
-    trace: Path | None = opt(
-        None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.", panel=_SERVING
-    )
+    trace: Path | None = opt(None, "A CSV of arrivals, here or in $WAGER_DATA/traces.", panel=_SERVING)
     speed: float = opt(1.0, "How much faster than recorded the trace is played.", panel=_SERVING)
     wake_ms: float = opt(10.0, "Milliseconds to wake an idle drafter.", panel=_SERVING)
 
@@ -92,15 +88,10 @@ class Environment:
             return sim.Adversarial(levels, self.length, tokens, self.pattern, self.period)
         costly, phases = self.env == "costs", 1 + self.acceptances.count("/")
         several = parse_ints("1,2,4,8" if self.lengths is None else self.lengths, "--lengths") if costly else ()
-        return sim.Stream(
-            drafters=drafters,
-            lengths=several or (self.length,),
-            goal=tokens,
-            off=costly or self.off,
-            verify=parse_verify(self.verify) if costly else sim.VerifyCost(),
-            phase_tokens=(self.every or max(1, tokens // phases)) if self.env == "piecewise" else 0,
-            lag_seconds=self.lag_ms / 1000,
-        )
+        verify = parse_verify(self.verify) if costly else sim.VerifyCost()
+        every = (self.every or max(1, tokens // phases)) if self.env == "piecewise" else 0
+        shape = drafters, several or (self.length,), tokens, costly or self.off
+        return sim.Stream(*shape, verify, phase_tokens=every, lag_seconds=self.lag_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)

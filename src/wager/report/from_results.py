@@ -165,9 +165,6 @@ def _pulls(rows: Sequence[Json]) -> list[views.Shares]:
     return [views.Shares(shares, "policy")] if shares else []
 
 
-# -- recorded texts replayed
-
-
 def replayed(held: Json, source: Source) -> Material:
     """`wager lab replay`: speed-ups over plain decoding by task, and who played what."""
     made, rows, tasks, methods = Material(source), held["rows"], held["tasks"], []
@@ -211,9 +208,6 @@ def _kind(name: str) -> str:
 def _measure(estimate: Json) -> Measure:
     mean, half = float(estimate["mean"]), estimate.get("half_width_95")
     return Measure(mean, mean - half, mean + half) if half else Measure(mean)
-
-
-# -- servers
 
 
 def served(held: Json, source: Source) -> Material:

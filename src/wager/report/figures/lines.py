@@ -42,9 +42,6 @@ def line_figure(
     return Figure(kind, title, says, source, table, [("", draw)], legend=legend, note=note, wide=wide)
 
 
-# -- regret
-
-
 def regret(view: Regret, source: Source) -> Figure:
     """Regret over the tokens generated: what a policy lost against the best fixed arm, adding up."""
     policies = [c for c in view.curves if not c.reference]
@@ -73,9 +70,6 @@ def regret(view: Regret, source: Source) -> Figure:
     after = [f"after {number(x)} tokens" for x in (at[len(at) // 2], at[-1])]
     head, table = (title, says), Table(["policy", *after, "95 % at the end"], rows)
     return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
-
-
-# -- survival
 
 
 class Step(NamedTuple):
@@ -133,9 +127,6 @@ def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
     )
     table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
     return line_figure("survival", head, source, table, lines, axes, note=note)
-
-
-# -- cost
 
 
 def cost(view: Cost, source: Source) -> Figure:
