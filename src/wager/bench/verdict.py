@@ -32,10 +32,10 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     every = summary["tasks"][0]
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours = headline(every["methods"])
-    texts = _texts(summary.get("differences"))
+    same = texts(summary)
     if summary["unsteady"] > TOO_NOISY:
         measured = f"Measured nevertheless: `{ours['method']}` {ours['speedup']:.2f}x"
-        return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", texts))]
+        return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", same))]
     said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs)]
     if ours["over_off"] is not None:
         forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
@@ -43,7 +43,7 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     peers = [(name.replace("transformers ", ""), row["speedup"]) for name, row in rows.items() if row["kind"] == "peer"]
     listed = ", ".join(f"{name} {speedup:.2f}x" for name, speedup in peers)
     said += (_tasks(summary, ours), f"transformers' own ways to speculate: {listed}." if listed else "")
-    return [*filter(None, (*said, texts, _busy(summary)))]
+    return [*filter(None, (*said, same, _busy(summary)))]
 
 
 def headline(rows: Sequence[Row]) -> Row:
@@ -126,8 +126,9 @@ def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
     return f"It gains most on {most} ({gains[most]:.2f}x) and least on {least} ({gains[least]:.2f}x)."
 
 
-def _texts(differences: Mapping[str, Any] | None) -> str:
+def texts(summary: Mapping[str, Any]) -> str:
     """Whether the texts were plain decoding's."""
+    differences = summary.get("differences")
     if differences is None:
         return ""
     many, differ = differences["answers"], differences["texts"]

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,16 @@ from typing import Any
 from rich.console import Console
 
 from wager.bench import methods as made
+from wager.bench import verdict
 from wager.bench.methods import Method
 from wager.bench.runs import Run, tokenize
 from wager.bench.summary import by_method, differences
-from wager.bench.workloads import KNOWN, TASKS, prompts
+from wager.bench.workloads import TASKS, prompts
 from wager.cli import options as given
 from wager.cli.files import Output
 from wager.cli.options import Workload
 from wager.cli.parameters import opt, options, parse_ints
-from wager.cli.screen import table
-from wager.cli.suite import progress
+from wager.cli.suite import progress, show
 from wager.core import OFF, Arm
 from wager.policies import build
 from wager.policies.base import require
@@ -113,30 +113,25 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     methods, arms = plan.methods(draft, classify)
     every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
     run = Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=tasks.seed)
-    rows, texts = _compare(run, [method.make(shared, arms) for method in methods], shared)
-    _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index), texts, sampled=bool(plan.temperature))
+    generators = [method.make(shared, arms) for method in methods]
+    with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
+        for prompt, name in run.play(generators, warming=warming):
+            tell(f"{prompt.prompt.task}: {name}")
+    summary = run.summary(None if how else model)
+    texts, said = summary.get("differences"), verdict.texts(summary)
+    if how and plan.sampling == "shared-noise":  # then a seed has one text
+        drafting = [method.name for method in methods if method.kind in ("arm", "policy")]
+        texts = differences(run.answers, asked, str(OFF), drafting)
+        said = f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed."
+    show(summary)
+    print(said)
     settings = {"model": target.model, **described(model), "max_tokens": tasks.tokens, **plan.json()}
     settings |= {"prompts": len(asked), "longest_prompt": tasks.longest, "shuffled": tasks.shuffle}
-    output.write({**settings, "differences": texts, "methods": rows})
+    output.write({**settings, "differences": texts, "methods": by_method(summary)})
 
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _compare(
-    run: Run, generators: list[made.TextGenerator], shared: made.Target
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Run it all; figures by method, and whether the texts are the same, where that can be said."""
-    with progress(Console(stderr=True), len(run.prompts) * len(generators)) as (tell, warming):
-        for prompt, name in run.play(generators, warming=warming):
-            tell(f"{prompt.prompt.task}: {name}")
-    summary = run.summary(None if shared.settings else shared.model)
-    rows, texts = by_method(summary), summary.get("differences")
-    if shared.settings and shared.sampling == "shared-noise":  # then a seed has one text
-        drafting = [row["method"] for row in rows if row["kind"] in ("arm", "policy")]
-        texts = differences(run.answers, run.prompts, str(OFF), drafting)
-    return rows, texts
 
 
 def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Classify:
@@ -153,20 +148,3 @@ def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Class
             ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
             known.append((prompt.domain, ids))
     return Classifier(target.get_input_embeddings().weight, known)
-
-
-def _print(rows: list[dict[str, Any]], tasks: list[str], texts: Mapping[str, Any] | None, *, sampled: bool) -> None:
-    title = f"tokens a second, as a ratio to {rows[0]['method']}; steady: to off, stalls taken out; MAT"
-    shown = table(title, ("method", "all", "quartiles", "steady", "MAT", *tasks))
-    for row in rows:
-        low, high = row["quartiles"]
-        cells = [f"{row['tasks'][task]['speedup']:.2f}" for task in tasks]
-        steady, spread = f"{row['steady']:.3f}" if row["steady"] else "", f"{low:.2f} to {high:.2f}"
-        shown.add_row(row["method"], f"{row['speedup']:.3f}", spread, steady, f"{row['mat']:.2f}", *cells)
-    Console(width=160).print(shown)
-    if texts is not None and sampled:
-        print(f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed")
-    elif texts is not None:
-        print(f"{texts['texts']} of {texts['answers']} texts differ from those of {rows[0]['method']} "
-              f"({texts['unexplained']} unexplained); where they differ first, the logits are at most "
-              f"{texts['largest_gap']:.2g} standard deviations apart")  # fmt: skip

@@ -1,7 +1,7 @@
 """What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes, and their tables."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,10 +12,9 @@ from rich.table import Table
 from wager.cli.parameters import opt
 from wager.cli.screen import bar, titled
 from wager.simulation import Comparison, Scenario, compare
-from wager.simulation.experiment import Result, adaptation
+from wager.simulation.experiment import adaptation
 
 _RUN = "Experiment"
-Columns = Mapping[str, Callable[[Result], str]]  # heading -> what stands below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +35,14 @@ class Experiment:
 
 
 def policy_table(
-    title: str, note: str, columns: Columns, references: Sequence[Result], rows: Sequence[Result]
+    title: str, note: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, references: int
 ) -> Table:
-    """A line for every policy, below a rule and those of what it is compared with."""
+    """A line for every policy and its cells; the first are ``references``, and stand above a rule."""
     how = f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}"
     shown = titled(title, how, ["\npolicy", *columns])
     shown.columns[0].min_width, shown.columns[0].no_wrap, shown.columns[0].overflow = 18, False, "fold"
-    for left, row in enumerate((*references, *rows), 1 - len(references)):  # of the references, less than 1
-        cells = [show(row) for show in columns.values()]
-        shown.add_row(row.policy, *cells, style="dim" if left < 1 else None, end_section=left == 0)
+    for i, (policy, cells) in enumerate(rows, 1):
+        shown.add_row(policy, *cells, style="dim" if i <= references else None, end_section=i == references)
     return shown
 
 

@@ -184,4 +184,5 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
     if not served:
         del columns["latency,\nseconds"]
     note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    return policy_table(title, note, columns, comparison.rows[:2], comparison.results)
+    lines = [(row.policy, [show(row) for show in columns.values()]) for row in comparison.rows]
+    return policy_table(title, note, list(columns), lines, references=2)
