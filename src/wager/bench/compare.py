@@ -164,10 +164,8 @@ class Request:
         return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
 
     def _mismatch(self, runs: Mapping[str, list[Generation]]) -> Mismatch | None:
-        """Where a run of wager's is not what it should be; one that is no tie before any that is.
-
-        Greedy text should be transformers'; sampled text that of wager without drafts.
-        """
+        """Where a run of wager's is not what it should be; one that is no tie before any that is."""
+        # Greedy text should be transformers'; sampled text that of wager without drafts.
         reference = OFF if self.settings["do_sample"] else PLAIN
         theirs, tokenizer = runs[reference][0].tokens, self.decoder.tokenizer
         settings = {**self.settings, "tokenizer": tokenizer}

@@ -153,10 +153,8 @@ def failed(outcome: Mapping[str, Any]) -> bool:
 def survive(
     many: Requests, *, shared: Sequence[str], ours: Sequence[str], on_done: Callable[[], None]
 ) -> dict[str, Any]:
-    """Texts of a server without speculation, then the requests on one of wager's, its kill at work and its restart.
-
-    shared: arguments of both servers, the model first; ours: further ones of wager's.
-    """
+    """Texts of a server without speculation, then the requests on one of wager's, its kill at work and its restart."""
+    # shared: arguments of both servers, the model first; ours: further ones of wager's.
     concurrency = many.concurrency
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))

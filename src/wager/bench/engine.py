@@ -95,11 +95,9 @@ def check_texts(
     every: bool,
     seed: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Each prompt answered by plain ``model.generate`` and by wager; one record for every text compared.
-
-    ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
-    or all with ``every``.
-    """
+    """Each prompt answered by plain ``model.generate`` and by wager; one record for every text compared."""
+    # ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
+    # or all with ``every``.
     plain, lengths = transformers_generator(PLAIN, Target(model)), (1, 2, 3, 5, 8)
     decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths, seed=seed) for spec in policies}
     others = [spec for spec in policies if spec != "random"]
@@ -115,7 +113,7 @@ def check_texts(
 
 
 def memory_over(decoder: Decoder, requests: int, *, seed: int = 0) -> Iterator[int]:
-    """Resident bytes after each of many requests; every fiftieth brings all but 24 tokens of the model's context."""
+    """Bytes held, by CUDA's allocator too, after each of many requests; every fiftieth fills the context."""
     draw = random.Random(seed)
     limit, vocabulary = decoder.target.limit, decoder.target.vocabulary
     for number in range(requests):
@@ -124,10 +122,5 @@ def memory_over(decoder: Decoder, requests: int, *, seed: int = 0) -> Iterator[i
         phrase = [draw.randrange(vocabulary) for _ in range(40)]
         prompt = (phrase * (length // len(phrase) + 1))[:length]
         decoder.generate(prompt, max_new_tokens=64 if full else 24, do_sample=False)
-        yield resident_bytes()
-
-
-def resident_bytes() -> int:
-    """Memory this process holds, in bytes; on CUDA with what the allocator holds there."""
-    held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return held + (torch.cuda.memory_reserved() if torch.cuda.is_available() else 0)
+        held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        yield held + (torch.cuda.memory_reserved() if torch.cuda.is_available() else 0)

@@ -74,10 +74,8 @@ class TextGenerator:
     latest: Generation | None = None  # and how the last answer came about
 
     def warm_up(self, device: Any, count: int) -> int:
-        """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made.
-
-        Policy and drafters are set back to what they were: nothing is learned from that text.
-        """
+        """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made."""
+        # Policy and drafters are set back to what they were: nothing is learned from that text.
         import torch
 
         made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))

@@ -123,11 +123,9 @@ class Run:
         tokenizer: Any = None,
         warming: Callable[[str], None] = lambda name: None,
     ) -> Iterator[tuple[TokenizedPrompt, str]]:
-        """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer.
-
-        ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
-        answers are kept one by one.
-        """
+        """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer."""
+        # ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
+        # answers are kept one by one.
         tokens = self.head["max_tokens"]
         shown = self._shown() if tokenizer is not None else set()
         for generator in generators:

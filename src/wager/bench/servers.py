@@ -19,7 +19,9 @@ class Server:
     """One server in a process group of its own, at a free port of this machine; a context manager."""
 
     def __init__(self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.port = free_port()
+        with socket.socket() as listener:  # a port nobody listens on
+            listener.bind(("127.0.0.1", 0))
+            self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         self.command = [sys.executable, "-m", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
@@ -104,10 +106,3 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

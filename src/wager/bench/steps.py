@@ -100,10 +100,8 @@ def proposer_hook(policy: str, batch: int, steps: int) -> dict[str, Any]:
 
 
 def proposer_memory(requests: int = 3000, batch: int = 16) -> tuple[float, float]:
-    """Most bytes this process has held after the first third of so many requests, and after all of them.
-
-    Real drafters follow texts of phrases that come again; tokens are accepted by chance.
-    """
+    """Most bytes this process has held after the first third of so many requests, and after all of them."""
+    # Real drafters follow texts of phrases that come again; tokens are accepted by chance.
     settings = Settings(("suffix", "prompt-lookup"), 5, log_seconds=0.0)
     drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
     engine, _ = _proposer(settings, drafters, batch)

@@ -67,11 +67,9 @@ def ratio_interval(ours: Sequence[Answer], theirs: Sequence[Answer], *, seed: in
 def regret_interval(
     ours: Sequence[Answer], best: Sequence[Answer], *, seed: int = 0, among: int = 1
 ) -> Interval | None:
-    """The 95 % interval of the regret, by bootstrap over prompts; None for a single one.
-
-    ``best`` was picked ``among`` so many by these very answers, and the luckiest of many looks better than it is: the
-    interval is as wide as it takes to hold for all of them at once (Bonferroni).
-    """
+    """The 95 % interval of the regret, by bootstrap over prompts; None for a single one."""
+    # ``best`` was picked ``among`` so many by these very answers, and the luckiest of many looks better than it is: the
+    # interval is as wide as it takes to hold for all of them at once (Bonferroni).
     (tokens, seconds), (best_tokens, best_seconds) = (_resampled(answers, seed) for answers in (ours, best))
     return _middle(seconds - tokens * best_seconds / best_tokens, among) if len(ours) > 1 else None
 
@@ -190,10 +188,8 @@ def _over_rounds(rounds: Sequence[Round]) -> list[dict[str, float]]:
 
 
 def _unsteady(plain: Sequence[Answer]) -> float:
-    """How many times as fast decoding without drafts was on its fastest prompt as on its slowest.
-
-    Every token after the first takes one forward, so what differs is the machine.
-    """
+    """How many times as fast decoding without drafts was on its fastest prompt as on its slowest."""
+    # Every token after the first takes one forward, so what differs is the machine.
     timed = [(a.seconds - a.prefill_seconds, len(a.tokens) - 1) for a in plain]
     paces = [seconds / tokens for seconds, tokens in timed if tokens > 0 and seconds > 0]
     return round(max(paces) / min(paces), 2) if paces else 1.0
@@ -230,11 +226,9 @@ def _medians(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
 def differences(
     answers: Answers, prompts: Sequence[TokenizedPrompt], base: str, others: Sequence[str], model: Any = None
 ) -> dict[str, Any]:
-    """How many texts of other methods are not those of ``base``; only prompts that all have answered count.
-
-    With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
-    ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
-    """
+    """How many texts of other methods are not those of ``base``; only prompts that all have answered count."""
+    # With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
+    # ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
     whole = [prompt for prompt in prompts if all((prompt.id, name) in answers for name in (base, *others))]
     pairs = [(p, answers[p.id, name].tokens, answers[p.id, base].tokens) for name in others for p in whole]
     found = {"answers": len(pairs), "texts": sum(ours != theirs for _, ours, theirs in pairs)}

@@ -23,10 +23,8 @@ def standing(row: Row, interval: str = "interval") -> str:
 
 
 def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
-    """The verdict: sentence after sentence, the most important first.
-
-    ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name.
-    """
+    """The verdict: sentence after sentence, the most important first."""
+    # ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name.
     if not summary["prompts"]:
         return ["No prompt has been answered by every method yet, so there is nothing to compare."]
     every = summary["tasks"][0]

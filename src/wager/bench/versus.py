@@ -76,10 +76,8 @@ class Comparison:
 
 
 def table_from(measured: Sequence[Measurement], fixed: Mapping[str, int], largest: int) -> list[list[int]]:
-    """vLLM's schedule of lengths by batch size, the best fixed length measured at each concurrency.
-
-    fixed: method -> length. Between two concurrencies that were measured the nearer one's length is taken.
-    """
+    """vLLM's schedule of lengths by batch size, the best fixed length measured at each concurrency."""
+    # fixed: method -> length. Between two concurrencies that were measured the nearer one's length is taken.
     speeds: dict[tuple[int, str], list[float]] = {}
     for one in measured:
         if one.point.isdecimal() and one.method in fixed:

@@ -37,10 +37,8 @@ class Prompt:
         return [{"role": role, "content": said} for role, said in (*self.before, ("user", self.text))]
 
     def ids(self, tokenizer: Any, longest: int, device: Any) -> torch.Tensor:
-        """Its tokens, (1, length), as a chat where the model has a template for it.
-
-        A long one keeps its start and end, where question and template stand.
-        """
+        """Its tokens, (1, length), as a chat where the model has a template for it."""
+        # A long one keeps its start and end, where question and template stand.
         import torch
 
         ids: list[int]

@@ -142,10 +142,8 @@ class Chat:
 
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """A list that is no longer empty after Ctrl-C; a second Ctrl-C interrupts as usual.
-
-    The answer then ends between two rounds, so that drafters and policy stay whole.
-    """
+    """A list that is no longer empty after Ctrl-C; a second Ctrl-C interrupts as usual."""
+    # The answer then ends between two rounds, so that drafters and policy stay whole.
     interrupts: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

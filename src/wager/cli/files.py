@@ -11,8 +11,6 @@ from wager.core import files
 from wager.core.provenance import provenance
 from wager.policies.base import require
 
-__all__ = ["Output", "check_new", "check_writable", "data_file", "provenance", "write_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

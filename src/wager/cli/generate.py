@@ -13,11 +13,12 @@ import typer
 from rich.console import Console
 
 from wager.cli import parameters
-from wager.cli.files import check_new, provenance
+from wager.cli.files import check_new
 from wager.cli.options import Options, System
 from wager.cli.parameters import argument, opt
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import Explaining, check_explains, closing, legend, speeds, writer
+from wager.core.provenance import provenance
 from wager.policies.base import require
 
 if TYPE_CHECKING:

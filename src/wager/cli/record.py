@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from rich.console import Console
 
 from wager.bench.workloads import ALL, PARTS, Prompt, prompts, read_file
-from wager.cli.files import check_new, provenance
+from wager.cli.files import check_new
 from wager.cli.options import Drafters, Options, Target
 from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
 from wager.cli.suite import fitted, model_name
+from wager.core.provenance import provenance
 from wager.drafters import registry
 from wager.policies.base import require
 

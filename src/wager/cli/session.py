@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from wager.cli.files import provenance
 from wager.cli.options import Options
 from wager.core import TraceWriter
+from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
 from wager.drafters import registry
 

@@ -70,11 +70,6 @@ class Environment:
         """Concurrent requests of each stretch; none where requests arrive by themselves."""
         return () if self.env != "serving" or self.rate or self.trace else parse_ints(self.load, "--load")
 
-    @property
-    def in_seconds(self) -> bool:
-        """Whether rounds take different times, so that seconds tell more than rounds."""
-        return self.env in ("costs", "serving") or "@" in self.acceptances or self.lag_ms > 0
-
     def scenario(self, tokens: int) -> Scenario:
         """What the options describe, for so many tokens."""
         drafters = parse_drafters(self.acceptances)
@@ -131,7 +126,8 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
     comparison = simulation.compare("simulating", scenario, chosen, warmup=simulation.warmup, marks=marks)
     title = f"{env} {environment.acceptances}: {tokens:,} tokens, {simulation.runs} runs"
     out = wide(120)
-    out.print(_table(comparison, title, seconds=environment.in_seconds))
+    timed = env in ("costs", "serving") or "@" in environment.acceptances or environment.lag_ms > 0
+    out.print(_table(comparison, title, seconds=timed))  # where rounds take different times, seconds tell more
     starts = [tokens * i // len(loads) for i in range(len(loads) + 1)] if len(loads) > 1 else []
     changes = print_changes(out, comparison, starts)
     bounds = theory.bounds(scenario, comparison.marks)

@@ -103,7 +103,10 @@ def _regrets(
 
 def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
     rows, base = summary["tasks"][0]["methods"], summary["base"]
-    lead = _lead(rows)
+    # The method that the run's verdict is about: auto, else the first policy, else the fastest after the first.
+    policies = [row for row in rows if row["kind"] == "policy"]
+    policies.sort(key=lambda row: row["method"].partition(":")[0] != "auto")
+    lead = policies[0] if policies else max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
     spread = "95 % interval {:.2f} to {:.2f}".format(*lead["interval"]) if lead.get("interval") else ""
     big = [
         Big(f"{lead['speedup']:.2f}{TIMES}", f"{lead['method']} over {base}", spread),
@@ -113,13 +116,6 @@ def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
     if judged := [bool(a["same"]) for a in answers if a["method"] != base and a.get("same") is not None]:
         big.append(Big(f"{sum(judged):,} of {len(judged):,}", "texts identical", f"to those of {base}"))
     return big
-
-
-def _lead(rows: Sequence[Json]) -> Json:
-    """The method that the run's verdict is about: auto, else the first policy, else the fastest after the first."""
-    policies = [row for row in rows if row["kind"] == "policy"]
-    policies.sort(key=lambda row: row["method"].partition(":")[0] != "auto")
-    return policies[0] if policies else max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
 
 
 def _choice(name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Mapping[str, str]) -> views.Choice:

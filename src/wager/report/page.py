@@ -31,7 +31,13 @@ MAKES = {  # kind of figure -> what it is called where it is missing, and the co
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
     """Every figure the materials allow, in the order of the page."""
-    palette, found = Palette(_drafters(materials)), list[Figure | None]()
+    drafters: list[str] = []  # all that are named anywhere, in the order they are met
+    for m in materials:
+        drafters += [who for text in m.texts for r in text.rounds for _, who in r.tokens]
+        drafters += [name.removesuffix(" (tree)") for view in m.drafted for name in view.pairs]
+        drafters += [drafter_of(arm) for view in m.choices for arm in view.arms]
+        drafters += [drafter_of(arm) for view in m.shares for row in view.rows.values() for arm in row]
+    palette, found = Palette(drafters), list[Figure | None]()
     for m in materials:
         found += [speed(view, m.source) for view in m.speedups]
         found += [regret(view, m.source) for view in m.regrets]
@@ -46,17 +52,6 @@ def figures(materials: Sequence[Material]) -> list[Figure]:
             found.append(token_view(m.texts, palette, m.source))
     order = [kind for _, _, kinds in SECTIONS for kind in kinds]
     return sorted((f for f in found if f is not None), key=lambda f: order.index(f.kind))
-
-
-def _drafters(materials: Sequence[Material]) -> list[str]:
-    """All drafters named anywhere, in the order they are met."""
-    found: list[str] = []
-    for m in materials:
-        found += [who for text in m.texts for r in text.rounds for _, who in r.tokens]
-        found += [name.removesuffix(" (tree)") for view in m.drafted for name in view.pairs]
-        found += [drafter_of(arm) for view in m.choices for arm in view.arms]
-        found += [drafter_of(arm) for view in m.shares for row in view.rows.values() for arm in row]
-    return list(dict.fromkeys(found))
 
 
 def render(materials: Sequence[Material], *, refresh: float | None = None, now: str = "") -> str:

@@ -189,11 +189,9 @@ def _room(text: Text, at: int, longest: int) -> int:
 
 
 def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) -> tuple[list[Arm], float]:
-    """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text.
-
-    Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
-    which has to make them catch up, can be quicker.
-    """
+    """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text."""
+    # Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
+    # which has to make them catch up, can be quicker.
     end = text.tokens - 1
     left = [0.0] * (end + 1)  # seconds from each position to the end
     plan = [OFF] * end

@@ -155,10 +155,8 @@ class Engine(Environment):
         return self._step(arm, np.full(self.batch, arm.length), arm.length)
 
     def play_batch(self, choose: Callable[[Batch], Choices]) -> Round:
-        """A step in which every request is drafted for in full, and the policy picks what is verified.
-
-        The drafter's confidence is each request's acceptance, give or take.
-        """
+        """A step in which every request is drafted for in full, and the policy picks what is verified."""
+        # The drafter's confidence is each request's acceptance, give or take.
         longest, count = max(self.scenario.lengths), self.batch
         blur = self._draws.normal(0.0, 0.05, (count, longest))
         full = np.full(count, longest)
@@ -204,15 +202,12 @@ class Engine(Environment):
         self._wakes += lag > 0
         self._lag_seconds += outcome.lag_seconds
         self.clock += outcome.seconds
-        self._retire()
-        self._admit()
-        return outcome
-
-    def _retire(self) -> None:
         going = self._left > 0
         self._latencies += (self.clock - self._since[~going]).tolist()
         self._acceptance, self._left = self._acceptance[going], self._left[going]
         self._lag, self._since = self._lag[going], self._since[going]
+        self._admit()
+        return outcome
 
     def _now(self, by_stretch: Sequence[Value]) -> Value:
         """Of values that each hold for an equal share of the tokens, the one that holds now."""

@@ -156,10 +156,8 @@ class Text(Environment):
 def _draws(
     mean: float, length: int, concentration: float, seed: Sequence[int]
 ) -> Iterator[tuple[int, tuple[float, ...], list[int]]]:
-    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy.
-
-    How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted.
-    """
+    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy."""
+    # How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted.
     rng, shape = np.random.default_rng(list(seed)), (_BLOCK, length)
     while True:
         alpha = np.full(shape, mean)

@@ -81,10 +81,8 @@ class Step(NamedTuple):
 
 
 def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
-    """The product-limit estimate from (drafted, accepted): a draft that ended early says nothing of what came after.
-
-    Its variance is Greenwood's.
-    """
+    """The product-limit estimate from (drafted, accepted): a draft that ended early says nothing of what came after."""
+    # Its variance is Greenwood's.
     steps: list[Step] = []
     alive, spread = 1.0, 0.0
     for k in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
