@@ -83,11 +83,9 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
     return _medians(taken[warmup:])
 
 
-def rows_seconds(
-    spec: str, batch: int, drafters: int = 3, longest: int = 5, *, steps: int = 300, warmup: int = 50
-) -> tuple[float, float]:
+def rows_seconds(spec: str, batch: int = 256, *, steps: int = 300, warmup: int = 50) -> tuple[float, float]:
     """The same for a batch decided in columns."""
-    rng = np.random.default_rng(0)
+    rng, drafters, longest = np.random.default_rng(0), 3, 5
     arms = (OFF, *(Arm(f"d{i}", n) for i in range(drafters) for n in range(1, longest + 1)))
     policy = build(spec, arms)
     require(policy.per_request, f"policy {spec!r} does not decide for batches in columns")

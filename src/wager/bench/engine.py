@@ -86,20 +86,13 @@ def described(model: Any) -> dict[str, Any]:
 
 
 def check_texts(
-    model: Any,
-    drafters: Sequence[Drafter],
-    policies: Sequence[str],
-    prompts: Sequence[torch.Tensor],
-    count: int,
-    *,
-    every: bool,
-    seed: int = 0,
+    model: Any, drafters: Sequence[Drafter], policies: Sequence[str], prompts: Sequence[Any], count: int, *, every: bool
 ) -> Iterator[dict[str, Any]]:
     """Each prompt answered by plain ``model.generate`` and by wager; one record for every text compared."""
     # ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
     # or all with ``every``.
     plain, lengths = transformers_generator(PLAIN, Target(model)), (1, 2, 3, 5, 8)
-    decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths, seed=seed) for spec in policies}
+    decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths) for spec in policies}
     others = [spec for spec in policies if spec != "random"]
     for at, ids in enumerate(prompts):
         theirs = plain.run(ids, count).tokens

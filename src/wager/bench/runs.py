@@ -81,7 +81,6 @@ class Run:
         asked = [prompt.json() for prompt in prompts]
         self.head: dict[str, Any] = {"seed": 0, **settings, "methods": told, "prompts": asked, "arms": list(arms)}
         self.answers: dict[Key, Answer] = {}  # in the order they were given
-        self.pieces: dict[Key, list[Any]] = {}
         self.complete = False
         self._arms = [Arm.parse(arm) for arm in arms]
         self._names = [method.name for method in methods]
@@ -119,9 +118,8 @@ class Run:
     def play(
         self,
         generators: Sequence[TextGenerator],
-        *,
         tokenizer: Any = None,
-        warming: Callable[[str], None] = lambda name: None,
+        warming: Callable[[str], None] = lambda _: None,
     ) -> Iterator[tuple[TokenizedPrompt, str]]:
         """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer."""
         # ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
@@ -192,9 +190,8 @@ class Run:
         ]
         seconds, prefill = record["seconds"], record["prefill_seconds"]
         own = max(0.0, seconds - prefill - sum(r.seconds for r in rounds)) if rounds else 0.0
-        self.answers[key] = Answer(record["ids"], seconds, record["forwards"], rounds, own, prefill)
-        if record.get("pieces") is not None:
-            self.pieces[key] = record["pieces"]
+        came = record["ids"], seconds, record["forwards"]
+        self.answers[key] = Answer(*came, rounds, own, prefill, record.get("pieces"))
 
     def summary(self, model: Any = None) -> dict[str, Any]:
         """The figures of all answers so far; with a ``model``, whose texts are greedy, also where texts differ."""
@@ -217,7 +214,7 @@ class Run:
         told = self._json(key, self.answers[key])
         plain = self.answers.get((key[0], self._names[0]))
         told["same"] = None if plain is None else plain.tokens == self.answers[key].tokens
-        return told | ({"pieces": self.pieces[key]} if key in self.pieces else {})
+        return told | ({"pieces": pieces} if (pieces := self.answers[key].pieces) is not None else {})
 
     def _json(self, key: Key, answer: Answer) -> dict[str, Any]:
         seconds = {"seconds": round(answer.seconds, 6), "prefill_seconds": round(answer.prefill_seconds, 6)}

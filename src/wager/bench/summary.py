@@ -36,6 +36,7 @@ class Answer:
     rounds: Sequence[Round] = ()  # wager's own methods: how it came about
     own: float = 0.0  # seconds that were neither prompt nor drafter nor target
     prefill_seconds: float = 0.0  # until the first token was there
+    pieces: list[Any] | None = None  # its tokens one by one, for the report
 
 
 def tokens_per_second(answers: Sequence[Answer]) -> float:

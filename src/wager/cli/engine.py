@@ -19,7 +19,7 @@ from wager.cli.screen import table, tracked
 from wager.policies import POLICIES
 
 COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
-LIMITS = {8: 10e-6, 64: 30e-6}  # arms -> seconds a decision may take
+LIMITS = {8: 10, 64: 30}  # arms -> microseconds a decision may take
 STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
 SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
@@ -143,38 +143,30 @@ def decisions(
     taken: dict[tuple[str, int], list[float]] = {(spec, k): [] for spec in specs for k in LIMITS}
     for _ in tracked("timing", range(repeats), repeats):
         for spec, k in taken:
-            taken[spec, k].append(decision_seconds(spec, arms_for(k), rounds=1500, warmup=500))
-    shown, rows = [], []
+            taken[spec, k].append(decision_seconds(spec, arms_for(k), rounds=1500, warmup=500) * 1e6)
+    shown = table("choose + observe, median (slowest repetition), microseconds",
+                  ["policy", *(f"{k} arms (≤ {limit})" for k, limit in LIMITS.items())])  # fmt: skip
+    rows = []
     for spec in specs:
         cells, row = [], {}
         for k, limit in LIMITS.items():
             median, worst = statistics.median(taken[spec, k]), max(taken[spec, k])
-            row[str(k)] = {"median_us": median * 1e6, "worst_us": worst * 1e6, "within_limit": median <= limit}
-            cells.append(f"{'' if median <= limit else '[red]'}{median * 1e6:.1f} ({worst * 1e6:.1f})")
+            row[str(k)] = {"median_us": median, "worst_us": worst, "within_limit": median <= limit}
+            cells.append(f"{'' if median <= limit else '[red]'}{median:.1f} ({worst:.1f})")
         rows.append({"policy": spec, "arms": row})
-        shown.append([spec, *cells])
-    columns = [f"{k} arms (≤ {limit * 1e6:.0f})" for k, limit in LIMITS.items()]
-    title = "choose + observe, median (slowest repetition), microseconds"
-    Console().print(table(title, ["policy", *columns], shown))
-    auto = _time_auto(repeats)
-    for line in auto:
-        print(f"auto, {line['of']}: choose {line['choose_us']:.1f} µs (at most {line['limit_us']:.0f}), "
-              f"observe {line['observe_us']:.1f} µs")  # fmt: skip
-    output.write({"limits_us": {str(k): v * 1e6 for k, v in LIMITS.items()}, "policies": rows, "auto": auto})
-
-
-def _time_auto(repeats: int) -> list[dict[str, Any]]:
-    """The default policy with hints from the drafters, which the table's rounds do not have."""
-    cases: dict[str, tuple[Callable[[], tuple[float, float]], float]] = {
-        "4 drafters x 8 lengths, one text": (lambda: hinted_seconds("auto"), 20e-6),
-        "3 drafters x 5 lengths, 256 requests": (lambda: rows_seconds("auto", 256), 180e-6),
+        shown.add_row(spec, *cells)
+    Console().print(shown)
+    auto = []
+    hinted: dict[str, tuple[Callable[[str], tuple[float, float]], int]] = {  # the table's rounds have no hints
+        "4 drafters x 8 lengths, one text": (hinted_seconds, 20),
+        "3 drafters x 5 lengths, 256 requests": (rows_seconds, 180),
     }
-    told = []
-    for name, (measure, limit) in cases.items():
-        both = zip(*(measure() for _ in range(repeats)), strict=True)
+    for name, (measure, limit) in hinted.items():
+        both = zip(*(measure("auto") for _ in range(repeats)), strict=True)
         choose, observe = (statistics.median(seconds) * 1e6 for seconds in both)
-        told.append({"of": name, "choose_us": choose, "observe_us": observe, "limit_us": limit * 1e6})
-    return told
+        print(f"auto, {name}: choose {choose:.1f} µs (at most {limit}), observe {observe:.1f} µs")
+        auto.append({"of": name, "choose_us": choose, "observe_us": observe, "limit_us": limit})
+    output.write({"limits_us": {str(k): v for k, v in LIMITS.items()}, "policies": rows, "auto": auto})
 
 
 @options

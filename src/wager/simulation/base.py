@@ -80,14 +80,11 @@ class Run:
 CLAIRVOYANT = "clairvoyant"  # not a policy one can have: the environment itself says which arm is best
 
 
+Watch = Callable[[Context, Round], None]
+
+
 def play(
-    scenario: Scenario,
-    spec: str,
-    seed: int,
-    *,
-    marks: Sequence[int] = (),
-    warmup: int = 0,
-    watch: Callable[[Context, Round], None] | None = None,
+    scenario: Scenario, spec: str, seed: int, *, marks: Sequence[int] = (), warmup: int = 0, watch: Watch | None = None
 ) -> Run:
     """Play one policy through one environment to its end.
 

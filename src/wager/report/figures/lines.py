@@ -18,28 +18,16 @@ GREY = "var(--c0)"
 Z = 1.96  # standard errors to the end of a 95 % interval
 
 
-def line_figure(
-    kind: str,
-    head: tuple[str, str],
-    source: Source,
-    table: Table,
-    lines: Sequence[Line],
-    axes: Axes,
-    *,
-    heights: tuple[int, int] = (320, 320),
-    note: str = "",
-    wide: bool = False,
-) -> Figure:
-    """A figure of lines, named in a legend; ``head`` is its title and what it says, the heights are wide and narrow."""
-    title, says = head
+def line_figure(figure: Figure, lines: Sequence[Line], axes: Axes, heights: tuple[int, int] = (320, 320)) -> Figure:
+    """The figure with its lines, named in a legend; the heights are a wide chart's and a narrow one's."""
 
     def draw(width: int) -> Markup:
-        return line_chart(lines, axes, width, heights[width < 640], title)
+        return line_chart(lines, axes, width, heights[width < 640], figure.title)
 
     legend = [Key(line.name, line.colour, line.dash, line=True) for line in lines if not line.faint]
     if len(legend) < len(lines):
         legend.append(Key("the others", GREY, line=True))
-    return Figure(kind, title, says, source, table, [("", draw)], legend=legend, note=note, wide=wide)
+    return figure._replace(panels=[("", draw)], legend=legend)
 
 
 def regret(view: Regret, source: Source) -> Figure:
@@ -68,8 +56,8 @@ def regret(view: Regret, source: Source) -> Figure:
         rows.append([c.name, *(Value(y, number(y)) for y in (c.y[len(c.y) // 2], c.y[-1])), half])
     at = view.curves[0].x
     after = [f"after {number(x)} tokens" for x in (at[len(at) // 2], at[-1])]
-    head, table = (title, says), Table(["policy", *after, "95 % at the end"], rows)
-    return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
+    table = Table(["policy", *after, "95 % at the end"], rows)
+    return line_figure(Figure("regret", title, says, source, table, note=view.how), lines, axes, (340, 340))
 
 
 class Step(NamedTuple):
@@ -118,13 +106,15 @@ def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
     shares: dict[str, Any] = {"y_high": 1.0, "y_name": "{:.1%}".format, "y_tick": "{:.0%}".format}
     axes = Axes(*names, x_ticks=[(float(k), str(k)) for k in ticks], **shares)
     total = sum(map(len, view.pairs.values()))
-    head = "How far drafts live", f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
+    says = f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
     note = (
         "Product-limit estimate: a draft of 2 tokens counts for k = 1 and 2 only. "
         "Policies draft where they expect much, so this is what they met, not what a drafter gives everywhere."
     )
     table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
-    return line_figure("survival", head, source, table, lines, axes, note=note)
+    return line_figure(
+        Figure("survival", "How far drafts live", says, source, table, note=note, wide=False), lines, axes
+    )
 
 
 def cost(view: Cost, source: Source) -> Figure:
@@ -144,6 +134,6 @@ def cost(view: Cost, source: Source) -> Figure:
     own = view.lines.get("wager") or next(iter(view.lines.values()))
     ratio, where = own[max(own)].value / own[min(own)].value, source.machine.partition(";")[0]
     says = f"Verifying {max(own)} tokens takes {ratio:.2f} times as long as verifying {min(own)}. Bands: quartiles."
-    head = f"Verify cost by width, {where}" if where else "Verify cost by width", says
+    title = f"Verify cost by width, {where}" if where else "Verify cost by width"
     table = Table(["tokens", *(f"{name}, ms" for name in view.lines)], rows)
-    return line_figure("cost", head, source, table, lines, axes, note=view.how)
+    return line_figure(Figure("cost", title, says, source, table, note=view.how, wide=False), lines, axes)

@@ -34,10 +34,11 @@ def latency(view: Load, source: Source) -> Figure | None:
     axes = Axes("requests in flight", "seconds a request", x_ticks=ticks, y_name=lambda v: f"{number(v)} s")
     seconds = partial(measured, show=lambda v: f"{number(v)} s", ends=number)
     rows = [[m, *(seconds(view.latency.get((m, point))) for point in view.points)] for m in view.methods]
-    head = "Latency against load", "Mean seconds from request to last token; lower is better."
+    says = "Mean seconds from request to last token; lower is better."
     note = "Median of the repetitions; the table gives the least and the most of them."
     table = Table(["method", *view.points], rows)
-    return line_figure("load", head, source, table, lines, axes, heights=(320, 420), note=note)
+    figure = Figure("load", "Latency against load", says, source, table, note=note, wide=False)
+    return line_figure(figure, lines, axes, (320, 420))
 
 
 def lengths(view: Load, source: Source) -> Figure | None:
