@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,7 +20,7 @@ from wager.cli.parameters import opt, option, options
 from wager.cli.screen import table
 
 if TYPE_CHECKING:
-    from wager.bench.load import Load, Summary
+    from wager.bench.load import Load
 
 REQUESTS, TOKENS = 100, 128
 CONCURRENCY = 8  # where the load does not say, and while warming up
@@ -146,33 +147,33 @@ def _report(load: Load, how: dict[str, Any], output: Output) -> None:
 
     served, interrupted = load.served, how["interrupted"]
     summary = summarise(served, load.speculation)
-    if summary.errors < summary.requests:
+    sent, none = summary["requests"], summary["errors"] == summary["requests"]
+    if not none:
         _print(summary, f"{how['url']}, {how['model']}: " + ", ".join(f"{k} {v}" for k, v in how["load"].items()))
-        output.write({**how, **asdict(summary), "served": [request.json() for request in served]})
-    elif summary.requests:
-        print(f"wager: none of {summary.requests:,} requests succeeded: {summary.first_error}", file=sys.stderr)
+        output.write({**how, **summary, "served": [request.json() for request in served]})
+    elif sent:
+        print(f"wager: none of {sent:,} requests succeeded: {summary['first_error']}", file=sys.stderr)
     if interrupted:
-        print(f"wager: interrupted after {summary.requests:,} requests; those in flight are left out", file=sys.stderr)
-    if interrupted or summary.errors == summary.requests:
+        print(f"wager: interrupted after {sent:,} requests; those in flight are left out", file=sys.stderr)
+    if interrupted or none:
         raise typer.Exit(130 if interrupted else 1)
 
 
-def _print(summary: Summary, title: str) -> None:
+def _print(summary: Mapping[str, Any], title: str) -> None:
     shown = table(f"{title}; milliseconds", ("", "mean", "p50", "p99"))
-    names = ("latency", "time to first token", "time per output token")
-    spreads = (summary.latency_seconds, summary.ttft_seconds, summary.tpot_seconds)
-    for name, spread in zip(names, spreads, strict=True):
-        cells = ("-",) * 3 if spread is None else (f"{s * 1e3:,.1f}" for s in (spread.mean, spread.p50, spread.p99))
-        shown.add_row(name, *cells)
-    print(f"{summary.requests:,} requests, {summary.errors:,} errors, {summary.seconds:,.1f} s: "
-          f"{summary.output_tokens:,} output tokens, {summary.output_tokens_per_second:,.1f} tokens/s, "
-          f"{summary.requests_per_second:,.2f} requests/s")  # fmt: skip
+    names = {"latency": "latency", "ttft": "time to first token", "tpot": "time per output token"}
+    for key, name in names.items():
+        spread = summary[f"{key}_seconds"]
+        shown.add_row(name, *(("-",) * 3 if spread is None else (f"{s * 1e3:,.1f}" for s in spread.values())))
+    rates = "{output_tokens_per_second:,.1f} tokens/s, {requests_per_second:,.2f} requests/s"
+    counts = "{requests:,} requests, {errors:,} errors, {seconds:,.1f} s: {output_tokens:,} output tokens"
+    print(f"{counts}, {rates}".format_map(summary))
     Console().print(shown)
-    if drafts := summary.speculation:
+    if drafts := summary["speculation"]:
         positions = ", ".join(f"{rate:.0%}" for rate in drafts["per_position_acceptance_rates"])
         print(f"drafts: {drafts['acceptance_rate']:.0f} % of {drafts['draft_tokens']:,} tokens accepted, "
               f"{drafts['acceptance_length']:.2f} tokens a round; by position {positions}")  # fmt: skip
-    if summary.first_error is not None:
-        print(f"first error: {summary.first_error}")
-    if summary.late_seconds > LATE:
-        print(f"this client could not keep up: it started a request {summary.late_seconds:.2f} s late")
+    if summary["first_error"] is not None:
+        print(f"first error: {summary['first_error']}")
+    if summary["late_seconds"] > LATE:
+        print(f"this client could not keep up: it started a request {summary['late_seconds']:.2f} s late")
