@@ -1,14 +1,12 @@
 """`wager chat`: a conversation."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rich.console import Console
 
@@ -17,10 +15,8 @@ from wager.cli.options import Options, System
 from wager.cli.parameters import option
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.shown import closing, legend, writer
+from wager.decoding.generation import Piece
 from wager.policies.base import require
-
-if TYPE_CHECKING:
-    from wager.decoding.generation import Piece
 
 COMMANDS = {
     "/show": "colour tokens by where they came from, or stop doing so",

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from wager.bench.decisions import arms_for, decision_seconds, hinted_seconds, rows_seconds
+from wager.bench.steps import proposer_hook, proposer_memory, scheduler_hook
 from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import Output
 from wager.cli.options import Target, Workload
@@ -174,8 +175,6 @@ def steps(
     *, count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000, output: Output
 ) -> None:
     """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
-    from wager.bench.steps import proposer_hook, proposer_memory, scheduler_hook
-
     logging.getLogger("vllm").setLevel(logging.ERROR)
     cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
     cases += [(proposer_hook, p) for p in ("nightjar", "auto")]

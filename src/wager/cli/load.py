@@ -1,26 +1,22 @@
 """`wager bench serve`: a load on a server, measured from the client's side."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
 
 from wager.bench import workloads
 from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, traced
+from wager.bench.load import Load, served_model, summarise
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import table
-
-if TYPE_CHECKING:
-    from wager.bench.load import Load
 
 REQUESTS, TOKENS = 100, 128
 CONCURRENCY = 8  # where the load does not say, and while warming up
@@ -122,8 +118,6 @@ def serve(
     """
     plan, settings = arrivals.plan(requests.data), requests.settings(is_trace=arrivals.trace is not None)
     asked = requests.read()
-    from wager.bench.load import Load, served_model
-
     extra = {"seed": requests.seed} if requests.temperature else {}
     load = Load(url, plan, asked, extra=extra, progress=sys.stderr.isatty(), **settings)
     load.model = served_model(url, requests.model)
@@ -143,8 +137,6 @@ def serve(
 
 def _report(load: Load, how: dict[str, Any], output: Output) -> None:
     """Print and write what was measured."""
-    from wager.bench.load import summarise
-
     served, interrupted = load.served, how["interrupted"]
     summary = summarise(served, load.speculation)
     sent, none = summary["requests"], summary["errors"] == summary["requests"]

@@ -9,6 +9,9 @@ from wager.cli.files import check_writable
 from wager.cli.parameters import argument, option
 from wager.core.files import write_text
 from wager.policies.base import require
+from wager.report.live import follow
+from wager.report.page import render
+from wager.report.read import READS, read
 
 
 def command(
@@ -19,10 +22,6 @@ def command(
     idle: Annotated[float, option("With --live: the trace is finished when nothing came for so long.")] = 60.0,
 ) -> None:
     """Make one self-contained page of charts from runs, traces and results."""
-    from wager.report.live import follow
-    from wager.report.page import render
-    from wager.report.read import READS, read
-
     given = list(files or ())
     require((live is None) == bool(given), f"name files to report, or one trace with --live; a report reads {READS}")
     if not 0.2 <= every <= 3600 or not idle >= every:

@@ -1,7 +1,5 @@
 """Real servers compared and put under load: `wager lab versus`, `wager lab drafters` and `wager lab endurance`."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Sequence
@@ -9,28 +7,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from wager.bench import workloads
 from wager.bench.arrivals import traced
+from wager.bench.endurance import Requests, failed, survive
+from wager.bench.servers import Server
+from wager.bench.versus import PLAIN, TABLE, Comparison, Measurement, Point, closed, compared, table_from
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.options import MODEL, Data, Model
 from wager.cli.parameters import opt, option, options, parse_ints
 from wager.cli.screen import bar, table, tracked
+from wager.models import resolve
 from wager.policies.base import require
-
-if TYPE_CHECKING:
-    from wager.bench.servers import Server
-    from wager.bench.versus import Measurement, Point
-    from wager.vllm.settings import Settings
+from wager.vllm.launch import located, speculative_config
+from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
 
 POLICIES = ("auto", "ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
 CHARACTERS = 4  # of a prompt to a token, about
-Rounds = Sequence[tuple[str, Sequence["Point"], int]]  # what each is called, its loads, its number
+Rounds = Sequence[tuple[str, Sequence[Point], int]]  # what each is called, its loads, its number
 SHORT = 600  # characters of a prompt of the endurance test at most
 
 
@@ -97,9 +96,6 @@ def versus(
     table is then made from what its fixed lengths measured. Further arguments go to every server, after --, as in
     -- --max-num-seqs 16.
     """
-    from wager.bench.versus import PLAIN, TABLE, Point, closed, table_from
-    from wager.vllm.launch import located, speculative_config
-
     levels = loads.levels
     settings, played = _methods(drafter, loads.max_length, policy or POLICIES)
     asked = loads.prompts(max(count for _, count in levels))
@@ -131,8 +127,6 @@ def versus(
 
 def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Settings, dict[str, str]]:
     """The settings of the server that plays all of them, and every method's policy."""
-    from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
-
     settings = Settings((drafter,), max_length)
     require(settings.hook == SCHEDULER, f"vLLM has no table of lengths for {drafter}; see wager lab drafters")
     name = parse_drafter(drafter)[0]
@@ -158,8 +152,6 @@ def drafters(
 
     Further arguments go to every server, after --.
     """
-    from wager.bench.versus import PLAIN, closed
-
     levels, turns = loads.levels, range(loads.repeats + 1)
     # Other prompts in every repetition: drafters remember what was written, and nobody sends everything twice.
     fresh = iter(loads.prompts(len(turns) * sum(count for _, count in levels)))
@@ -179,9 +171,6 @@ class Servers(ExitStack):
     """Servers of one model with the same arguments, all suspended but the one that is measured; a context manager."""
 
     def __init__(self, loads: Loads, arguments: Sequence[str]) -> None:
-        from wager.bench.versus import Comparison
-        from wager.models import resolve
-
         super().__init__()
         self.comparison, self.arguments, self.model = Comparison({}, {}), list(arguments), str(resolve(loads.model))
         self.folder = loads.logs or Path(self.enter_context(tempfile.TemporaryDirectory()))
@@ -189,8 +178,6 @@ class Servers(ExitStack):
 
     def start(self, method: str, *more: str, ours: bool = False) -> Server:
         """A server for the method, ready and suspended: stock vLLM, or ``ours``."""
-        from wager.bench.servers import Server
-
         given = [self.model, "--dtype", "float32", "--no-enable-prefix-caching", *self.arguments, *more]
         server = (Server.wager if ours else Server.vllm)(*given, log=self.folder / f"{method}.log")
         self.enter_context(server).wait().suspend()
@@ -203,8 +190,6 @@ class Servers(ExitStack):
 
     def repeat(self, methods: Sequence[str], rounds: Rounds, warm: list[Measurement], out: Output, **more: Any) -> None:
         """All rounds; the results are written after each, and shown after the last."""
-        from wager.bench.versus import compared
-
         measured: list[Measurement] = []
         for what, points, number in rounds:
             measured += self.measure(methods, points, number, what)
@@ -248,9 +233,6 @@ def endurance(
     again with the policy state it had saved. Exit code 1 if a request failed, a text differed, one got stuck, memory
     grew by more than a tenth, or the state was lost. Further arguments go to both servers, after --.
     """
-    from wager.bench.endurance import Requests, failed, survive
-    from wager.models import resolve
-
     found = workloads.prompts(data, count=200)
     asked = [p.messages for p in found if len(p.text) <= SHORT][: 8 * prompts]
     require(bool(asked), f"no prompt of at most {SHORT} characters in the data folder")

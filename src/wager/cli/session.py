@@ -17,11 +17,11 @@ from wager.cli.options import Options
 from wager.core import TraceWriter
 from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
+from wager.decoding.generation import Generation
 from wager.drafters import registry
 
 if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
-    from wager.decoding.generation import Generation
 
 
 @dataclass(slots=True)

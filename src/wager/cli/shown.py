@@ -12,13 +12,13 @@ from rich.text import Text
 
 from wager.cli.screen import table
 from wager.core import Round
+from wager.decoding.generation import Generation, Piece, TextStream
 from wager.policies import POLICIES
 from wager.policies.base import Option, Policy, require
 from wager.policies.registry import parse
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
-    from wager.decoding.generation import Generation, Piece
 
 COLOURS = ("bold green", "bold cyan", "bold magenta", "bold yellow", "bold blue", "bold red")
 OWN = {"bonus": "dim underline", "plain": "dim"}  # tokens of the target itself
@@ -34,8 +34,6 @@ class SourceWriter:
     """Writes every token in the colour of where it came from; without colours, ``[source]`` stands at each change."""
 
     def __init__(self, console: Console, tokenizer: Any, drafters: Sequence[str]) -> None:
-        from wager.decoding.generation import TextStream
-
         self.console, self.text, self.styles = console, TextStream(tokenizer), colours(drafters)
         self.coloured = console.is_terminal and console.color_system is not None and not console.no_color
         self.last = ""

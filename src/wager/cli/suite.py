@@ -17,7 +17,9 @@ from wager.bench.runs import Run, TokenizedPrompt, tokenize
 from wager.cli.options import Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table
+from wager.cli.session import quietly
 from wager.core.provenance import provenance
+from wager.models.fingerprint import fingerprint
 from wager.policies.base import require
 
 QUICK = "quick"
@@ -76,8 +78,6 @@ def suite(
                 after = f"give options after it, as in wager bench {command} --help"
                 raise ValueError(f"{param.opts[0]} before {command} does nothing; {after}")
         return
-    from wager.cli.session import quietly
-
     with quietly():
         _measure(target, given, methods, out, afresh=afresh)
 
@@ -88,7 +88,6 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
     from wager.bench.draft_models import has_assistant
     from wager.bench.engine import described
-    from wager.models.fingerprint import fingerprint
 
     told, settings = Console(stderr=True, highlight=False), given.settings()
     tokens = settings["max_tokens"]

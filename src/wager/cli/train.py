@@ -1,12 +1,10 @@
 """`wager train`: drafters for a target of one's own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +13,10 @@ from wager.cli.files import Output
 from wager.cli.options import Device, Dtype, Target, Workload
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table, wide
+from wager.training import answers as self_distillation
 from wager.training import config as plans
 from wager.training import prompts as made
-
-if TYPE_CHECKING:
-    from wager.training.answers import Done
+from wager.training.answers import Done
 
 app = typer.Typer(
     help="Make drafters for a target: generate its answers, train heads and small models on them, evaluate these.",
@@ -46,7 +43,6 @@ def answers(
     first, count = int(which[1]) - 1, int(which[2])
     prompts = made.read(plan, data)
     from wager.models import load
-    from wager.training import answers as self_distillation
 
     model, tokenizer = load(plan.target, dtype=dtype, device=device)
     work = self_distillation.parts(prompts, tokenizer, plan.answers)
@@ -80,7 +76,6 @@ def drafters(
         raise ValueError(f"{plan_file} has no drafter {unknown[0]!r}; there are {known}")
     from wager.models import load_model
     from wager.models.fingerprint import fingerprint
-    from wager.training import answers as self_distillation
     from wager.training import build, learners
 
     texts = list(self_distillation.texts(folder))

@@ -1,13 +1,11 @@
 """`wager tune`: should this model speculate, with what, and how much does it bring? In about two minutes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.console import Console
 
@@ -17,14 +15,13 @@ from wager.bench.runs import Run, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
 from wager.cli.parameters import argument, option
+from wager.cli.session import Session, open_session, quietly
 from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
+from wager.models.fingerprint import fingerprint
 from wager.policies.base import require
-
-if TYPE_CHECKING:
-    from wager.cli.session import Session
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer
@@ -59,8 +56,6 @@ def command(
     chosen = workloads.in_turn(workloads.own_prompts() if prompts is None else workloads.read_file(prompts), 0)
     told = Console(stderr=True, highlight=False)
 
-    from wager.cli.session import open_session, quietly
-
     with quietly():
         session = open_session(options, told)
         measured = _measure(session, chosen, longest, began, 60 * minutes, told)
@@ -93,7 +88,6 @@ def _measure(
 ) -> dict[str, Any]:
     """Whole prompts until the time is up, as JSON."""
     from wager.bench.engine import described
-    from wager.models.fingerprint import fingerprint
 
     options, target = session.options, session.decoder.model
     ends = began + seconds * (1 - RESERVE)
