@@ -1,7 +1,5 @@
 """A run of methods over prompts: interleaved, every answer kept at once, and resumed after a kill."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,17 +7,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+from wager.bench.methods import Method, TextGenerator
 from wager.bench.run_folder import RunFolder
-from wager.bench.summary import Answer, differences, summarize
+from wager.bench.summary import Answer, summarize
+from wager.bench.workloads import Prompt
 from wager.core import Arm, Round, Signal
-
-if TYPE_CHECKING:
-    import torch
-
-    from wager.bench.methods import Method, TextGenerator
-    from wager.bench.workloads import Prompt
 
 SHOWN = 12  # answers of a run whose tokens are kept one by one, for the report
 Key = tuple[str, str]  # a prompt's id, a method's name
@@ -31,7 +25,7 @@ class TokenizedPrompt:
 
     id: str
     prompt: Prompt
-    ids: torch.Tensor  # (1, length)
+    ids: Any  # a tensor, (1, length)
 
     def json(self) -> dict[str, Any]:
         """As in the run's file: what tells another text from this one, and nothing of the text."""
@@ -93,7 +87,7 @@ class Run:
                 self.folder.close()
                 raise
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -197,8 +191,25 @@ class Run:
         """The figures of all answers so far; with a ``model``, whose texts are greedy, also where texts differ."""
         found = summarize(self.head["methods"], self.head["prompts"], self.answers, seed=self.head["seed"])
         if model is not None:
-            found["differences"] = differences(self.answers, self.prompts, self._names[0], self._names[1:], model)
+            found["differences"] = self.differences(self._names[0], self._names[1:], model)
         return found
+
+    def differences(self, base: str, others: Sequence[str], model: Any = None) -> dict[str, Any]:
+        """How many texts of other methods are not those of ``base``; only prompts that all have answered count."""
+        # With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
+        # ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
+        known = self.answers
+        whole = [prompt for prompt in self.prompts if all((prompt.id, name) in known for name in (base, *others))]
+        pairs = [(p, known[p.id, name].tokens, known[p.id, base].tokens) for name in others for p in whole]
+        found = {"answers": len(pairs), "texts": sum(ours != theirs for _, ours, theirs in pairs)}
+        if model is None:
+            return found
+        from wager.decoding.identity import difference
+
+        told = [difference(model, p.ids[0].tolist(), ours, theirs) for p, ours, theirs in pairs if ours != theirs]
+        gaps = [each.gap for each in told if each is not None and each.gap is not None]
+        unexplained = sum(each is not None and not each.tie for each in told)
+        return {**found, "unexplained": unexplained, "largest_gap": round(max(gaps, default=0.0), 6)}
 
     def save(
         self, summary: Mapping[str, Any] | None = None, verdict: Sequence[str] = (), *, complete: bool = False

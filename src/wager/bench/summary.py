@@ -1,21 +1,16 @@
 """An answer that was timed, and what many come to: speed-ups with intervals, tokens a round, regret, arms, texts."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from wager.core import Round
-
-if TYPE_CHECKING:
-    from wager.bench.runs import TokenizedPrompt
 
 RESAMPLES = 2000
 Interval = tuple[float, float]
@@ -132,7 +127,7 @@ def by_method(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _task(
-    task: str, methods: Sequence[Mapping[str, str]], by: Mapping[str, list[Answer]], times: RoundTimes, seed: int
+    task: str, methods: Sequence[Mapping[str, str]], by: Mapping[str, list[Answer]], times: "RoundTimes", seed: int
 ) -> dict[str, Any]:
     plain = by[methods[0]["name"]]
     fixed = [method["name"] for method in methods if method["kind"] in FIXED]
@@ -222,22 +217,3 @@ def _medians(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     for key, seconds in pairs:
         found.setdefault(key, []).append(seconds)
     return {key: statistics.median(seconds) for key, seconds in found.items()}
-
-
-def differences(
-    answers: Answers, prompts: Sequence[TokenizedPrompt], base: str, others: Sequence[str], model: Any = None
-) -> dict[str, Any]:
-    """How many texts of other methods are not those of ``base``; only prompts that all have answered count."""
-    # With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
-    # ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
-    whole = [prompt for prompt in prompts if all((prompt.id, name) in answers for name in (base, *others))]
-    pairs = [(p, answers[p.id, name].tokens, answers[p.id, base].tokens) for name in others for p in whole]
-    found = {"answers": len(pairs), "texts": sum(ours != theirs for _, ours, theirs in pairs)}
-    if model is None:
-        return found
-    from wager.decoding.identity import difference
-
-    told = [difference(model, p.ids[0].tolist(), ours, theirs) for p, ours, theirs in pairs if ours != theirs]
-    gaps = [each.gap for each in told if each is not None and each.gap is not None]
-    unexplained = sum(each is not None and not each.tie for each in told)
-    return {**found, "unexplained": unexplained, "largest_gap": round(max(gaps, default=0.0), 6)}

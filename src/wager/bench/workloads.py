@@ -3,8 +3,6 @@
 Where there is no such folder, a small set of prompts written for wager has the same kinds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -14,10 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 from wager.policies.base import require
 
@@ -36,8 +31,8 @@ class Prompt:
     def messages(self) -> list[dict[str, str]]:
         return [{"role": role, "content": said} for role, said in (*self.before, ("user", self.text))]
 
-    def ids(self, tokenizer: Any, longest: int, device: Any) -> torch.Tensor:
-        """Its tokens, (1, length), as a chat where the model has a template for it."""
+    def ids(self, tokenizer: Any, longest: int, device: Any) -> Any:
+        """Its tokens, a tensor (1, length), as a chat where the model has a template for it."""
         # A long one keeps its start and end, where question and template stand.
         import torch
 

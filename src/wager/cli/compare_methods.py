@@ -13,7 +13,7 @@ from wager.bench import methods as made
 from wager.bench import verdict
 from wager.bench.methods import Method
 from wager.bench.runs import Run, tokenize
-from wager.bench.summary import by_method, differences
+from wager.bench.summary import by_method
 from wager.bench.workloads import TASKS, prompts
 from wager.cli import options as given
 from wager.cli.files import Output
@@ -121,7 +121,7 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     texts, said = summary.get("differences"), verdict.texts(summary)
     if how and plan.sampling == "shared-noise":  # then a seed has one text
         drafting = [method.name for method in methods if method.kind in ("arm", "policy")]
-        texts = differences(run.answers, asked, str(OFF), drafting)
+        texts = run.differences(str(OFF), drafting)
         said = f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed."
     show(summary)
     print(said)
