@@ -6,27 +6,29 @@ from itertools import count
 
 import wager
 from wager.report.colours import Palette, drafter_of
-from wager.report.figures.base import SECTIONS, Figure
 from wager.report.figures.choice import by_batch, choice, shares
 from wager.report.figures.lines import cost, regret, survival
 from wager.report.figures.load import latency, lengths
 from wager.report.figures.speed import speed
 from wager.report.templating import page
 from wager.report.tokens import token_view
-from wager.report.views import Material
+from wager.report.views import Figure, Material
 
 # Pixels inside a card: on a phone, on a tablet, over the whole page, over half of it.
 WIDTHS = {"PHONE": 330, "TABLET": 640, "WHOLE": 1062, "HALF": 490}
 LONG = 110  # characters; a headline with more is cut at its semicolon
-MAKES = {  # kind of figure -> what it is called where it is missing, and the commands that make it
-    "speed": ("Speed-up", ("wager bench",)),
-    "regret": ("Regret", ("wager bench", "wager lab simulate --json")),
-    "choice": ("Arm choice", ("wager bench", "wager generate --trace")),
-    "survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
-    "cost": ("Verify cost by width", ("wager lab engine --json",)),
-    "load": ("Latency and length under load", ("wager lab versus --json",)),
-    "tokens": ("Token by token", ("wager bench", "wager generate --json")),
-}
+# The sections: key, name, and their kinds of figures, with what each is called where it is missing and what makes it.
+SECTIONS = (
+    ("speed", "Speed-up", {"speed": ("Speed-up", ("wager bench",))}),
+    ("regret", "Regret", {"regret": ("Regret", ("wager bench", "wager lab simulate --json"))}),
+    ("choice", "Arm choice", {"choice": ("Arm choice", ("wager bench", "wager generate --trace"))}),
+    ("drafts", "What drafts bring and cost",
+     {"survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
+      "cost": ("Verify cost by width", ("wager lab engine --json",))}),
+    ("load", "Under load", {"load": ("Latency and length under load", ("wager lab versus --json",))}),
+    ("tokens", "Token by token", {"tokens": ("Token by token", ("wager bench", "wager generate --json"))}),
+)  # fmt: skip
+MAKES = {kind: made for _, _, kinds in SECTIONS for kind, made in kinds.items()}
 
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
@@ -50,8 +52,7 @@ def figures(materials: Sequence[Material]) -> list[Figure]:
             found += [latency(load, m.source), lengths(load, m.source)]
         if m.texts:
             found.append(token_view(m.texts, palette, m.source))
-    order = [kind for _, _, kinds in SECTIONS for kind in kinds]
-    return sorted((f for f in found if f is not None), key=lambda f: order.index(f.kind))
+    return sorted((f for f in found if f is not None), key=lambda f: list(MAKES).index(f.kind))
 
 
 def render(materials: Sequence[Material], *, refresh: float | None = None, now: str = "") -> str:

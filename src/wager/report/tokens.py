@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from wager.report.colours import Palette
-from wager.report.figures.base import Figure, Key, Table, Value
 from wager.report.scales import plural
 from wager.report.templating import macro
-from wager.report.views import Source, Text, TextRound
+from wager.report.views import Figure, Key, Source, Table, Text, TextRound, Value
 
 HOW = "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
 OWN = {"bonus": "bonus: the target's own, after a draft", "plain": "plain: a round without a draft"}

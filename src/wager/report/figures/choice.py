@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from wager.report.charts import Slab, band_chart, share_chart
 from wager.report.colours import Palette
-from wager.report.figures.base import Cell, Figure, Key, Table, Value
 from wager.report.scales import plural
-from wager.report.views import SIMULATION, Choice, Shares, Source
+from wager.report.views import SIMULATION, Cell, Choice, Figure, Key, Shares, Source, Table, Value
 
 ROWS = 12  # of shares; the table has all
 COLUMNS, LEAST = 60, 6  # of the band; rounds in one, unless every round has its own

@@ -9,9 +9,8 @@ from markupsafe import Markup
 
 from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import Palette, line_colour
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, measured
 from wager.report.scales import number, plural
-from wager.report.views import SIMULATION, Cost, Drafted, Regret, Source
+from wager.report.views import SIMULATION, Cell, Cost, Drafted, Figure, Key, Regret, Source, Table, Value, measured
 
 MOST = 7  # lines in colour; more are drawn in grey behind them
 GREY = "var(--c0)"

@@ -5,11 +5,10 @@ from typing import Any
 
 from wager.report.charts import DASHES, Axes, Line
 from wager.report.colours import line_colour
-from wager.report.figures.base import Figure, Table, Value, measured
 from wager.report.figures.lines import GREY, line_figure
 from wager.report.scales import number
 from wager.report.templating import macro
-from wager.report.views import Load, Source
+from wager.report.views import Figure, Load, Source, Table, Value, measured
 
 PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour

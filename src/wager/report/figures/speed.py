@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from wager.report.charts import Bar, bar_chart
-from wager.report.figures.base import Cell, Figure, Key, Table, measured
 from wager.report.scales import TIMES
-from wager.report.views import Measure, Method, Source, Speedups
+from wager.report.views import Cell, Figure, Key, Measure, Method, Source, Speedups, Table, measured
 
 EVERY = "all tasks"
 MOST = 9  # bars a panel of one task; the table has all
