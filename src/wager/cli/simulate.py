@@ -58,8 +58,8 @@ class Environment:
 
     def __post_init__(self) -> None:
         require(self.env in ENVIRONMENTS, f"unknown environment {self.env!r}; choose from {', '.join(ENVIRONMENTS)}")
-        phased = self.env == "piecewise" or "/" not in self.acceptances
-        require(phased, f"phases in --arms need --env piecewise, not {self.env}")
+        if self.env != "piecewise" and "/" in self.acceptances:
+            raise ValueError(f"phases in --arms need --env piecewise, not {self.env}")
 
     @property
     def acceptances(self) -> str:
@@ -98,8 +98,9 @@ class Simulation(Experiment):
     warmup: int = opt(0, "Leave out the first so many tokens of every run.", min=0, panel=_RUN)
 
     def __post_init__(self) -> None:
-        some = not self.warmup >= self.tokens > 0
-        require(some, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}")
+        require(
+            not self.warmup >= self.tokens > 0, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

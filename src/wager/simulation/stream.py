@@ -71,8 +71,7 @@ class Stream:
         require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
         positive = self.goal >= 1 and 0 < self.concentration < math.inf and self.phase_tokens >= 0
         require(positive, "tokens and concentration are positive, phase tokens at least 0")
-        finite = 0 <= self.lag_seconds < math.inf
-        require(finite, f"lag seconds are finite and at least 0, not {self.lag_seconds}")
+        require(0 <= self.lag_seconds < math.inf, f"lag seconds are finite and at least 0, not {self.lag_seconds}")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
