@@ -99,7 +99,7 @@ def test_waiting_counts_from_the_scheduled_arrival() -> None:
     late = _served(0, answer, start=1.5, arrival=1.0)
     assert (late.ttft, late.latency, late.tpot) == (1.0, 3.0, 0.5)
     assert Served(0, 1.0, 1.0, 2.0, 2.0, 1, 1).tpot is None
-    assert summarise([late]).late_seconds == 0.5
+    assert summarise([late])["late_seconds"] == 0.5
 
 
 def test_a_closed_loop_keeps_its_places_full_and_never_more(server: Server) -> None:
