@@ -13,8 +13,8 @@ from wager.core import OFF, Arm, Signal
 
 if TYPE_CHECKING:
     from reproduction.workspace import Workspace
-    from wager.bench.answers import Answer
     from wager.bench.methods import Method, Target, TextGenerator
+    from wager.bench.summary import Answer
     from wager.bench.workloads import Prompt
 
 

@@ -7,8 +7,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from wager.bench.answers import Answer
-from wager.bench.summary import summarize
+from wager.bench.summary import Answer, summarize
 from wager.core import Arm, Round, TraceWriter
 from wager.core.trace import Request
 
@@ -107,7 +106,7 @@ def write_trace(path: Path, rounds: list[Round], labels: tuple[str, ...] = ("qa"
     return path
 
 
-def a_text(*, pieces: bool = True) -> dict[str, Any]:
+def a_text() -> dict[str, Any]:
     """What `wager generate --json` prints."""
     steps = [
         ["off", [["Say", "plain"]], []],
@@ -119,12 +118,11 @@ def a_text(*, pieces: bool = True) -> dict[str, Any]:
         "tokens": len(tokens), "prompt_tokens": 9, "finish": "length", "rounds": 2, "tokens_per_second": 31.5,
         "mat": 2.0, "prefill_seconds": 0.1, "decode_seconds": 0.2, "arms": {"suffix:4": 0.5, "off": 0.5},
     }  # fmt: skip
-    held: dict[str, Any] = {
+    return {
         "command": "wager generate Say --json", "date": "2026-11-15", "machine": "x86_64", "policy": "auto",
         "text": "".join(text for text, _ in tokens), "tokens": list(range(len(tokens))),
-        "sources": [who for _, who in tokens], "summary": summary, "explained": None, "compare": None,
+        "sources": [who for _, who in tokens], "summary": summary, "explained": None, "compare": None, "pieces": steps,
     }  # fmt: skip
-    return {**held, "pieces": steps} if pieces else held
 
 
 def put(path: Path, held: Any) -> Path:

@@ -3,8 +3,7 @@
 import random
 from typing import Any
 
-from wager.bench.answers import Answer
-from wager.bench.summary import summarize
+from wager.bench.summary import Answer, summarize
 
 
 def summary_of(speeds: dict[str, float], *, noise: float = 0.02, prompts: int = 8) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Shared by the tests of the benchmarks: prompts as files, and tiny models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmarks of the engine: their arithmetic on made-up answers, and each command on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`wager bench serve`: what the command sends, reports and refuses, against a small server."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

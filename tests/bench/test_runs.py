@@ -1,7 +1,5 @@
 """A run: a killed one is resumed as if nothing had happened, and its folder holds one run only."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +9,10 @@ from typing import Any
 import pytest
 from letters import Letters
 
-from wager.bench.answers import Answer
 from wager.bench.methods import Target, arms_of, parse_methods
 from wager.bench.run_folder import ANSWERS, RUN, STATE, read
 from wager.bench.runs import Run, TokenizedPrompt, tokenize
+from wager.bench.summary import Answer
 from wager.bench.workloads import Prompt
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -142,7 +140,8 @@ def test_only_one_process_writes_to_a_folder(tmp_path: Path) -> None:
     same = {"suite": "test", "seed": 1, "max_tokens": TOKENS}
     with Run(named, asked, ["off"], tmp_path, **same), pytest.raises(ValueError, match="another run is writing"):
         Run(named, asked, ["off"], tmp_path, **same)
-    Run(named, asked, ["off"], tmp_path, **same).close()
+    with Run(named, asked, ["off"], tmp_path, **same):
+        pass
 
 
 def test_a_folder_that_is_a_file_or_holds_something_else_is_refused(model: Any, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`wager bench`: what the command runs, writes, says and refuses."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,5 @@
 """Figures that follow from answers: speed-ups, intervals, regret, arms."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,9 +9,8 @@ import numpy as np
 import pytest
 from summaries import summary_of
 
-from wager.bench import answers as maths
-from wager.bench.answers import Answer
-from wager.bench.summary import by_method, summarize
+from wager.bench import summary as maths
+from wager.bench.summary import Answer, by_method, summarize
 from wager.core import OFF, Arm, Round
 
 

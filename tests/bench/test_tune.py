@@ -1,7 +1,5 @@
 """`wager tune`: it stops on time, plays whole prompts, says what to do, and leaves a memory that generate finds."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -15,9 +13,9 @@ from letters import Letters, called, writer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.answers import Answer
 from wager.bench.methods import TextGenerator
-from wager.bench.runs import TokenizedPrompt
+from wager.bench.runs import Run, TokenizedPrompt
+from wager.bench.summary import Answer
 from wager.bench.workloads import Prompt
 from wager.cli import tune
 from wager.cli.options import Options
@@ -53,8 +51,9 @@ def asked(count: int) -> list[TokenizedPrompt]:
 def play(ends: float, *seconds: list[float], prompts: int = 20) -> tuple[set[tuple[str, str]], int, float]:
     clock = Clock()
     methods = [slow(clock, f"m{n}", each) for n, each in enumerate(seconds)]
-    answers, played = tune.play(methods, asked(prompts), 4, ends, lambda n, left: None, clock)
-    return set(answers), played, clock.now
+    run = Run([], asked(prompts), (), max_tokens=4)
+    played = tune.play(run, methods, ends, lambda n, left: None, clock)
+    return set(run.answers), played, clock.now
 
 
 def test_it_plays_whole_prompts_and_stops_before_the_time_is_up() -> None:
@@ -64,17 +63,9 @@ def test_it_plays_whole_prompts_and_stops_before_the_time_is_up() -> None:
     assert answers == {(f"t-{n}", method) for n in range(7) for method in ("m0", "m1")}
     assert play(34.9, [2.0], [3.0])[1:] == (6, 30.0), "no prompt is begun that would not be over in time"
     assert play(1000.0, [2.0], [3.0])[1:] == (20, 100.0), "every prompt once"
-
-
-def test_a_prompt_that_takes_longer_than_those_before_it_does_not_count() -> None:
-    answers, played, now = play(20.0, [1.0, 1.0, 30.0], [1.0])
-    assert played == 2
-    assert {prompt for prompt, _ in answers} == {"t-0", "t-1"}
-    assert now <= 35.0, "nothing is begun after the time"
-
-
-def test_no_time_for_one_prompt_is_no_prompt() -> None:
-    assert play(0.5, [1.0], [1.0]) == (set(), 0, 1.0)
+    played, now = play(20.0, [1.0, 1.0, 30.0], [1.0])[1:]
+    assert (played, now <= 35.0) == (2, True), "one that takes longer than those before it does not count"
+    assert play(0.5, [1.0], [1.0])[1:] == (0, 1.0), "no time for one prompt is no prompt"
     assert play(0.0, [1.0], [1.0]) == (set(), 0, 0.0)
     assert play(1.5, [1.0], [1.0])[1] == 1, "the last answer was begun in time, and is not thrown away"
 
@@ -91,26 +82,27 @@ def test_every_drafter_has_an_arm_of_its_own() -> None:
     assert arms == ["suffix:4", "suffix:8", "prompt-lookup:4", "retrieval:4", "eagle:mine:3", "draft-model:3"]
 
 
-# -- the prompts file
-
-
 def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
     plain, records = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
     plain.write_text("Say it.\n\n  Say more.  \n")
     assert workloads.read_file(plain) == [Prompt("mine", "Say it."), Prompt("mine", "Say more.")]
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say it."}]
-    lines = [json.dumps({"prompt": "Say it.", "task": "chat"}), json.dumps({"messages": talk})]
-    records.write_text("\n".join(lines))
-    first, second = workloads.read_file(records)
-    assert first == Prompt("chat", "Say it.")
+    lines = [
+        json.dumps({"prompt": "It\u2028.", "task": "chat"}, ensure_ascii=False),
+        json.dumps({"messages": talk}),
+    ]
+    records.write_text("\n".join([*lines, json.dumps({"turns": ["first", "second"]})]) + "\n\n", encoding="utf-8")
+    first, second, third = workloads.read_file(records)
+    assert first == Prompt("chat", "It\u2028.")
     assert second.messages == talk
-    (tmp_path / "named.txt").write_text(lines[0])
+    assert third == Prompt("mine", "first")
+    (tmp_path / "named.txt").write_text(lines[0], encoding="utf-8")
     assert workloads.read_file(tmp_path / "named.txt") == [first], "what begins like JSON lines is read as such"
 
 
 def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     path, answer = tmp_path / "p.jsonl", '{"messages": [{"role": "assistant", "content": "I said it."}]}'
-    for line in ("[]", "{}", '{"prompt": 3}', '{"prompt": " "}', answer, '{"messages": ["no"]}', "{"):
+    for line in ("[]", "{}", '{"prompt": 3}', '{"prompt": " "}', '{"turns": []}', answer, '{"messages": ["no"]}', "{"):
         path.write_text('{"prompt": "Say it."}\n' + line)
         with pytest.raises(ValueError, match=r"p\.jsonl, line 2: not a JSON object with a \"prompt\""):
             workloads.read_file(path)
@@ -120,9 +112,6 @@ def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_
     (tmp_path / "picture.txt").write_bytes(b"\xff\xd8\xff")
     with pytest.raises(ValueError, match="is not text"):
         workloads.read_file(tmp_path / "picture.txt")
-
-
-# -- the command
 
 
 @pytest.fixture

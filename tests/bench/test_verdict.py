@@ -1,15 +1,12 @@
 """A summary in words: what is claimed, and what is not."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 from summaries import summary_of
 
 from wager.bench import verdict
-from wager.bench.answers import Answer
-from wager.bench.summary import summarize
+from wager.bench.summary import Answer, summarize
 
 
 def test_a_task_that_is_called_all_counts_its_prompts_once() -> None:

@@ -1,17 +1,14 @@
 """Comparisons on servers: what is made of found that were measured; the servers themselves are in test_vllm_server."""
 
-from __future__ import annotations
-
 import pytest
 
 from wager.bench.endurance import Reference
-from wager.bench.load import Spread, Summary
 from wager.bench.versus import PLAIN, Measurement, compared, table_from
 
 
 def measured(method: str, point: str, speed: float, *, repeat: int = 1, texts: list[str] | None = None) -> Measurement:
-    times = Spread(1 / speed, 1 / speed, 1 / speed)
-    summary = Summary(2, 0, None, 1.0, 10, int(speed), speed, 2.0, times, times, times, 0.0)
+    times = {f"{name}_seconds": {"mean": 1 / speed} for name in ("latency", "tpot")}
+    summary = {"output_tokens_per_second": speed, "errors": 0, **times}
     return Measurement(method, point, repeat, summary, texts or ["a", "b"])
 
 

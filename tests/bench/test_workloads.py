@@ -1,7 +1,5 @@
 """The prompts that benchmarks run on."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

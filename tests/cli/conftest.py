@@ -1,7 +1,5 @@
 """The command line in this process, with a tiny model in place of the embedded one."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

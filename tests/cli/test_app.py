@@ -1,7 +1,5 @@
 """The commands as a whole: one screen of help, old names, and options made from dataclasses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -46,9 +44,6 @@ def test_an_old_command_says_where_it_is_now(old: str) -> None:
 def test_a_long_help_begins_with_what_is_used_first(name: str) -> None:
     params = [param for param in loaded(name, COMMANDS[name]).params if param.param_type_name == "option"]
     assert len([param for param in params if param.rich_help_panel is None]) <= FIRST
-
-
-# -- options from dataclasses
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """`wager chat` as a user meets it."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line as a user meets it: commands that need no model, and bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`wager generate --compare`: the same text, and speeds that can be relied on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any
@@ -12,6 +10,7 @@ from commands import COPY, SHORT, Wager
 
 from wager.bench import compare
 from wager.bench.compare import Request
+from wager.decoding.decoder import Decoder
 from wager.decoding.generation import Generation
 
 
@@ -86,6 +85,6 @@ def test_every_run_of_a_comparison_starts_without_memory(wager: Wager, monkeypat
     told = json.loads(wager(*words, "--compare", "--json").out)
     runs = told["compare"]["ways"]["wager"]["runs"]
     assert runs[0]["mat"] == runs[1]["mat"] == json.loads(wager(*words, "--json").out)["summary"]["mat"]
-    monkeypatch.setattr(Request, "afresh", Request.wager)
+    monkeypatch.setattr(Decoder, "reset", lambda decoder: None)
     told = json.loads(wager(*words, "--compare", "--json").out)
     assert told["compare"]["ways"]["wager"]["runs"][1]["mat"] > runs[1]["mat"], "the test sees no memory"

@@ -1,7 +1,5 @@
 """`wager generate` as a user meets it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -124,9 +122,6 @@ def test_a_failed_generation_leaves_no_trace(wager: Wager, monkeypatch: pytest.M
     assert done.code == 2
     assert "out of luck" in done.err
     assert list(tmp_path.iterdir()) == []
-
-
-# -- why
 
 
 def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wager) -> None:

@@ -1,7 +1,5 @@
 """What `wager generate` and `wager chat` refuse, and their help."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import subprocess
@@ -87,9 +85,6 @@ def test_a_draft_model_of_another_vocabulary_is_told_in_one_sentence(
 
     monkeypatch.setattr("wager.decoding.arms.load", lambda name, **how: (loaded[0], Other()))
     one_sentence(wager("generate", "Hi", "--drafters", "draft-model=smollm2-135m"), "another vocabulary")
-
-
-# -- help and defaults
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])

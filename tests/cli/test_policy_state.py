@@ -1,7 +1,5 @@
 """`wager generate` and `wager chat` start from the policy state of earlier runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`wager lab replay`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A server's /metrics, read twice, becomes the view; what cannot be read is one sentence."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -30,43 +28,29 @@ def text(scale: int) -> str:
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0",model_name="m"}} 3.0
 vllm:num_requests_running{{engine="1",model_name="m"}} 1.0
-# TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting{{engine="0",model_name="m"}} 2.0
-# TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} 0.25
 vllm:kv_cache_usage_perc{{engine="1",model_name="m"}} 0.5
-# TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{{engine="0",model_name="m"}} {100 * scale}.0
 # TYPE wager_pulls_total counter
 wager_pulls_total{{arm="suffix:10"}} 0.0
 wager_pulls_total{{arm="suffix:4"}} {30 * scale}.0
 wager_pulls_total{{arm="off"}} {10 * scale}.0
-# TYPE wager_drafted_tokens_total counter
 wager_drafted_tokens_total{{arm="suffix:4"}} {120 * scale}.0
 wager_drafted_tokens_total{{arm="off"}} 0.0
-# TYPE wager_accepted_tokens_total counter
 wager_accepted_tokens_total{{arm="suffix:4"}} {60 * scale}.0
-# TYPE wager_emitted_tokens_total counter
 wager_emitted_tokens_total{{arm="suffix:4"}} {90 * scale}.0
 wager_emitted_tokens_total{{arm="off"}} {10 * scale}.0
-# TYPE wager_steps_total counter
 wager_steps_total{{kind="clean"}} {9 * scale}.0
 wager_steps_total{{kind="mixed"}} {1 * scale}.0
-# TYPE wager_switches_total counter
 wager_switches_total {2 * scale}.0
-# TYPE wager_decision_seconds_total counter
 wager_decision_seconds_total {0.0002 * scale}
-# TYPE wager_goodput gauge
 wager_goodput{{arm="suffix:4",batch="16-31"}} 300.5
 wager_goodput{{arm="suffix:4",batch="2-3"}} 120.0
 wager_goodput{{arm="off",batch="16-31"}} 410.0
-# TYPE wager_length gauge
 wager_length 3.0
-# TYPE wager_batch gauge
 wager_batch 4.0
-# TYPE wager_switch_seconds gauge
 wager_switch_seconds 0.0031
-# TYPE wager_info gauge
 wager_info{{drafters="suffix",hook="scheduler",policy="kl-ucb:reward=goodput",version="0.1.0"}} 1.0
 """
 

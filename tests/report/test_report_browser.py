@@ -1,7 +1,5 @@
 """The report in a real browser: what is seen, pointed at, tapped and tabbed through, at all widths, in both schemes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from itertools import product

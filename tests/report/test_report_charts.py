@@ -1,7 +1,5 @@
 """The report's charts: what is drawn has the size of its number."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The report command: files it cannot read leave no page, and a live page grows with its trace."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -92,9 +90,6 @@ def test_the_command_line(
         given_out = () if "-o" in wrong else ("-o", out)
         assert cli(monkeypatch, *wrong, *given_out) == 2, wrong
         assert said in capsys.readouterr().err
-
-
-# -- live
 
 
 class Clock:

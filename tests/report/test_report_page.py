@@ -1,7 +1,5 @@
 """The report's page: every figure with its source, texts token by token, and nothing from outside."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -38,15 +36,6 @@ def test_every_text_of_a_run_is_shown_with_its_tokens(run: Path) -> None:
     assert [text.title for text in made.texts][:3] == ["qa-0 · auto", "rag-0 · auto", "summarization-0 · auto"]
     count = sum(len(tokens) for a in held for _, tokens, _ in a["pieces"])
     assert len(tokens_of(render([made]))) == count
-
-
-def test_a_text_without_words_still_shows_who_brought_each_token(tmp_path: Path) -> None:
-    page = render([read(put(tmp_path / "text.json", a_text(pieces=False)))])
-    assert len(tokens_of(page)) == 5
-    assert "write it again with wager generate --json" in page
-
-
-# -- the page
 
 
 def test_every_figure_names_its_file_and_its_command(run: Path) -> None:

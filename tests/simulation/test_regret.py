@@ -1,7 +1,5 @@
 """The papers' claims, in simulation."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -28,9 +26,6 @@ def fixed(number: int, length: int) -> str:
     return f"fixed:drafter=d{number},length={length}"
 
 
-# -- the simulator itself ---------------------------------------------------------------------------------------------
-
-
 def test_rounds_follow_the_truncated_geometric() -> None:
     lengths = []
     play(geometric(0.7, tokens=30000), fixed(1, 4), 3, watch=lambda context, outcome: lengths.append(outcome.emitted))
@@ -41,12 +36,7 @@ def test_rounds_follow_the_truncated_geometric() -> None:
 
 def test_overlap_is_the_chance_of_acceptance_at_every_position() -> None:
     overlaps = []
-    play(
-        geometric(0.6, length=5, tokens=8000),
-        fixed(1, 5),
-        0,
-        watch=lambda context, outcome: overlaps.append(outcome.overlap),
-    )
+    play(geometric(0.6, length=5, tokens=8000), fixed(1, 5), 0, watch=lambda context, r: overlaps.append(r.overlap))
     assert np.mean(overlaps, axis=0) == pytest.approx([0.6] * 5, abs=0.025)
 
 
@@ -103,9 +93,6 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     assert Estimate.of([3.0]).half is None
 
 
-# -- BanditSpec -------------------------------------------------------------------------------------------------------
-
-
 def test_the_lower_bound_uses_the_divergence_of_the_truncated_geometric() -> None:
     def mass(p: float) -> list[float]:
         return [p**k * (1 - p) for k in range(4)] + [p**4]
@@ -115,8 +102,6 @@ def test_the_lower_bound_uses_the_divergence_of_the_truncated_geometric() -> Non
 
 
 ARMS = (0.8, 0.6, 0.4)
-
-
 MARKS = (500, 5_000, 50_000)  # tokens
 
 
@@ -178,9 +163,6 @@ def test_kl_ucb_and_thompson_have_less_regret_than_ucbspec() -> None:
 
     best = rounds(fixed(1, 4))
     assert max(rounds("kl-ucb"), rounds("thompson")) - best < 0.6 * (rounds("ucbspec") - best)
-
-
-# -- MetaSD -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("beta", [0.01, 0.1])

@@ -1,7 +1,5 @@
 """Replay: recorded texts under any policy give the rounds the engine plays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -128,9 +126,6 @@ def test_a_policy_that_asks_sees_what_it_sees_in_the_engine(arm: Arm) -> None:
     assert any(sum(r.others.values()) for r in replayed)
 
 
-# -- time
-
-
 def test_a_rounds_seconds_are_those_of_its_parts() -> None:
     tracks = {
         "suffix": Track([2] * 9, [1] * 9, [3] * 9, [()] * 9),
@@ -230,9 +225,6 @@ def test_a_seed_gives_the_same_run_again_and_facts_of_labels_add_up_to_it() -> N
         assert sum(run.facts[f"{kind} {label}"] for label in "abc") == pytest.approx(whole)
 
 
-# -- the clairvoyant
-
-
 def seconds_of(scenario: Replay, arms: Sequence[Arm]) -> float | None:
     """How long a text takes with these arms in turn; None where it needs more rounds."""
     environment = scenario.start(0)
@@ -260,9 +252,6 @@ def test_no_fixed_arm_and_no_policy_is_quicker_than_the_clairvoyant() -> None:
         assert seconds == pytest.approx(sum(quickest(t, scenario.arms, COSTS, LONGEST)[1] for t in scenario.texts))
         for spec in (*map(fixed, scenario.arms), "kl-ucb:reward=goodput", "auto", "random"):
             assert play(scenario, spec, 0).seconds >= seconds - 1e-9
-
-
-# -- what is replayed
 
 
 def test_phases_keep_their_order_and_take_each_text_in_turn() -> None:

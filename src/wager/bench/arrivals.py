@@ -1,14 +1,10 @@
-"""What a load consists of: when requests arrive, how long their answers may be, and their prompts."""
+"""What a load consists of: when requests arrive, and how long their answers may be."""
 
-from __future__ import annotations
-
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from wager.bench.workloads import read_lines
 from wager.policies.base import require
 from wager.simulation.serving import load_trace
 
@@ -24,7 +20,6 @@ class Trace:
 
     @property
     def requests(self) -> int:
-        """How many requests there will be."""
         return len(self.at)
 
 
@@ -36,7 +31,7 @@ class Poisson:
     requests: int
 
     @classmethod
-    def of(cls, rate: float, *, requests: int | None = None, seconds: float | None = None) -> Poisson:
+    def of(cls, rate: float, *, requests: int | None = None, seconds: float | None = None) -> Self:
         """Until the count or the time is reached."""
         require(0 < rate < math.inf, f"a rate is above 0 requests a second, not {rate:g}")
         _check_extent(requests, seconds, "Poisson arrivals need")
@@ -75,20 +70,6 @@ def traced(
     lasts = f"it lasts {recorded[-1].at:,.0f} seconds"
     require(bool(chosen), f"{path} has no request from second {start:g} to {end:g}; {lasts}")
     return Trace(tuple((a.at - start) / speed for a in chosen), tuple(a.output for a in chosen))
-
-
-def conversations(path: str | Path) -> list[Conversation]:
-    """The prompts of a JSON lines file: records with a ``prompt``, ``turns`` (the first is asked) or ``messages``."""
-    return read_lines(Path(path), _conversation, "a prompt (text), turns (texts) or messages (role and content)")
-
-
-def _conversation(line: str) -> Conversation:
-    match json.loads(line):
-        case {"messages": [{"role": str(), "content": _}, *_] as messages}:
-            return list(messages)
-        case {"turns": [str(text), *_]} | {"prompt": str(text)}:
-            return [{"role": "user", "content": text}]
-    raise ValueError
 
 
 def _check_extent(requests: int | None, seconds: float | None, needs: str = "") -> None:

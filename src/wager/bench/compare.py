@@ -1,23 +1,19 @@
 """One request by wager, by wager without drafts and by transformers: are the texts the same, and how fast is each?"""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from wager.bench.methods import PLAIN as PLAIN  # the third way, for those who show a comparison
 from wager.bench.methods import Target, transformers_generator
+from wager.decoding.decoder import Decoder
 from wager.decoding.generation import PLAIN as SOURCE
 from wager.decoding.generation import Generation
 from wager.decoding.identity import Difference, difference
 from wager.policies import build
-
-if TYPE_CHECKING:
-    from wager.decoding.decoder import Decoder
 
 WAGER, OFF = "wager", "wager, off"
 WHAT = {WAGER: "as asked for", OFF: "wager's forward, never drafting", PLAIN: "model.generate, plain decoding"}
@@ -39,11 +35,11 @@ class Mismatch:
     def sentence(self) -> str:
         at, gap, tie = self.found.at, self.found.gap, self.found.tie
         where = f"texts differ at token {at + 1}: {self.run} has {self.ours!r}, {self.reference} {self.theirs!r}"
-        if gap is not None:
-            where += f"; they are {gap:.2g} standard deviations of the logits apart"
-            return where + (", a tie within float error" if tie else ", no tie: this is a bug, please report it")
-        edge = "one of them is at the edge of what top-k or top-p leave, where rounding decides"
-        return f"{where}; {edge if tie else 'this is a bug, please report it'}"
+        bug, why = "this is a bug, please report it", "at the edge of what top-k or top-p leave, where rounding decides"
+        if gap is None:
+            return f"{where}; {f'one of them is {why}' if tie else bug}"
+        apart = f"they are {gap:.2g} standard deviations of the logits apart"
+        return f"{where}; {apart}, {'a tie within float error' if tie else f'no tie: {bug}'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,6 @@ class Comparison:
         return self.mismatch is not None and not self.mismatch.found.tie
 
     def speed(self, name: str) -> float:
-        """Median tokens per second."""
         return statistics.median(run.tokens_per_second for run in self.runs[name])
 
     def speedup(self, name: str, over: str = PLAIN) -> float | None:
@@ -68,11 +63,8 @@ class Comparison:
         return self.speed(name) / self.speed(over) if self.speed(over) > 0 else None
 
     def against(self) -> str:
-        """The speed-up in words."""
-        speedup = self.speedup(WAGER)
-        if speedup is None:
-            return "too short to compare"
-        return f"{speedup:.2f}x transformers" + (", not reliable" if self.unsteady() else "")
+        speedup, doubt = self.speedup(WAGER), ", not reliable" if self.unsteady() else ""
+        return "too short to compare" if speedup is None else f"{speedup:.2f}x transformers{doubt}"
 
     def spread(self, name: str) -> float:
         """The fastest run of a way over its slowest; 1 where nothing could be timed."""
@@ -129,11 +121,6 @@ class Request:
         """By the decoder as it is."""
         return self.decoder.generate(list(self.ids), **{**self.settings, "seed": self.seed, **more})
 
-    def afresh(self) -> Generation:
-        """By the decoder without what earlier runs taught it, or drafts would come from the answer of the last."""
-        self.decoder.reset()
-        return self.wager()
-
     def off(self) -> Generation:
         """By wager's forward, never drafting."""
         decoder = self.decoder
@@ -168,16 +155,17 @@ class Request:
         """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
         runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
         for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
-            runs[WAGER].append(first if first is not None and i == 0 else self.afresh())
+            if first is None or i > 0:  # forget what earlier runs taught, or drafts would come from the last answer
+                self.decoder.reset()
+                first = self.wager()
+            runs[WAGER].append(first)
             runs[OFF].append(self.off())
             runs[PLAIN].append(self.plain())
         return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
 
     def _mismatch(self, runs: Mapping[str, list[Generation]]) -> Mismatch | None:
-        """Where a run of wager's is not what it should be; one that is no tie before any that is.
-
-        Greedy text should be transformers'; sampled text that of wager without drafts.
-        """
+        """Where a run of wager's is not what it should be; one that is no tie before any that is."""
+        # Greedy text should be transformers'; sampled text that of wager without drafts.
         reference = OFF if self.settings["do_sample"] else PLAIN
         theirs, tokenizer = runs[reference][0].tokens, self.decoder.tokenizer
         settings = {**self.settings, "tokenizer": tokenizer}

@@ -1,20 +1,17 @@
 """How long a policy takes to decide: choose and observe, without a model."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
+from wager.policies.base import require
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
@@ -24,16 +21,15 @@ def arms_for(count: int) -> list[Arm]:
     return [OFF, *drafted][:count]
 
 
-def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warmup: int = 1000, seed: int = 0) -> float:
+def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int, warmup: int) -> float:
     """Median seconds of one choose plus one observe.
 
     Contexts and rounds are made beforehand, so that only the policy runs between two readings of the clock. Batch size
     and request change every 100 rounds.
     """
-    rng = np.random.default_rng(seed)
-    policy = build(spec, arms, seed=seed)
+    rng = np.random.default_rng(0)
+    policy, available = build(spec, arms), tuple(arms)
     outcomes = {arm: [_round(arm, rng) for _ in range(50)] for arm in arms}
-    available = tuple(arms)
     taken: list[float] = []
     previous: Arm | None = None
     for t in range(rounds + warmup):
@@ -46,7 +42,7 @@ def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int = 5000, warm
     return statistics.median(taken[warmup:])
 
 
-def timed(call: Callable[[Given], Made], given: Given) -> tuple[Made, float]:
+def timed(call: Callable[[Any], Any], given: Any) -> tuple[Any, float]:
     """What a call gives, and its seconds."""
     began = perf_counter_ns()
     made = call(given)
@@ -87,15 +83,12 @@ def hinted_seconds(spec: str, drafters: int = 4, *, rounds: int = 3000, warmup: 
     return _medians(taken[warmup:])
 
 
-def rows_seconds(
-    spec: str, batch: int, drafters: int = 3, longest: int = 5, *, steps: int = 300, warmup: int = 50
-) -> tuple[float, float]:
+def rows_seconds(spec: str, batch: int = 256, *, steps: int = 300, warmup: int = 50) -> tuple[float, float]:
     """The same for a batch decided in columns."""
-    rng = np.random.default_rng(0)
+    rng, drafters, longest = np.random.default_rng(0), 3, 5
     arms = (OFF, *(Arm(f"d{i}", n) for i in range(drafters) for n in range(1, longest + 1)))
     policy = build(spec, arms)
-    if not policy.per_request:
-        raise ValueError(f"policy {spec!r} does not decide for batches in columns")
+    require(policy.per_request, f"policy {spec!r} does not decide for batches in columns")
     taken: list[tuple[float, float]] = []
     slots, limit, shape = np.arange(batch), np.full(batch, longest), (drafters, batch)
     for t in range(steps + warmup):

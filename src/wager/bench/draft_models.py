@@ -1,7 +1,5 @@
 """Draft models for a target: one that is shipped for it, or the target's own first layers."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -16,10 +14,8 @@ SHARE = 4  # one in so many of the target's layers drafts where no draft model i
 
 
 def truncated(model: Any, layers: int) -> Any:
-    """A draft model for any Llama-shaped target, with nothing to train: its first layers under its own head.
-
-    It shares the target's weights; only what wager packs of them is a copy.
-    """
+    """A draft model for any Llama-shaped target, with nothing to train: its first layers under its own head."""
+    # It shares the target's weights; only what wager packs of them is a copy.
     body = getattr(model, "model", None)
     if type(model).__name__ not in LLAMA_LIKE or body is None:
         raise ValueError(f"only {', '.join(LLAMA_LIKE)} can be cut to a draft model, not {type(model).__name__}")

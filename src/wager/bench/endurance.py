@@ -1,18 +1,16 @@
 """Many requests on a server that has too little memory for them: random lengths, random aborts, nothing may be lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Self
 
 from wager.bench.arrivals import Conversation
 from wager.bench.load import base_url
@@ -32,7 +30,7 @@ class Reference:
     leads: tuple[float, ...]  # nats
 
     @classmethod
-    def of(cls, answer: Any) -> Reference:
+    def of(cls, answer: Any) -> Self:
         """From a chat completion asked for with ``logprobs=True, top_logprobs=2``."""
         content = [token for token in answer.choices[0].logprobs.content if token.token != END]
         leads = [token.top_logprobs[0].logprob - token.top_logprobs[1].logprob for token in content]
@@ -81,17 +79,12 @@ def connect(url: str) -> Any:
     return openai.AsyncOpenAI(base_url=f"{base_url(url)}/v1", api_key="none", max_retries=0, http_client=http)
 
 
-def references(server: Server, model: str, prompts: Sequence[Conversation], tokens: int) -> list[Reference]:
+async def references(server: Server, many: "Requests") -> list[Reference]:
     """The greedy text of every prompt, with its leads."""
-    asked: dict[str, Any] = {"model": model, "max_tokens": tokens, "temperature": 0}
-    asked |= {"logprobs": True, "top_logprobs": 2}
-
-    async def all_of_them() -> list[Reference]:
-        async with connect(server.url) as client:
-            create = client.chat.completions.create
-            return [Reference.of(await create(messages=messages, **asked)) for messages in prompts]
-
-    return asyncio.run(all_of_them())
+    asked: dict[str, Any] = {"model": many.model, "max_tokens": many.tokens, "temperature": 0, "logprobs": True}
+    async with connect(server.url) as client:
+        create = client.chat.completions.create
+        return [Reference.of(await create(messages=one, **asked, top_logprobs=2)) for one in many.prompts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +93,11 @@ class Requests:
 
     model: str
     prompts: Sequence[Conversation]
-    expected: Sequence[Reference]
     count: int
     concurrency: int
     tokens: int
     aborts: float = 0.15  # share of the requests
+    expected: Sequence[Reference] = ()  # the text of each prompt
 
     def send(self, server: Server, on_done: Callable[[], None] = lambda: None) -> Endured:
         """Put them all on a server."""
@@ -151,56 +144,22 @@ class Requests:
             result.differing.append(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a server under too many requests, killed at work and started again."""
-
-    endured: Endured
-    stuck: int  # requests that still ran or waited half a minute after the last client went
-    preemptions: int
-    running_when_killed: int
-    after_restart: Endured
-    state_bytes: tuple[int, int]  # saved before the kill, and after the restart
-    state_kept: bool  # the policy knows at least as much after the restart
-
-    @property
-    def memory_growth(self) -> float:
-        """Memory at the end beside that after a fifth of the requests."""
-        memory = list(self.endured.memory.values())
-        return memory[-1] / memory[0] if len(memory) > 1 else 1.0
-
-    @property
-    def failed(self) -> bool:
-        """Whether anything was lost, changed or leaked."""
-        wrong = self.endured.errors or self.endured.differing or self.after_restart.errors
-        return bool(wrong or self.stuck or self.memory_growth > GROWTH or not self.state_kept)
-
-    def json(self) -> dict[str, Any]:
-        first = {"stuck": self.stuck, "preemptions": self.preemptions, "memory_growth": self.memory_growth}
-        after = {"after_restart": self.after_restart.json(), "running_when_killed": self.running_when_killed}
-        state = {"state_bytes_saved_and_after_restart": list(self.state_bytes), "state_kept": self.state_kept}
-        return {**self.endured.json(), **first, **after, **state}
+def failed(outcome: Mapping[str, Any]) -> bool:
+    """Whether anything was lost, changed or leaked."""
+    wrong = outcome["errors"] or outcome["texts_that_differ"] or outcome["after_restart"]["errors"]
+    return bool(wrong or outcome["stuck"] or outcome["memory_growth"] > GROWTH or not outcome["state_kept"])
 
 
 def survive(
-    model: str,
-    prompts: Sequence[Conversation],
-    *,
-    shared: Sequence[str],
-    ours: Sequence[str],
-    requests: int,
-    concurrency: int,
-    tokens: int,
-    on_done: Callable[[], None],
-) -> Outcome:
-    """Texts of a server without speculation, then the requests on one of wager's, its kill at work and its restart.
-
-    shared: arguments of both servers, the model first; ours: further ones of wager's.
-    """
+    many: Requests, *, shared: Sequence[str], ours: Sequence[str], on_done: Callable[[], None]
+) -> dict[str, Any]:
+    """Texts of a server without speculation, then the requests on one of wager's, its kill at work and its restart."""
+    # shared: arguments of both servers, the model first; ours: further ones of wager's.
+    concurrency = many.concurrency
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with Server.vllm(*shared, log=place / "plain.log") as plain:
-            expected = references(plain.wait(), model, prompts, tokens)
+            many = replace(many, expected=asyncio.run(references(plain.wait(), many)))
         state = place / "state.json"
 
         def start() -> Server:
@@ -208,9 +167,10 @@ def survive(
             return stack.enter_context(made).wait()
 
         server = start()
-        many = Requests(model, prompts, expected, requests, concurrency, tokens)
         endured = many.send(server, on_done)
-        stuck, preemptions = _stuck(server), int(_metric(server, "vllm:num_preemptions_total"))
+        waited = "vllm:num_requests_running", "vllm:num_requests_waiting"
+        _wait(lambda: not _metric(server, *waited), 30.0)  # what is left then is stuck
+        stuck, preemptions = int(_metric(server, *waited)), int(_metric(server, "vllm:num_preemptions_total"))
         saved_before = state.stat().st_mtime_ns if state.exists() else 0
         busy = threading.Thread(target=replace(many, count=20 * concurrency, aborts=0.0).send, args=(server,))
         busy.start()
@@ -223,9 +183,13 @@ def survive(
         again = replace(many, count=concurrency, concurrency=4, tokens=8, aborts=0.0).send(server)
         server.stop()
         kept = json.loads(state.read_text())
-    sizes = len(json.dumps(saved)), len(json.dumps(kept))
-    known = _largest_count(kept) >= _largest_count(saved) > 0
-    return Outcome(endured, stuck, preemptions, running, again, sizes, known)
+    memory = list(endured.memory.values())  # after a fifth of the requests, and at the end
+    growth = memory[-1] / memory[0] if memory else 1.0
+    under_load = {"stuck": stuck, "preemptions": preemptions, "memory_growth": growth}
+    restarted = {"after_restart": again.json(), "running_when_killed": running}
+    state_bytes = [len(json.dumps(saved)), len(json.dumps(kept))]
+    known = {"state_kept": _largest_count(kept) >= _largest_count(saved) > 0}  # the policy knows at least as much
+    return endured.json() | under_load | restarted | {"state_bytes_saved_and_after_restart": state_bytes} | known
 
 
 def _largest_count(state: Any) -> float:
@@ -241,12 +205,6 @@ def _metric(server: Server, *names: str) -> float:
     """The sum of a server's metrics of these names."""
     starts = tuple(f"{name}{{" for name in names)
     return sum(float(line.rpartition(" ")[2]) for line in server.metrics().splitlines() if line.startswith(starts))
-
-
-def _stuck(server: Server) -> int:
-    waited = "vllm:num_requests_running", "vllm:num_requests_waiting"
-    _wait(lambda: not _metric(server, *waited), 30.0)
-    return int(_metric(server, *waited))
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

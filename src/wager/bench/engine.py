@@ -1,7 +1,5 @@
 """The engine measured: a forward of every width, its own Python, the same texts as plain decoding, flat memory."""
 
-from __future__ import annotations
-
 import os
 import random
 import statistics
@@ -55,7 +53,8 @@ def off_against_plain(
 ) -> list[tuple[float, float]]:
     """Seconds per token: plain ``model.generate``, then wager with plain decoding only; interleaved."""
     ids = torch.tensor([list(prompt)], device=model.device)
-    plain, off = transformers_generator(PLAIN, Target(model)), decoder_generator("off", decoder)
+    target = Target(model)
+    plain, off = transformers_generator(PLAIN, target), decoder_generator("off", decoder, target)
     pairs = [(plain.run(ids, count), off.run(ids, count)) for _ in range(repeats + 1)]
     return [(a.seconds / len(a.tokens), b.seconds / len(b.tokens)) for a, b in pairs[1:]]  # the first warms up
 
@@ -71,7 +70,6 @@ def widths(taken: Mapping[str, Mapping[int, Sequence[float]]]) -> list[dict[str,
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
     return {"median": middle, "low": low, "high": high, "least": min(values)}
 
@@ -88,22 +86,13 @@ def described(model: Any) -> dict[str, Any]:
 
 
 def check_texts(
-    model: Any,
-    drafters: Sequence[Drafter],
-    policies: Sequence[str],
-    prompts: Sequence[torch.Tensor],
-    count: int,
-    *,
-    every: bool,
-    seed: int = 0,
+    model: Any, drafters: Sequence[Drafter], policies: Sequence[str], prompts: Sequence[Any], count: int, *, every: bool
 ) -> Iterator[dict[str, Any]]:
-    """Each prompt answered by plain ``model.generate`` and by wager; one record for every text compared.
-
-    ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
-    or all with ``every``.
-    """
+    """Each prompt answered by plain ``model.generate`` and by wager; one record for every text compared."""
+    # ``random`` changes arms every round and answers every prompt; of the other policies each prompt gets two, in turn,
+    # or all with ``every``.
     plain, lengths = transformers_generator(PLAIN, Target(model)), (1, 2, 3, 5, 8)
-    decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths, seed=seed) for spec in policies}
+    decoders = {spec: Decoder(model, drafters=drafters, policy=spec, lengths=lengths) for spec in policies}
     others = [spec for spec in policies if spec != "random"]
     for at, ids in enumerate(prompts):
         theirs = plain.run(ids, count).tokens
@@ -111,19 +100,13 @@ def check_texts(
         for spec in dict.fromkeys(("random", *turn)):
             made = decoders[spec].generate(ids, max_new_tokens=count, do_sample=False)
             differs = difference(model, ids[0].tolist(), made.tokens, theirs)
-            yield {
-                "prompt": at,
-                "policy": spec,
-                "tokens": len(theirs),
-                "drafters": sorted({r.arm.drafter for r in made.rounds if r.drafted}),
-                "same": differs is None,
-                "tie": None if differs is None else differs.tie,
-                "gap": None if differs is None else differs.gap,
-            }
+            about = {"same": differs is None, "tie": differs and differs.tie, "gap": differs and differs.gap}
+            used = sorted({r.arm.drafter for r in made.rounds if r.drafted})
+            yield {"prompt": at, "policy": spec, "tokens": len(theirs), "drafters": used, **about}
 
 
 def memory_over(decoder: Decoder, requests: int, *, seed: int = 0) -> Iterator[int]:
-    """Resident bytes after each of many requests; every fiftieth brings all but 24 tokens of the model's context."""
+    """Bytes held, by CUDA's allocator too, after each of many requests; every fiftieth fills the context."""
     draw = random.Random(seed)
     limit, vocabulary = decoder.target.limit, decoder.target.vocabulary
     for number in range(requests):
@@ -132,10 +115,5 @@ def memory_over(decoder: Decoder, requests: int, *, seed: int = 0) -> Iterator[i
         phrase = [draw.randrange(vocabulary) for _ in range(40)]
         prompt = (phrase * (length // len(phrase) + 1))[:length]
         decoder.generate(prompt, max_new_tokens=64 if full else 24, do_sample=False)
-        yield resident_bytes()
-
-
-def resident_bytes() -> int:
-    """Memory this process holds, in bytes; on CUDA with what the allocator holds there."""
-    held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return held + (torch.cuda.memory_reserved() if torch.cuda.is_available() else 0)
+        held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        yield held + (torch.cuda.memory_reserved() if torch.cuda.is_available() else 0)

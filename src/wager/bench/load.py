@@ -4,8 +4,6 @@ vLLM's benchmark schedules the requests, sends them and takes the times. Added h
 a closed loop, answers that broke off count as errors, and an interrupted load keeps what it measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -58,68 +56,31 @@ class Served:
         return (self.latency - self.ttft) / (self.output_tokens - 1)
 
     def json(self) -> dict[str, Any]:
-        """As JSON, without the text."""
         return {name: value for name, value in asdict(self).items() if name != "text"}
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Seconds over requests."""
-
-    mean: float
-    p50: float
-    p99: float
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Of the values that are there; None where none is."""
-        known = [value for value in values if value is not None]
-        return cls(float(np.mean(known)), *map(float, np.quantile(known, (0.5, 0.99)))) if known else None
+def spread(values: Iterable[float | None]) -> dict[str, float] | None:
+    """Mean, median and 99th percentile of the values that are there; None where none is."""
+    known = [value for value in values if value is not None]
+    p50, p99 = map(float, np.quantile(known, (0.5, 0.99))) if known else (0.0, 0.0)
+    return {"mean": float(np.mean(known)), "p50": p50, "p99": p99} if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a load measured; tokens and times are those of the requests that succeeded."""
-
-    requests: int  # all of them
-    errors: int
-    first_error: str | None
-    seconds: float  # from the start to the last answer's end
-    prompt_tokens: int
-    output_tokens: int
-    output_tokens_per_second: float
-    requests_per_second: float
-    latency_seconds: Spread | None
-    ttft_seconds: Spread | None
-    tpot_seconds: Spread | None
-    late_seconds: float  # the latest start after its schedule: what this client itself added
-    speculation: dict[str, Any] = field(default_factory=dict)  # vLLM's figures: acceptance by position, …
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def summarise(served: Sequence[Served], speculation: Mapping[str, Any] | None = None) -> Summary:
-    """Throughput and latencies of these requests."""
+def summarise(served: Sequence[Served], speculation: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Throughput and latencies, as JSON; tokens and times are those of the requests that succeeded."""
     good = [request for request in served if request.error is None]
     failed = sorted((r for r in served if r.error is not None), key=lambda r: r.start + r.latency)
-    seconds = max((r.scheduled + r.latency for r in served), default=0.0)
-    tokens = sum(r.output_tokens for r in good)
-    return Summary(
-        requests=len(served),
-        errors=len(failed),
-        first_error=failed[0].error if failed else None,
-        seconds=seconds,
-        prompt_tokens=sum(r.prompt_tokens for r in good),
-        output_tokens=tokens,
-        output_tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
-        requests_per_second=len(good) / seconds if seconds > 0 else 0.0,
-        latency_seconds=Spread.of(r.latency for r in good),
-        ttft_seconds=Spread.of(r.ttft for r in good),
-        tpot_seconds=Spread.of(r.tpot for r in good),
-        late_seconds=max((r.start - r.scheduled for r in served), default=0.0),
-        speculation=dict(speculation or {}),
-    )
+    seconds = max((r.scheduled + r.latency for r in served), default=0.0)  # from the start to the last answer's end
+    prompts, tokens = sum(r.prompt_tokens for r in good), sum(r.output_tokens for r in good)
+    return {
+        **{"requests": len(served), "errors": len(failed), "first_error": failed[0].error if failed else None},
+        **{"seconds": seconds, "prompt_tokens": prompts, "output_tokens": tokens},
+        "output_tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+        "requests_per_second": len(good) / seconds if seconds > 0 else 0.0,
+        **{f"{name}_seconds": spread(getattr(r, name) for r in good) for name in ("latency", "ttft", "tpot")},
+        "late_seconds": max((r.start - r.scheduled for r in served), default=0.0),  # what this client itself added
+        "speculation": dict(speculation or {}),  # vLLM's figures: acceptance by position, …
+    }
 
 
 @dataclass(slots=True)
@@ -182,12 +143,8 @@ class Load:
 
         plan = self.plan
         given: dict[str, Any] = {
-            "endpoint_type": "wager",
-            "api_url": f"{self.url}/v1/chat/completions",
-            "base_url": self.url,
-            "model_id": self.model,
-            "model_name": self.model,
-            "input_requests": self._requests(),
+            **{"endpoint_type": "wager", "base_url": self.url, "api_url": f"{self.url}/v1/chat/completions"},
+            **{"model_id": self.model, "model_name": self.model, "input_requests": self._requests()},
             "request_rate": plan.rate if isinstance(plan, Poisson) else math.inf,
             "max_concurrency": plan.concurrency if isinstance(plan, Closed) else None,
             "self_timed": isinstance(plan, Trace),

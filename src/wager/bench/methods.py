@@ -8,12 +8,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from wager.bench.answers import Answer
+from wager.bench.summary import Answer
 from wager.core import OFF, Arm
 from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
+from wager.policies.base import require
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ WRITTEN = {"transformers": PLAIN, "transformers-lookup": LOOKUP, "transformers-a
 CHOICES = f"{', '.join(WRITTEN)}, off, an arm such as suffix:4, or a policy such as auto"
 LOOKUP_TOKENS = 10  # tokens transformers' own prompt lookup drafts
 WARM_UP_TOKENS = 32
+Before = Callable[[list[int]], object]  # what gets a prompt's tokens before they are answered
 # What `wager bench` runs unless told otherwise: in the quick suite, and in the others.
 QUICK = ("transformers", "transformers-lookup", "off", "suffix:4", "suffix:8", "prompt-lookup:4", "eagle:ofa:3", "auto",
          "ucbspec")  # fmt: skip
@@ -72,10 +74,8 @@ class TextGenerator:
     latest: Generation | None = None  # and how the last answer came about
 
     def warm_up(self, device: Any, count: int) -> int:
-        """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made.
-
-        Policy and drafters are set back to what they were: nothing is learned from that text.
-        """
+        """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made."""
+        # Policy and drafters are set back to what they were: nothing is learned from that text.
         import torch
 
         made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
@@ -97,15 +97,15 @@ class Method:
     make: Callable[[Target, Sequence[str]], TextGenerator] = field(compare=False, repr=False)
 
 
-def transformers_method(name: str, draft: Any = None) -> Method:
-    """transformers' own generate: plain, with prompt lookup, or assisted by ``draft`` or another draft model."""
+def transformers_method(name: str) -> Method:
+    """transformers' own generate: plain, with prompt lookup, or assisted by the target's draft model or another."""
 
     def make(target: Target, arms: Sequence[str]) -> TextGenerator:
         more: dict[str, Any] = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
         if name == ASSISTED:
             from wager.bench.draft_models import assistant
 
-            more = {"assistant_model": draft or assistant(target.model)}
+            more = {"assistant_model": target.draft or assistant(target.model)}
         return transformers_generator(name, target, **more)
 
     return Method(name, "plain" if name == PLAIN else "peer", make)
@@ -164,7 +164,7 @@ def wager_generator(
     arms: Sequence[str],
     *,
     drafters: Sequence[Drafter] | None = None,
-    before: Callable[[list[int]], object] | None = None,
+    before: Before = lambda ids: None,
 ) -> TextGenerator:
     """wager with a policy over these arms; what it learns it keeps from prompt to prompt."""
     from wager.decoding.decoder import Decoder
@@ -175,19 +175,15 @@ def wager_generator(
     return decoder_generator(name, decoder, target, before)
 
 
-def decoder_generator(
-    name: str, decoder: Decoder, target: Target | None = None, before: Callable[[list[int]], object] | None = None
-) -> TextGenerator:
+def decoder_generator(name: str, decoder: Decoder, target: Target, before: Before = lambda ids: None) -> TextGenerator:
     """wager with this decoder, greedy or as the target says; ``before`` gets every prompt's tokens first."""
-    seed, settings = (0, {}) if target is None else (target.seed, target.settings)
 
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
-        if before is not None:
-            before(ids[0].tolist())
+        before(ids[0].tolist())
         # All methods draw a text with the same seed, and every prompt has another one.
-        drawn = (seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
-        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **settings})
+        drawn = (target.seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
+        made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **target.settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)
         generator.latest = made
@@ -205,8 +201,7 @@ def parse_methods(text: str) -> list[Method]:
             words[-1] += f",{word}"  # a further parameter of the policy before
         else:
             words.append(word)
-    if not words:
-        raise ValueError(f"--methods names at least one; choose from {CHOICES}")
+    require(bool(words), f"--methods names at least one; choose from {CHOICES}")
     return list(dict.fromkeys([transformers_method(PLAIN), *map(parse_method, words)]))
 
 
@@ -225,20 +220,10 @@ def parse_method(word: str) -> Method:
 
 def default_methods(names: Sequence[str], model: str) -> list[Method]:
     """These methods, without arms whose drafter is not shipped for the model."""
+    drafted = {arm: arm.rpartition(":")[0] for arm in names}
     there = shipped.available(model)
-
-    def ready(method: Method) -> bool:
-        spec = method.name.rpartition(":")[0]
-        return method.kind != "arm" or shipped.split(spec) is None or spec in there
-
-    return [method for method in parse_methods(",".join(names)) if ready(method)]
-
-
-def without_impossible(methods: Sequence[Method], model: Any) -> list[Method]:
-    """These methods, without assisted generation where no draft model can be had for the target."""
-    from wager.bench.draft_models import has_assistant
-
-    return [method for method in methods if method.name != ASSISTED or has_assistant(model)]
+    ready = [arm for arm, spec in drafted.items() if shipped.split(spec) is None or spec in there]
+    return parse_methods(",".join(ready))
 
 
 def arms_of(methods: Sequence[Method], model: Any) -> list[str]:

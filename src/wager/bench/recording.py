@@ -1,7 +1,5 @@
 """Texts of a model recorded for replay: every drafter's acceptance at every position, and what rounds cost."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing

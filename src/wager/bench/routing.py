@@ -1,13 +1,12 @@
 """Routing by the prompt, once, as MetaSD's baseline does: a classifier picks the drafter before the first round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 
 from wager.core import OFF, Arm, Context
 from wager.policies import Policy
+from wager.policies.base import require
 
 STEPS = 300
 DECAY = 1e-3  # of the classifier's weights
@@ -18,8 +17,7 @@ class Classifier:
 
     def __init__(self, embed: torch.Tensor, prompts: Sequence[tuple[str, Sequence[int]]]) -> None:
         self.domains = sorted({domain for domain, _ in prompts})
-        if len(self.domains) < 2:
-            raise ValueError(f"a classifier needs prompts of at least two domains, not of {self.domains}")
+        require(len(self.domains) >= 2, f"a classifier needs prompts of at least two domains, not of {self.domains}")
         self.embed = embed.detach()
         seen = torch.stack([self._mean(ids) for _, ids in prompts])
         self.middle, self.spread = seen.mean(0), seen.std(0) + 1e-6

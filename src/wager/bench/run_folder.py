@@ -1,7 +1,5 @@
 """A run's folder: ``run.json`` for readers, ``answers.jsonl`` until it is complete, ``state/`` of its policies."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -52,22 +50,19 @@ class RunFolder:
             raise
 
     def close(self) -> None:
-        """Let others use the folder."""
         self._lock.release()
 
     def _check(self, there: Mapping[str, Any], head: Mapping[str, Any]) -> None:
         """Refuse a run with other settings, naming the first that differs."""
         for key in SETTINGS:
             theirs, ours = there.get(key), json.loads(json.dumps(head.get(key)))
-            if theirs == ours:
-                continue
-            name = f"the {key}".replace("weights", "model's weights")
-            name = f"--{key.replace('_', '-')}" if key in OPTIONS else name
-            what = f"{_short(key, theirs)} there, {_short(key, ours)} here"
-            if key in ("prompts", "arms", "weights"):
-                what = "they are not the same"
-            other = f"{self.path} holds a run with other settings ({name}: {what})"
-            raise ValueError(f"{other}; give another --out, or --afresh to overwrite")
+            if theirs != ours:
+                name = f"the {key}".replace("weights", "model's weights")
+                name = f"--{key.replace('_', '-')}" if key in OPTIONS else name
+                what = f"{_short(key, theirs)} there, {_short(key, ours)} here"
+                what = "they are not the same" if key in ("prompts", "arms", "weights") else what
+                other = f"{self.path} holds a run with other settings ({name}: {what})"
+                raise ValueError(f"{other}; give another --out, or --afresh to overwrite")
 
     def read_answers(self, take: Callable[[dict[str, Any]], None]) -> None:
         """Pass every answer to ``take``; a last line that was not finished is cut off."""

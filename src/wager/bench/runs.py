@@ -1,7 +1,5 @@
 """A run of methods over prompts: interleaved, every answer kept at once, and resumed after a kill."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,18 +7,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from wager.bench.answers import Answer
+from wager.bench.methods import Method, TextGenerator
 from wager.bench.run_folder import RunFolder
-from wager.bench.summary import differences, summarize
+from wager.bench.summary import Answer, summarize
+from wager.bench.workloads import Prompt
 from wager.core import Arm, Round, Signal
-
-if TYPE_CHECKING:
-    import torch
-
-    from wager.bench.methods import Method, TextGenerator
-    from wager.bench.workloads import Prompt
 
 SHOWN = 12  # answers of a run whose tokens are kept one by one, for the report
 Key = tuple[str, str]  # a prompt's id, a method's name
@@ -32,7 +25,7 @@ class TokenizedPrompt:
 
     id: str
     prompt: Prompt
-    ids: torch.Tensor  # (1, length)
+    ids: Any  # a tensor, (1, length)
 
     def json(self) -> dict[str, Any]:
         """As in the run's file: what tells another text from this one, and nothing of the text."""
@@ -82,38 +75,31 @@ class Run:
         asked = [prompt.json() for prompt in prompts]
         self.head: dict[str, Any] = {"seed": 0, **settings, "methods": told, "prompts": asked, "arms": list(arms)}
         self.answers: dict[Key, Answer] = {}  # in the order they were given
-        self.pieces: dict[Key, list[Any]] = {}
         self.complete = False
         self._arms = [Arm.parse(arm) for arm in arms]
         self._names = [method.name for method in methods]
         self._policies = [method.name for method in methods if method.kind == "policy"]
         self.folder = None if folder is None else RunFolder(folder, self.head, afresh=afresh)
-        try:
-            self._resume()
-        except BaseException:
-            self.close()
-            raise
+        if self.folder is not None:
+            try:
+                self._resume(self.folder)
+            except BaseException:
+                self.folder.close()
+                raise
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let others use the folder."""
         if self.folder is not None:
             self.folder.close()
 
-    def _resume(self) -> None:
-        if self.folder is None:
-            return
-        there = self.folder.there
-        if there is None:
+    def _resume(self, folder: RunFolder) -> None:
+        if folder.there is None:
             self.save()
             return
-        self.head |= {key: there[key] for key in ("command", "date") if key in there}
-        self.complete = bool(there["complete"])
+        self.head |= {key: folder.there[key] for key in ("command", "date") if key in folder.there}
+        self.complete = bool(folder.there["complete"])
         prompts = {prompt.id for prompt in self.prompts}
 
         def take(record: Mapping[str, Any]) -> None:
@@ -121,20 +107,17 @@ class Run:
                 raise ValueError
             self._take((record["prompt"], record["method"]), record)
 
-        self.folder.read_answers(take)
+        folder.read_answers(take)
 
     def play(
         self,
         generators: Sequence[TextGenerator],
-        *,
         tokenizer: Any = None,
-        warming: Callable[[str], None] = lambda name: None,
+        warming: Callable[[str], None] = lambda _: None,
     ) -> Iterator[tuple[TokenizedPrompt, str]]:
-        """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer.
-
-        ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
-        answers are kept one by one.
-        """
+        """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer."""
+        # ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some
+        # answers are kept one by one.
         tokens = self.head["max_tokens"]
         shown = self._shown() if tokenizer is not None else set()
         for generator in generators:
@@ -201,16 +184,32 @@ class Run:
         ]
         seconds, prefill = record["seconds"], record["prefill_seconds"]
         own = max(0.0, seconds - prefill - sum(r.seconds for r in rounds)) if rounds else 0.0
-        self.answers[key] = Answer(record["ids"], seconds, record["forwards"], rounds, own, prefill)
-        if record.get("pieces") is not None:
-            self.pieces[key] = record["pieces"]
+        came = record["ids"], seconds, record["forwards"]
+        self.answers[key] = Answer(*came, rounds, own, prefill, record.get("pieces"))
 
     def summary(self, model: Any = None) -> dict[str, Any]:
         """The figures of all answers so far; with a ``model``, whose texts are greedy, also where texts differ."""
         found = summarize(self.head["methods"], self.head["prompts"], self.answers, seed=self.head["seed"])
         if model is not None:
-            found["differences"] = differences(self.answers, self.prompts, self._names[0], self._names[1:], model)
+            found["differences"] = self.differences(self._names[0], self._names[1:], model)
         return found
+
+    def differences(self, base: str, others: Sequence[str], model: Any = None) -> dict[str, Any]:
+        """How many texts of other methods are not those of ``base``; only prompts that all have answered count."""
+        # With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
+        # ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
+        known = self.answers
+        whole = [prompt for prompt in self.prompts if all((prompt.id, name) in known for name in (base, *others))]
+        pairs = [(p, known[p.id, name].tokens, known[p.id, base].tokens) for name in others for p in whole]
+        found = {"answers": len(pairs), "texts": sum(ours != theirs for _, ours, theirs in pairs)}
+        if model is None:
+            return found
+        from wager.decoding.identity import difference
+
+        told = [difference(model, p.ids[0].tolist(), ours, theirs) for p, ours, theirs in pairs if ours != theirs]
+        gaps = [each.gap for each in told if each is not None and each.gap is not None]
+        unexplained = sum(each is not None and not each.tie for each in told)
+        return {**found, "unexplained": unexplained, "largest_gap": round(max(gaps, default=0.0), 6)}
 
     def save(
         self, summary: Mapping[str, Any] | None = None, verdict: Sequence[str] = (), *, complete: bool = False
@@ -226,17 +225,13 @@ class Run:
         told = self._json(key, self.answers[key])
         plain = self.answers.get((key[0], self._names[0]))
         told["same"] = None if plain is None else plain.tokens == self.answers[key].tokens
-        if key in self.pieces:
-            told["pieces"] = self.pieces[key]
-        return told
+        return told | ({"pieces": pieces} if (pieces := self.answers[key].pieces) is not None else {})
 
     def _json(self, key: Key, answer: Answer) -> dict[str, Any]:
         seconds = {"seconds": round(answer.seconds, 6), "prefill_seconds": round(answer.prefill_seconds, 6)}
         about = {"prompt": key[0], "method": key[1], "tokens": len(answer.tokens), **seconds}
-        return {**about, "forwards": answer.forwards, "rounds": [self._row(played) for played in answer.rounds]}
-
-    def _row(self, played: Round) -> list[float]:
-        """Arm, drafted, accepted, emitted; seconds drafting (catching up included) and verifying."""
-        drafting, verifying = played.draft_seconds + played.lag_seconds, played.verify_seconds
-        counts = (played.drafted, played.accepted, played.emitted)
-        return [self._arms.index(played.arm), *counts, round(drafting, 6), round(verifying, 6)]
+        rounds = []
+        for r in answer.rounds:
+            drafting, verifying = round(r.draft_seconds + r.lag_seconds, 6), round(r.verify_seconds, 6)
+            rounds.append([self._arms.index(r.arm), r.drafted, r.accepted, r.emitted, drafting, verifying])
+        return {**about, "forwards": answer.forwards, "rounds": rounds}

@@ -1,7 +1,5 @@
 """Real servers, started as a user would start them, and suspended while another one is measured."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -21,7 +19,9 @@ class Server:
     """One server in a process group of its own, at a free port of this machine; a context manager."""
 
     def __init__(self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.port = free_port()
+        with socket.socket() as listener:  # a port nobody listens on
+            listener.bind(("127.0.0.1", 0))
+            self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         self.command = [sys.executable, "-m", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
@@ -37,14 +37,6 @@ class Server:
     def vllm(cls, *arguments: str, **more: Any) -> Self:
         """Stock `vllm serve` with these arguments."""
         return cls(["wager.vllm.server", *arguments], **more)
-
-    def start(self) -> Self:
-        """Start it without waiting for it."""
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
-                self.command, stdout=log, stderr=subprocess.STDOUT, env=self._environment, start_new_session=True
-            )
-        return self
 
     def wait(self, seconds: float = START_SECONDS) -> Self:
         """Until it answers; ValueError with the end of its log if it does not."""
@@ -65,7 +57,6 @@ class Server:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them run again."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -86,7 +77,6 @@ class Server:
         self.kill()
 
     def metrics(self) -> str:
-        """The text of its /metrics."""
         with urlopen(f"{self.url}/metrics", timeout=30) as answer:
             return str(answer.read(), "utf-8")
 
@@ -108,15 +98,11 @@ class Server:
                 os.killpg(self._process.pid, number)
 
     def __enter__(self) -> Self:
-        return self.start()
+        """Start it without waiting for it."""
+        with open(self.log, "wb") as log:
+            how: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+            self._process = subprocess.Popen(self.command, env=self._environment, **how)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -1,12 +1,10 @@
 """What deciding and bookkeeping cost a server's step, with stub steps: no model, no drafting."""
 
-from __future__ import annotations
-
 import random
 import resource
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import cycle
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -22,24 +20,14 @@ from wager.vllm.settings import PROPOSER, SCHEDULER, Settings
 CONTEXT = 2048  # tokens a request may have
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds a step of one hook with one policy at one batch size."""
-
-    hook: str
-    policy: str
-    batch: int
-    median_seconds: float
-    p90_seconds: float
-
-    @classmethod
-    def of(cls, hook: str, policy: str, batch: int, taken: Sequence[float]) -> StepCost:
-        """From the seconds of all steps; the first fifth warms up."""
-        warm = sorted(taken[len(taken) // 5 :])
-        return cls(hook, policy, batch, statistics.median(warm), warm[int(0.9 * len(warm))])
+def step_cost(hook: str, policy: str, batch: int, taken: Sequence[float]) -> dict[str, Any]:
+    """Seconds a step of one hook with one policy at one batch size; the first fifth of the steps warms up."""
+    warm = sorted(taken[len(taken) // 5 :])
+    seconds = {"median_seconds": statistics.median(warm), "p90_seconds": warm[int(0.9 * len(warm))]}
+    return {"hook": hook, "policy": policy, "batch": batch, **seconds}
 
 
-def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
+def scheduler_hook(policy: str, batch: int, steps: int) -> dict[str, Any]:
     """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module."""
     from wager.vllm.scheduler import _Adaptive
 
@@ -64,19 +52,16 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         parallel_config=SimpleNamespace(pipeline_parallel_size=1, data_parallel_index=0),
         scheduler_config=SimpleNamespace(max_num_seqs=batch),
     )
-    hook = Timed(vllm_config=config)
-    rng = random.Random(seed)
-    names = [f"request-{i}" for i in range(batch)]
+    hook, rng, names = Timed(vllm_config=config), random.Random(0), [f"request-{i}" for i in range(batch)]
+    resumed: dict[str, Any] = {"scheduled_cached_reqs": SimpleNamespace(resumed_req_ids=()), "scheduled_new_reqs": []}
     length, took = 0, []
     for _ in range(steps):
-        drafts = {name: [0] * length for name in names} if length else {}
         output = SimpleNamespace(
             num_scheduled_tokens=dict.fromkeys(names, length + 1),
-            scheduled_spec_decode_tokens=drafts,
+            scheduled_spec_decode_tokens={name: [0] * length for name in names} if length else {},
             total_num_scheduled_tokens=batch * (length + 1),
             num_spec_tokens_to_schedule=0,
-            scheduled_new_reqs=[],
-            scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=()),
+            **resumed,
         )
         result = SimpleNamespace(sampled_token_ids=[[0] * rng.randint(1, length + 1) for _ in names])
         began = perf_counter()
@@ -84,21 +69,20 @@ def scheduler_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Ste
         hook.update_from_output(output, result)
         took.append(perf_counter() - began)
         length = output.num_spec_tokens_to_schedule
-    return StepCost.of(SCHEDULER, policy, batch, took)
+    return step_cost(SCHEDULER, policy, batch, took)
 
 
-def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, _Listening]:
+def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, "_Listening"]:
     given: dict[str, Any] = {"drafters": settings.names, "log_seconds": 0.0, "export": False}
     meter = _Listening(PROPOSER, settings.policy, settings.arms, **given)
     return BatchProposer(settings.build_policy(), settings, drafters, meter, rows=batch, context=CONTEXT), meter
 
 
-def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> StepCost:
+def proposer_hook(policy: str, batch: int, steps: int) -> dict[str, Any]:
     """The proposer hook with two drafters that answer at once; what they take is not counted."""
     settings = Settings(("suffix", "prompt-lookup"), 5, policy, log_seconds=0.0)
-    drafters = [_Ready(name, settings.max_length, seed) for name in settings.names]
-    engine, meter = _proposer(settings, drafters, batch)
-    rng = np.random.default_rng(seed)
+    engine, meter = _proposer(settings, [_Ready(name, settings.max_length) for name in settings.names], batch)
+    rng = np.random.default_rng(0)
     texts = rng.integers(0, 50_000, (batch, CONTEXT), np.int32)
     ends, sampled = np.full(batch, CONTEXT), list[list[int]]()
     started = 0  # times that all requests were replaced
@@ -112,18 +96,16 @@ def proposer_hook(policy: str, batch: int, steps: int, *, seed: int = 0) -> Step
         new = [int(rng.integers(1, len(draft) + 2)) for draft in drafts]
         sampled = [texts[row, ends[row] : ends[row] + n].tolist() for row, n in enumerate(new)]
         ends = ends + new
-    return StepCost.of(PROPOSER, policy, batch, meter.decisions)
+    return step_cost(PROPOSER, policy, batch, meter.decisions)
 
 
-def proposer_memory(requests: int = 3000, batch: int = 16, seed: int = 0) -> tuple[float, float]:
-    """Most bytes this process has held after the first third of so many requests, and after all of them.
-
-    Real drafters follow texts of phrases that come again; tokens are accepted by chance.
-    """
+def proposer_memory(requests: int = 3000, batch: int = 16) -> tuple[float, float]:
+    """Most bytes this process has held after the first third of so many requests, and after all of them."""
+    # Real drafters follow texts of phrases that come again; tokens are accepted by chance.
     settings = Settings(("suffix", "prompt-lookup"), 5, log_seconds=0.0)
     drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
     engine, _ = _proposer(settings, drafters, batch)
-    rng = random.Random(seed)
+    rng = random.Random(0)
     phrases = [[rng.randrange(50_000) for _ in range(6)] for _ in range(3000)]
     texts, ends = np.zeros((batch, CONTEXT), np.int32), np.zeros(batch, np.int64)
     left, names = [0] * batch, [""] * batch  # tokens each is still to get, and whose row it is
@@ -167,14 +149,13 @@ class _Listening(Meter):
 class _Ready(Drafter):
     """Has its drafts made in advance."""
 
-    def __init__(self, name: str, longest: int, seed: int) -> None:
+    def __init__(self, name: str, longest: int) -> None:
         self.name = name
-        rng = random.Random(f"{name} {seed}")
-        self._drafts = [
+        rng = random.Random(f"{name} 0")
+        self._drafts = cycle([
             Draft([rng.randrange(50_000) for _ in range(n)], Hint(n + 1, tuple(rng.random() for _ in range(n))))
             for n in (rng.randint(0, longest) for _ in range(97))
-        ]
-        self._next = 0
+        ])  # fmt: skip
 
     def share(self) -> Drafter:
         return self
@@ -182,5 +163,4 @@ class _Ready(Drafter):
     def begin(self, prompt: Sequence[int]) -> None: ...
     def extend(self, tokens: Sequence[int]) -> None: ...
     def propose(self, length: int, sample: Any = None) -> Draft:
-        self._next = (self._next + 1) % len(self._drafts)
-        return self._drafts[self._next].cut(length)
+        return next(self._drafts).cut(length)

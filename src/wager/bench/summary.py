@@ -1,24 +1,93 @@
-"""What a run's answers come to: speed-ups, tokens a round, regret, arms, and whether the texts are the same."""
-
-from __future__ import annotations
+"""An answer that was timed, and what many come to: speed-ups with intervals, tokens a round, regret, arms, texts."""
 
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from wager.bench.answers import Answer, mat, ratio, ratio_interval, regret, regret_interval, tokens_per_second
+import numpy as np
+
 from wager.core import Round
 
-if TYPE_CHECKING:
-    from wager.bench.runs import TokenizedPrompt
-
+RESAMPLES = 2000
+Interval = tuple[float, float]
+Answers = Mapping[tuple[str, str], "Answer"]  # by the prompt's id and the method's name
 EVERY = "all"  # stands for all tasks together
 FIXED = ("off", "arm")  # kinds of methods that play one arm throughout
 PARTS = 10  # of a method's rounds, over which arms are counted
 OF_A_TASK = ("speedup", "steady", "mat", "arms", "arms_over_rounds")  # what by_method tells of a single task
-Answers = Mapping[tuple[str, str], Answer]  # by the prompt's id and the method's name
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One method's answer to one prompt."""
+
+    tokens: list[int]
+    seconds: float  # the whole call, the prompt's own forward included
+    forwards: int  # of the target, that one included
+    rounds: Sequence[Round] = ()  # wager's own methods: how it came about
+    own: float = 0.0  # seconds that were neither prompt nor drafter nor target
+    prefill_seconds: float = 0.0  # until the first token was there
+    pieces: list[Any] | None = None  # its tokens one by one, for the report
+
+
+def tokens_per_second(answers: Sequence[Answer]) -> float:
+    """Tokens of all answers over their seconds."""
+    return sum(len(a.tokens) for a in answers) / sum(a.seconds for a in answers)
+
+
+def ratio(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
+    return tokens_per_second(ours) / tokens_per_second(theirs)
+
+
+def mat(answers: Sequence[Answer]) -> float:
+    """Tokens per forward after the prompt's own, which gives the first."""
+    rounds = sum(a.forwards - 1 for a in answers)
+    return sum(len(a.tokens) - 1 for a in answers) / rounds if rounds else 1.0
+
+
+def regret(ours: Sequence[Answer], best: Sequence[Answer]) -> float:
+    """Seconds beyond those that ``best`` would have taken for as many tokens."""
+    return sum(a.seconds for a in ours) - sum(len(a.tokens) for a in ours) / tokens_per_second(best)
+
+
+def ratio_interval(ours: Sequence[Answer], theirs: Sequence[Answer], *, seed: int = 0) -> Interval | None:
+    """The 95 % interval of the ratio, by bootstrap over prompts; None for a single one, which tells no spread."""
+    (tokens, seconds), (other_tokens, other_seconds) = (_resampled(answers, seed) for answers in (ours, theirs))
+    return _middle((tokens / seconds) / (other_tokens / other_seconds)) if len(ours) > 1 else None
+
+
+def regret_interval(
+    ours: Sequence[Answer], best: Sequence[Answer], *, seed: int = 0, among: int = 1
+) -> Interval | None:
+    """The 95 % interval of the regret, by bootstrap over prompts; None for a single one."""
+    # ``best`` was picked ``among`` so many by these very answers, and the luckiest of many looks better than it is: the
+    # interval is as wide as it takes to hold for all of them at once (Bonferroni).
+    (tokens, seconds), (best_tokens, best_seconds) = (_resampled(answers, seed) for answers in (ours, best))
+    return _middle(seconds - tokens * best_seconds / best_tokens, among) if len(ours) > 1 else None
+
+
+def _resampled(answers: Sequence[Answer], seed: int) -> np.ndarray:
+    """Tokens and seconds summed over prompts drawn with replacement, (2, resamples); the same draws for all methods."""
+    known = np.array([[len(a.tokens) for a in answers], [a.seconds for a in answers]], dtype=float)
+    sums: np.ndarray = known @ _times_drawn(len(answers), seed)
+    return sums
+
+
+@lru_cache(maxsize=4)
+def _times_drawn(count: int, seed: int) -> np.ndarray:
+    """How often each prompt is drawn in each resample, (count, resamples)."""
+    draws = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
+    places = draws + count * np.arange(RESAMPLES)[:, None]
+    return np.bincount(places.ravel(), minlength=RESAMPLES * count).reshape(RESAMPLES, count).T.astype(float)
+
+
+def _middle(values: np.ndarray, among: int = 1) -> Interval:
+    low, high = np.quantile(values, (0.025 / among, 1 - 0.025 / among))
+    return float(low), float(high)
 
 
 def summarize(
@@ -31,23 +100,19 @@ def summarize(
     prompts' speed-ups. ``steady`` is the speed-up over ``off`` with stalls taken out.
     """
     names = [method["name"] for method in methods]
-    whole = [prompt for prompt in prompts if all((prompt["id"], name) in answers for name in names)]
     tasks: dict[str, list[str]] = {}
-    for prompt in whole:
-        tasks.setdefault(prompt["task"], []).append(prompt["id"])
-    every = [prompt["id"] for prompt in whole]
-    times = RoundTimes({name: [answers[at, name] for at in every] for name in names})
+    for prompt in prompts:
+        if all((prompt["id"], name) in answers for name in names):
+            tasks.setdefault(prompt["task"], []).append(prompt["id"])
+    every = [prompt["id"] for prompt in prompts if prompt["id"] in tasks.get(prompt["task"], ())]
+    by = {name: [answers[at, name] for at in every] for name in names}
+    times = RoundTimes(by)
     undrafted = [m["name"] for m in methods if m["name"] == names[0] or m["kind"] == "off"]
-    return {
-        "base": names[0],
-        "prompts": len(whole),
-        "tasks": [
-            _task(task, methods, {name: [answers[at, name] for at in ids] for name in names}, times, seed)
-            for task, ids in [(EVERY, every), *tasks.items()]  # a task of the user's may be called so too
-            if ids
-        ],
-        "unsteady": max(_unsteady([answers[at, name] for at in every]) for name in undrafted),
-    }
+    told = [_task(EVERY, methods, by, times, seed)] if every else []
+    for task, ids in tasks.items():  # one of the user's may be called as all of them are
+        told.append(_task(task, methods, {name: [answers[at, name] for at in ids] for name in names}, times, seed))
+    unsteady = max(_unsteady(by[name]) for name in undrafted)
+    return {"base": names[0], "prompts": len(every), "tasks": told, "unsteady": unsteady}
 
 
 def by_method(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -62,25 +127,25 @@ def by_method(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _task(
-    task: str, methods: Sequence[Mapping[str, str]], by: Mapping[str, list[Answer]], times: RoundTimes, seed: int
+    task: str, methods: Sequence[Mapping[str, str]], by: Mapping[str, list[Answer]], times: "RoundTimes", seed: int
 ) -> dict[str, Any]:
     plain = by[methods[0]["name"]]
     fixed = [method["name"] for method in methods if method["kind"] in FIXED]
     best = max(fixed, key=lambda name: tokens_per_second(by[name]), default=None)
     off = next((method["name"] for method in methods if method["kind"] == "off"), None)
     rows = []
-    for method in methods:
-        name, kind = method["name"], method["kind"]
+    for name, kind in ((method["name"], method["kind"]) for method in methods):
         ours = by[name]
         row: dict[str, Any] = {"method": name, "kind": kind, **_figures(ours, plain, seed)}
-        row |= {"regret_seconds": None, "regret_interval": None, "over_off": None, "over_off_interval": None}
+        row |= dict.fromkeys(("regret_seconds", "regret_interval", "over_off", "over_off_interval"))
         if off is not None and kind in ("arm", "policy"):  # over wager's own plain decoding: what drafts bring
             row["over_off"] = ratio(ours, by[off])
             row["over_off_interval"] = _rounded(ratio_interval(ours, by[off], seed=seed))
         if best is not None and kind in (*FIXED, "policy"):
             row["regret_seconds"] = regret(ours, by[best])
             row["regret_interval"] = _rounded(regret_interval(ours, by[best], seed=seed, among=len(fixed)))
-        row["steady"] = times.over(name, ours, off, by[off]) if off is not None else None
+        speeds = (times.speed(name, ours), times.speed(off, by[off])) if off is not None else (None, None)
+        row["steady"] = speeds[0] / speeds[1] if speeds[0] and speeds[1] else None
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
     return {"task": task, "prompts": len(plain), "best_arm": best, "methods": rows}
 
@@ -91,18 +156,12 @@ def _figures(ours: Sequence[Answer], plain: Sequence[Answer], seed: int) -> dict
     low, middle, high = statistics.quantiles(single, n=4, method="inclusive") if len(single) > 1 else single * 3
     rounds = [r for a in ours for r in a.rounds]
     return {
-        "prompts": len(ours),
-        "speedup": ratio(ours, plain),
+        **{"prompts": len(ours), "tokens": sum(len(a.tokens) for a in ours), "seconds": sum(a.seconds for a in ours)},
+        **{"speedup": ratio(ours, plain), "median_speedup": middle, "quartiles": [round(low, 4), round(high, 4)]},
         "interval": _rounded(ratio_interval(ours, plain, seed=seed)) if ours is not plain else None,
-        "median_speedup": middle,
-        "quartiles": [round(low, 4), round(high, 4)],
-        "mat": mat(ours),
-        "tokens_per_second": tokens_per_second(ours),
-        "tokens": sum(len(a.tokens) for a in ours),
-        "seconds": sum(a.seconds for a in ours),
+        **{"mat": mat(ours), "tokens_per_second": tokens_per_second(ours)},
         "different_texts": sum(a.tokens != b.tokens for a, b in zip(ours, plain, strict=True)),
-        "arms": _shares(rounds),
-        "arms_over_rounds": _over_rounds(rounds),
+        **{"arms": _shares(rounds), "arms_over_rounds": _over_rounds(rounds)},
     }
 
 
@@ -125,10 +184,8 @@ def _over_rounds(rounds: Sequence[Round]) -> list[dict[str, float]]:
 
 
 def _unsteady(plain: Sequence[Answer]) -> float:
-    """How many times as fast decoding without drafts was on its fastest prompt as on its slowest.
-
-    Every token after the first takes one forward, so what differs is the machine.
-    """
+    """How many times as fast decoding without drafts was on its fastest prompt as on its slowest."""
+    # Every token after the first takes one forward, so what differs is the machine.
     timed = [(a.seconds - a.prefill_seconds, len(a.tokens) - 1) for a in plain]
     paces = [seconds / tokens for seconds, tokens in timed if tokens > 0 and seconds > 0]
     return round(max(paces) / min(paces), 2) if paces else 1.0
@@ -154,35 +211,9 @@ class RoundTimes:
         seconds = drafting + sum(self.verifying[r.drafted] + self.own[name] for r in rounds)
         return sum(r.emitted for r in rounds) / seconds if seconds else None
 
-    def over(self, name: str, ours: Sequence[Answer], off: str, theirs: Sequence[Answer]) -> float | None:
-        """The speed-up over ``off``, stalls taken out."""
-        speed, plain = self.speed(name, ours), self.speed(off, theirs)
-        return speed / plain if speed is not None and plain is not None else None
-
 
 def _medians(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     found: dict[Hashable, list[float]] = {}
     for key, seconds in pairs:
         found.setdefault(key, []).append(seconds)
     return {key: statistics.median(seconds) for key, seconds in found.items()}
-
-
-def differences(
-    answers: Answers, prompts: Sequence[TokenizedPrompt], base: str, others: Sequence[str], model: Any = None
-) -> dict[str, Any]:
-    """How many texts of other methods are not those of ``base``; only prompts that all have answered count.
-
-    With a ``model``, whose texts are greedy, ``unexplained`` counts differences where its logits do not tie, and
-    ``largest_gap`` is the largest distance of the two tokens' logits, in standard deviations of the logits.
-    """
-    whole = [prompt for prompt in prompts if all((prompt.id, name) in answers for name in (base, *others))]
-    pairs = [(p, answers[p.id, name].tokens, answers[p.id, base].tokens) for name in others for p in whole]
-    found = {"answers": len(pairs), "texts": sum(ours != theirs for _, ours, theirs in pairs)}
-    if model is None:
-        return found
-    from wager.decoding.identity import difference
-
-    told = [difference(model, p.ids[0].tolist(), ours, theirs) for p, ours, theirs in pairs if ours != theirs]
-    gaps = [each.gap for each in told if each is not None and each.gap is not None]
-    unexplained = sum(each is not None and not each.tie for each in told)
-    return {**found, "unexplained": unexplained, "largest_gap": round(max(gaps, default=0.0), 6)}

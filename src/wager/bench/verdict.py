@@ -1,7 +1,5 @@
 """A run's figures in plain words."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,22 +23,25 @@ def standing(row: Row, interval: str = "interval") -> str:
 
 
 def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
-    """The verdict: sentence after sentence, the most important first.
-
-    ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name.
-    """
+    """The verdict: sentence after sentence, the most important first."""
+    # ``specs`` are the drafters as they were given: ``draft-model=MODEL`` needs more than its name.
     if not summary["prompts"]:
         return ["No prompt has been answered by every method yet, so there is nothing to compare."]
     every = summary["tasks"][0]
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours = headline(every["methods"])
-    texts = _texts(summary.get("differences"))
+    same = texts(summary)
     if summary["unsteady"] > TOO_NOISY:
         measured = f"Measured nevertheless: `{ours['method']}` {ours['speedup']:.2f}x"
-        return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", texts))]
-    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs), _drafts(rows, ours)]
-    said += (_tasks(summary, ours), _peers(every["methods"]), texts, _busy(summary))
-    return [*filter(None, said)]
+        return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", same))]
+    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs)]
+    if ours["over_off"] is not None:
+        forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
+        said.append(f"{forward}; drafts bring {ours['over_off']:.2f}x on top.")
+    peers = [(name.replace("transformers ", ""), row["speedup"]) for name, row in rows.items() if row["kind"] == "peer"]
+    listed = ", ".join(f"{name} {speedup:.2f}x" for name, speedup in peers)
+    said += (_tasks(summary, ours), f"transformers' own ways to speculate: {listed}." if listed else "")
+    return [*filter(None, (*said, same, _busy(summary)))]
 
 
 def headline(rows: Sequence[Row]) -> Row:
@@ -89,16 +90,7 @@ def _stands(row: Row) -> str:
     }[standing(row)]
 
 
-def _drafts(rows: Mapping[str, Row], ours: Row) -> str:
-    """How much of it the drafts bring, and how much wager's own forward."""
-    if ours.get("over_off") is None or "off" not in rows:
-        return ""
-    forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
-    return f"{forward}; drafts bring {ours['over_off']:.2f}x on top."
-
-
 def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
-    """The best single setting in hindsight."""
     best = every["best_arm"]
     if best is None or best == ours["method"]:
         return ""
@@ -107,16 +99,9 @@ def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
         if not any(row["kind"] == "arm" for row in every["methods"]):
             return f"; wager's own plain decoding, `off`, runs at {times}"
         return f"; no single draft setting tried here beats `off`, wager's own plain decoding: {times}"
-    return f"; your best single setting would have been {spoken(best)}: {times}"
-
-
-def spoken(arm: str) -> str:
-    """An arm in words."""
-    if arm == "off":
-        return "`off`, no drafts"
-    played = Arm.parse(arm)
+    played = Arm.parse(best)
     tree = f" in trees of {played.tree.nodes}" if played.tree else ""
-    return f"{played.drafter}, length {played.length}{tree}"
+    return f"; your best single setting would have been {played.drafter}, length {played.length}{tree}: {times}"
 
 
 def option(arm: str, specs: Sequence[str] = ()) -> str:
@@ -139,14 +124,9 @@ def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
     return f"It gains most on {most} ({gains[most]:.2f}x) and least on {least} ({gains[least]:.2f}x)."
 
 
-def _peers(rows: Sequence[Row]) -> str:
-    peers = [(row["method"].replace("transformers ", ""), row["speedup"]) for row in rows if row["kind"] == "peer"]
-    told = [f"{name} {speedup:.2f}x" for name, speedup in peers]
-    return f"transformers' own ways to speculate: {', '.join(told)}." if told else ""
-
-
-def _texts(differences: Mapping[str, Any] | None) -> str:
+def texts(summary: Mapping[str, Any]) -> str:
     """Whether the texts were plain decoding's."""
+    differences = summary.get("differences")
     if differences is None:
         return ""
     many, differ = differences["answers"], differences["texts"]

@@ -1,7 +1,5 @@
 """Methods compared on real servers: the same requests for each, one server at work at a time."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +9,14 @@ from time import sleep
 from typing import Any
 
 from wager.bench.arrivals import Closed, Conversation, Plan
-from wager.bench.load import Load, Summary, summarise
+from wager.bench.load import Load, summarise
 from wager.bench.servers import Server
 
 PLAIN, TABLE = "no speculation", "vLLM's table"
-FIGURES: dict[str, Callable[[Summary], float]] = {  # held against those of no speculation
-    "throughput": lambda summary: summary.output_tokens_per_second,
-    "latency": lambda summary: summary.latency_seconds.mean if summary.latency_seconds else 0.0,
-    "tpot": lambda summary: summary.tpot_seconds.mean if summary.tpot_seconds else 0.0,
+FIGURES: dict[str, Callable[[Mapping[str, Any]], float]] = {  # held against those of no speculation
+    "throughput": lambda summary: float(summary["output_tokens_per_second"]),
+    "latency": lambda summary: float((summary["latency_seconds"] or {"mean": 0.0})["mean"]),
+    "tpot": lambda summary: float((summary["tpot_seconds"] or {"mean": 0.0})["mean"]),
 }
 SETTLE = 0.5  # seconds for an engine to notice that another policy is to play
 
@@ -40,11 +38,11 @@ class Measurement:
     method: str
     point: str
     repeat: int
-    summary: Summary
+    summary: Mapping[str, Any]
     texts: list[str] = field(repr=False)
 
     def json(self) -> dict[str, Any]:
-        return {"method": self.method, "point": self.point, "repeat": self.repeat, **self.summary.json()}
+        return {"method": self.method, "point": self.point, "repeat": self.repeat, **self.summary}
 
 
 @dataclass(slots=True)
@@ -54,8 +52,15 @@ class Comparison:
     servers: dict[str, Server]  # method -> its server; several methods may share one
     control: dict[str, tuple[Path, str]]  # method -> file that names the policy, and the policy
 
-    def measure(self, method: str, point: Point, repeat: int) -> Measurement:
-        """One method under one load."""
+    def run(self, methods: Sequence[str], points: Sequence[Point], repeat: int) -> Iterator[Measurement]:
+        """Every method under every load, in an order drawn anew for each load."""
+        for point in points:
+            order = list(methods)
+            random.Random(f"0 {repeat} {point.name}").shuffle(order)
+            for method in order:
+                yield self._measure(method, point, repeat)
+
+    def _measure(self, method: str, point: Point, repeat: int) -> Measurement:
         server = self.servers[method]
         if method in self.control:
             path, policy = self.control[method]
@@ -69,26 +74,14 @@ class Comparison:
             server.suspend()
         return Measurement(method, point.name, repeat, summarise(served, load.speculation), [r.text for r in served])
 
-    def run(
-        self, methods: Sequence[str], points: Sequence[Point], repeat: int, *, seed: int = 0
-    ) -> Iterator[Measurement]:
-        """Every method under every load, in an order drawn anew for each load."""
-        for point in points:
-            order = list(methods)
-            random.Random(f"{seed} {repeat} {point.name}").shuffle(order)
-            for method in order:
-                yield self.measure(method, point, repeat)
-
 
 def table_from(measured: Sequence[Measurement], fixed: Mapping[str, int], largest: int) -> list[list[int]]:
-    """vLLM's schedule of lengths by batch size, the best fixed length measured at each concurrency.
-
-    fixed: method -> length. Between two concurrencies that were measured the nearer one's length is taken.
-    """
+    """vLLM's schedule of lengths by batch size, the best fixed length measured at each concurrency."""
+    # fixed: method -> length. Between two concurrencies that were measured the nearer one's length is taken.
     speeds: dict[tuple[int, str], list[float]] = {}
     for one in measured:
         if one.point.isdecimal() and one.method in fixed:
-            speeds.setdefault((int(one.point), one.method), []).append(one.summary.output_tokens_per_second)
+            speeds.setdefault((int(one.point), one.method), []).append(one.summary["output_tokens_per_second"])
     levels = sorted({level for level, _ in speeds})
     schedule, start = [], 1
     for this, following in zip(levels, [*levels[1:], None], strict=True):
@@ -106,7 +99,7 @@ def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[st
     for point, method in dict.fromkeys((m.point, m.method) for m in measured):
         own = [m for m in measured if (m.method, m.point) == (method, point)]
         pairs = [(m, by[(base, point, m.repeat)]) for m in own if (base, point, m.repeat) in by]
-        speed = statistics.median(m.summary.output_tokens_per_second for m in own)
+        speed = statistics.median(m.summary["output_tokens_per_second"] for m in own)
         row: dict[str, Any] = {"point": point, "method": method, "tokens_per_second": speed}
         for name, of in FIGURES.items():
             both = [(of(m.summary), of(o.summary)) for m, o in pairs]
@@ -114,7 +107,7 @@ def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[st
             row |= {f"{name}_ratio": statistics.median(ratios) if ratios else None, f"{name}_ratios": ratios}
         differ = sum(a != b for m, o in pairs for a, b in zip(m.texts, o.texts, strict=False))
         texts = {"texts": sum(len(m.texts) for m, _ in pairs), "texts_that_differ": differ}
-        rows.append({**row, "errors": sum(m.summary.errors for m in own), **texts})
+        rows.append({**row, "errors": sum(m.summary["errors"] for m in own), **texts})
     return rows
 
 

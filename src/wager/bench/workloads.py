@@ -3,25 +3,19 @@
 Where there is no such folder, a small set of prompts written for wager has the same kinds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 from wager.policies.base import require
 
-Read = TypeVar("Read")
 SPEC_BENCH = ("translation", "summarization", "qa", "math_reasoning", "rag")  # its other categories are MT-Bench's
 
 
@@ -35,14 +29,11 @@ class Prompt:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """As a conversation."""
         return [{"role": role, "content": said} for role, said in (*self.before, ("user", self.text))]
 
-    def ids(self, tokenizer: Any, longest: int, device: Any) -> torch.Tensor:
-        """Its tokens, (1, length), as a chat where the model has a template for it.
-
-        A long one keeps its start and end, where question and template stand.
-        """
+    def ids(self, tokenizer: Any, longest: int, device: Any) -> Any:
+        """Its tokens, a tensor (1, length), as a chat where the model has a template for it."""
+        # A long one keeps its start and end, where question and template stand.
         import torch
 
         ids: list[int]
@@ -160,13 +151,18 @@ def suite_prompts(suite: str, folder: Path | None, count: int | None, seed: int)
     if tasks[0] not in KNOWN:
         known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
         raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
+    found = of_tasks(tasks, folder, count, seed)
+    if has_data(folder) and (empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]):
+        raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")
+    return found
+
+
+def of_tasks(tasks: Sequence[str], folder: Path | None, count: int | None = None, seed: int = 0) -> list[Prompt]:
+    """Prompts of the tasks, so many of each or all: from the data folder, else those of their kind in the package."""
     if has_data(folder):
-        found = prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
-        if empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]:
-            raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")
-        return found
+        return prompts(folder, tasks=tasks, count=count or sys.maxsize, seed=seed)
     if missing := [task for task in tasks if task not in KIND]:
-        raise ValueError(f"suite {suite!r} needs data for {missing[0]}: pass --data DIR or set WAGER_DATA")
+        raise ValueError(f"there are no prompts of {missing[0]} without data: pass --data DIR or set WAGER_DATA")
     return own_prompts(list(dict.fromkeys(KIND[task] for task in tasks)), count)
 
 
@@ -181,28 +177,21 @@ def in_turn(chosen: Sequence[Prompt], seed: int) -> list[Prompt]:
 
 
 def read_file(path: Path) -> list[Prompt]:
-    """The prompts of a file: JSON lines with "prompt" or "messages", and perhaps "task", or text with one a line.
-
-    Where a line names no task, the file's name is the label.
+    """The prompts of a file: text with one a line, or JSON lines with "prompt", "turns" (the first is asked) or
+    "messages", and perhaps "task"; where a line names no task, the file's name is the label.
     """
     label = path.name.partition(".")[0]
-    if path.suffix in (".jsonl", ".json") or path.read_bytes().lstrip().startswith(b'{"'):
-        needs = 'a "prompt", or with "messages" of which the last is the user\'s'
-        return read_lines(path, lambda line: _record(json.loads(line), label), needs)
-    return read_lines(path, lambda line: Prompt(label, line), "a prompt")
-
-
-def read_lines(path: Path, take: Callable[[str], Read], needs: str) -> list[Read]:
-    """What ``take`` makes of every line that is not empty; it refuses one that is no JSON object with ``needs``."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut texts at U+2028 too
+        content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8; give one prompt a line, or JSON lines") from None
+    records = path.suffix in (".jsonl", ".json") or content.lstrip().startswith('{"')
     found = []
-    for number, line in enumerate(map(str.strip, lines), 1):
+    for number, line in enumerate(map(str.strip, content.split("\n")), 1):  # splitlines would cut texts at U+2028 too
         try:
-            found += [take(line)] if line else []
+            found += [_record(json.loads(line), label) if records else Prompt(label, line)] if line else []
         except (ValueError, LookupError, TypeError, AttributeError):
+            needs = 'a "prompt", with "turns", or with "messages" of which the last is the user\'s'
             raise ValueError(f"{path}, line {number}: not a JSON object with {needs}") from None
     require(bool(found), f"{path} holds no prompt; give one a line, or JSON lines")
     return found
@@ -210,8 +199,8 @@ def read_lines(path: Path, take: Callable[[str], Read], needs: str) -> list[Read
 
 def _record(record: Any, label: str) -> Prompt:
     task = record.get("task", label)
-    said = record.get("messages") or [{"role": "user", "content": record["prompt"]}]
-    talk = [(message["role"], message["content"]) for message in said]
+    asked = record["turns"][0] if "turns" in record else record.get("prompt")
+    talk = [(message["role"], message["content"]) for message in record.get("messages") or ()] or [("user", asked)]
     texts = [task, *(word for pair in talk for word in pair)]
     if talk[-1][0] != "user" or not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError

@@ -1,7 +1,5 @@
 """The commands. A module is imported when its command is called: help, completion and the version need none of them."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -22,6 +20,7 @@ class Entry(NamedTuple):
 
 
 _POLICIES, _ENGINE, _SERVERS, _EXTRA = "Policies", "The transformers engine", "Servers", ("allow_extra_args",)
+_LOAD = (_SERVERS, _EXTRA)  # what takes arguments of servers, after --
 COMMANDS = {
     "generate": Entry("generate:command", "Generate a text, faster, and not a token changed."),
     "chat": Entry("chat:command", "Talk to a model in the terminal."),
@@ -39,20 +38,14 @@ LAB = {
     "record": Entry("record:command", "Record what each drafter would have had accepted.", _POLICIES),
     "replay": Entry("replay:command", "Replay recorded texts under policies.", _POLICIES),
     "trace": Entry("trace:command", "Say what a recorded trace holds.", _POLICIES),
-    "decisions": Entry("bench:decisions", "Time choose plus observe of every policy.", _POLICIES),
+    "decisions": Entry("engine:decisions", "Time choose plus observe of every policy.", _POLICIES),
     "engine": Entry("engine:engine", "Time one forward of every width.", _ENGINE),
     "identity": Entry("engine:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
     "memory": Entry("engine:memory", "Watch the process's memory over many requests.", _ENGINE),
-    "versus": Entry(
-        "servers:versus", "Compare no speculation, every fixed length, vLLM's own table and policies.", _SERVERS, _EXTRA
-    ),
-    "drafters": Entry(
-        "servers:drafters", "Compare each drafter alone with all of them in one engine.", _SERVERS, _EXTRA
-    ),
-    "steps": Entry("bench:steps", "Time what deciding and bookkeeping add to a server's step.", _SERVERS),
-    "endurance": Entry(
-        "servers:endurance", "Put many requests of random lengths, some of them aborted, on a server.", _SERVERS, _EXTRA
-    ),
+    "versus": Entry("servers:versus", "Compare no speculation, fixed lengths, vLLM's own table and policies.", *_LOAD),
+    "drafters": Entry("servers:drafters", "Compare each drafter alone with all of them in one engine.", *_LOAD),
+    "steps": Entry("engine:steps", "Time what deciding and bookkeeping add to a server's step.", _SERVERS),
+    "endurance": Entry("servers:endurance", "Put many requests of random lengths, some aborted, on a server.", *_LOAD),
 }
 GROUPS = {"wager": COMMANDS, "lab": LAB}
 # What earlier versions called otherwise: group and command -> where it is now.
@@ -112,8 +105,6 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, option("Print the version and stop.", "--version", callback=_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, option("Print the version.", "--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     pass

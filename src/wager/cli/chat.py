@@ -1,14 +1,12 @@
 """`wager chat`: a conversation."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rich.console import Console
 
@@ -17,9 +15,8 @@ from wager.cli.options import Options, System
 from wager.cli.parameters import option
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.shown import closing, legend, writer
-
-if TYPE_CHECKING:
-    from wager.decoding.generation import Piece
+from wager.decoding.generation import Piece
+from wager.policies.base import require
 
 COMMANDS = {
     "/show": "colour tokens by where they came from, or stop doing so",
@@ -42,8 +39,7 @@ def command(
     told = Console(stderr=True, highlight=False)
     with quietly():
         session = open_session(options, told)
-        if not session.chats:
-            raise ValueError(f"{options.model} has no chat template; wager generate --raw continues a text")
+        require(session.chats, f"{options.model} has no chat template; wager generate --raw continues a text")
         Chat(session, Console(highlight=False), told, system, show=show).run()
         session.keep()
 
@@ -58,7 +54,6 @@ class Chat:
         self.answers, self.seed = 0, session.options.sampling_seed()
 
     def run(self) -> None:
-        """Read, answer, repeat."""
         if sys.stdin.isatty():
             self._tell(f"{self.session.options.model}; /help tells the commands, Ctrl-D ends")
         for line in filter(None, self._lines()):
@@ -143,10 +138,8 @@ class Chat:
 
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """A list that is no longer empty after Ctrl-C; a second Ctrl-C interrupts as usual.
-
-    The answer then ends between two rounds, so that drafters and policy stay whole.
-    """
+    """A list that is no longer empty after Ctrl-C; a second Ctrl-C interrupts as usual."""
+    # The answer then ends between two rounds, so that drafters and policy stay whole.
     interrupts: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,10 +1,8 @@
 """`wager bench generate`: transformers' own ways, fixed arms and policies on the same prompts."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,16 @@ from typing import Any
 from rich.console import Console
 
 from wager.bench import methods as made
+from wager.bench import verdict
 from wager.bench.methods import Method
-from wager.bench.runs import Run, TokenizedPrompt, tokenize
-from wager.bench.summary import by_method, differences
-from wager.bench.workloads import KNOWN, TASKS, prompts
+from wager.bench.runs import Run, tokenize
+from wager.bench.summary import by_method
+from wager.bench.workloads import TASKS, prompts
 from wager.cli import options as given
 from wager.cli.files import Output
 from wager.cli.options import Workload
 from wager.cli.parameters import opt, options, parse_ints
-from wager.cli.screen import table
-from wager.cli.suite import progress
+from wager.cli.suite import progress, show
 from wager.core import OFF, Arm
 from wager.policies import build
 from wager.policies.base import require
@@ -39,13 +37,6 @@ class Tasks(Workload):
     task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all eight")
     shuffle: bool = opt(False, "Prompts of all tasks in one shuffled row.")
     seed: int = opt(0, "For prompts, their order, policies and sampled texts.")
-
-    def read(self) -> list[Any]:
-        """The prompts."""
-        chosen = prompts(self.data, tasks=self.task or TASKS, count=self.count, seed=self.seed)
-        if self.shuffle:
-            random.Random(self.seed).shuffle(chosen)
-        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +61,13 @@ class Plan:
 
         for arm in (*_listed(self.arms), *_listed(self.alone)):
             Arm.parse(arm)
-        for spec in self.policies:
+        for spec in self.policy or POLICIES:
             build(spec, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
         require(self.sampling in RULES, f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
         require(bool(self.arms) or not self.temperature, "--temperature needs --arms: without them all is greedy")
-        if self.lengths:
-            parse_ints(self.lengths, "--lengths")
+        self.free_lengths()
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        return tuple(self.policy or POLICIES)
-
-    @property
-    def free(self) -> tuple[int, ...]:
+    def free_lengths(self) -> tuple[int, ...]:
         """Lengths that policies choose from where no arms are named."""
         return parse_ints(self.lengths, "--lengths") if self.lengths else ()
 
@@ -94,25 +79,26 @@ class Plan:
             plain.append(made.transformers_method(made.LOOKUP))
             names = ["suffix", "prompt-lookup", *(["retrieval"] if self.datastore is not None else [])]
             if draft is not None:
-                plain.append(made.transformers_method(made.ASSISTED, draft))
+                plain.append(made.transformers_method(made.ASSISTED))
                 names.append("draft-model")
             fixed = [f"{name}:{length}" for name in names for length in ALONE[name]]
-            arms = [f"{name}:{length}" for name in names for length in self.free or ALONE[name]]
+            arms = [f"{name}:{length}" for name in names for length in self.free_lengths() or ALONE[name]]
         found = [*plain, made.arm_method(OFF), *(made.arm_method(Arm.parse(arm)) for arm in fixed)]
         found += [made.router_method(classify)] if classify is not None else []
-        return [*found, *map(made.policy_method, self.policies)], arms
+        return [*found, *map(made.policy_method, self.policy or POLICIES)], arms
 
     def json(self) -> dict[str, Any]:
-        """As it stands in the results."""
-        compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policies}
-        drawn = {"temperature": self.temperature, "sampling": self.sampling}
-        return {**compared, "plain": self.plain, "lengths": self.free, "draft_layers": self.layers, **drawn}
+        compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policy or POLICIES}
+        drawn = {"draft_layers": self.layers, "temperature": self.temperature, "sampling": self.sampling}
+        return {**compared, "plain": self.plain, "lengths": self.free_lengths(), **drawn}
 
 
 @options
 def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -> None:
     """Run transformers' own ways, wager's fixed arms and its policies on the same prompts, interleaved."""
-    chosen = tasks.read()
+    chosen = prompts(tasks.data, tasks=tasks.task or TASKS, count=tasks.count, seed=tasks.seed)
+    if tasks.shuffle:
+        random.Random(tasks.seed).shuffle(chosen)
     from wager.bench.draft_models import truncated
     from wager.bench.engine import described
 
@@ -124,35 +110,28 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     drawn: dict[str, Any] = {"seed": tasks.seed, "sampling": plan.sampling, "settings": how}
     shared = made.Target(model, tokenizer, specs=specs, draft=draft, **drawn)
     asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
-    rows, texts = _compare(*plan.methods(draft, classify), shared, asked, tasks.tokens)
-    _print(rows, sorted({p.task for p in chosen}, key=KNOWN.index), texts, sampled=bool(plan.temperature))
+    methods, arms = plan.methods(draft, classify)
+    every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
+    run = Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=tasks.seed)
+    generators = [method.make(shared, arms) for method in methods]
+    with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
+        for prompt, name in run.play(generators, warming=warming):
+            tell(f"{prompt.prompt.task}: {name}")
+    summary = run.summary(None if how else model)
+    texts, said = summary.get("differences"), verdict.texts(summary)
+    if how and plan.sampling == "shared-noise":  # then a seed has one text
+        drafting = [method.name for method in methods if method.kind in ("arm", "policy")]
+        texts = run.differences(str(OFF), drafting)
+        said = f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed."
+    show(summary)
+    print(said)
     settings = {"model": target.model, **described(model), "max_tokens": tasks.tokens, **plan.json()}
     settings |= {"prompts": len(asked), "longest_prompt": tasks.longest, "shuffled": tasks.shuffle}
-    output.write({**settings, "differences": texts, "methods": rows})
+    output.write({**settings, "differences": texts, "methods": by_method(summary)})
 
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _compare(
-    methods: list[Method], arms: list[str], shared: made.Target, asked: Sequence[TokenizedPrompt], tokens: int
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Run it all; figures by method, and whether the texts are the same, where that can be said."""
-    generators = [method.make(shared, arms) for method in methods]
-    every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
-    run = Run(methods, asked, list(every), max_tokens=tokens, seed=shared.seed)
-    with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
-        for prompt, name in run.play(generators, warming=warming):
-            tell(f"{prompt.prompt.task}: {name}")
-    summary = run.summary(None if shared.settings else shared.model)
-    rows = by_method(summary)
-    if not shared.settings:
-        return rows, summary["differences"]
-    if shared.sampling != "shared-noise":
-        return rows, None
-    drafting = [m.name for m in methods if m.kind in ("arm", "policy")]  # with shared noise a seed has one text
-    return rows, differences(run.answers, asked, str(OFF), drafting)
 
 
 def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Classify:
@@ -169,20 +148,3 @@ def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Class
             ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
             known.append((prompt.domain, ids))
     return Classifier(target.get_input_embeddings().weight, known)
-
-
-def _print(rows: list[dict[str, Any]], tasks: list[str], texts: Mapping[str, Any] | None, *, sampled: bool) -> None:
-    title = f"tokens a second, as a ratio to {rows[0]['method']}; steady: to off, stalls taken out; MAT"
-    shown = table(title, ("method", "all", "quartiles", "steady", "MAT", *tasks))
-    for row in rows:
-        low, high = row["quartiles"]
-        cells = [f"{row['tasks'][task]['speedup']:.2f}" for task in tasks]
-        steady, spread = f"{row['steady']:.3f}" if row["steady"] else "", f"{low:.2f} to {high:.2f}"
-        shown.add_row(row["method"], f"{row['speedup']:.3f}", spread, steady, f"{row['mat']:.2f}", *cells)
-    Console(width=160).print(shown)
-    if texts is not None and sampled:
-        print(f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed")
-    elif texts is not None:
-        print(f"{texts['texts']} of {texts['answers']} texts differ from those of {rows[0]['method']} "
-              f"({texts['unexplained']} unexplained); where they differ first, the logits are at most "
-              f"{texts['largest_gap']:.2g} standard deviations apart")  # fmt: skip

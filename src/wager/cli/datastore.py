@@ -1,7 +1,5 @@
 """`wager datastore`: corpora for the retrieval drafter."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -22,9 +20,7 @@ app = typer.Typer(help="Make and inspect datastores for the retrieval drafter.",
 
 @app.command("build")
 def build(
-    files: Annotated[
-        list[Path], argument("Text (.txt, .md: a document each), JSON lines (.jsonl: one a record).", "FILES")
-    ],
+    files: Annotated[list[Path], argument("Text (.txt, .md: a document each), JSON lines (.jsonl).", "FILES")],
     out: Annotated[Path, option("The datastore to write.", "--out", show_default=False)],
     model: Annotated[str, option("Model whose tokenizer to use; drafts for it and its family.")] = MODEL,
     field: Annotated[str | None, option("Field of JSON-lines records to take.", shown="all strings in it")] = None,

@@ -1,22 +1,27 @@
-"""The transformers engine measured: `wager lab engine`, `wager lab identity` and `wager lab memory`."""
+"""What the engine takes, and what deciding does: `wager lab engine`, `identity`, `memory`, `decisions` and `steps`."""
 
-from __future__ import annotations
-
+import logging
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from wager.bench.decisions import arms_for, decision_seconds, hinted_seconds, rows_seconds
+from wager.bench.steps import proposer_hook, proposer_memory, scheduler_hook
 from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import Output
 from wager.cli.options import Target, Workload
 from wager.cli.parameters import option, options
 from wager.cli.screen import table, tracked
+from wager.policies import POLICIES
 
 COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
+LIMITS = {8: 10, 64: 30}  # arms -> microseconds a decision may take
+STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
 SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
 # One of every family, and arms changed at random in every round.
@@ -125,3 +130,64 @@ def memory(
     print(f"growth from request 20 to {requests}: {growth:+.1%}")
     content: dict[str, Any] = {"model": target.model, **described(model), "requests": requests}
     output.write({**content, "growth_after_20": growth, "mebibytes": [round(size / 2**20, 1) for size in held]})
+
+
+@options
+def decisions(
+    *,
+    policy: Annotated[list[str] | None, option("Policy to time; repeat it.", "--policy", "-p", shown="all")] = None,
+    repeats: Annotated[int, option("Interleaved repetitions; their median is reported.", min=1)] = 7,
+    output: Output,
+) -> None:
+    """Time choose plus observe of every policy, at 8 and at 64 arms, without a model."""
+    specs = policy or ["fixed:drafter=d0,length=1" if name == "fixed" else name for name in POLICIES]
+    taken: dict[tuple[str, int], list[float]] = {(spec, k): [] for spec in specs for k in LIMITS}
+    for _ in tracked("timing", range(repeats), repeats):
+        for spec, k in taken:
+            taken[spec, k].append(decision_seconds(spec, arms_for(k), rounds=1500, warmup=500) * 1e6)
+    shown = table("choose + observe, median (slowest repetition), microseconds",
+                  ["policy", *(f"{k} arms (≤ {limit})" for k, limit in LIMITS.items())])  # fmt: skip
+    rows = []
+    for spec in specs:
+        cells, row = [], {}
+        for k, limit in LIMITS.items():
+            median, worst = statistics.median(taken[spec, k]), max(taken[spec, k])
+            row[str(k)] = {"median_us": median, "worst_us": worst, "within_limit": median <= limit}
+            cells.append(f"{'' if median <= limit else '[red]'}{median:.1f} ({worst:.1f})")
+        rows.append({"policy": spec, "arms": row})
+        shown.add_row(spec, *cells)
+    Console().print(shown)
+    auto = []
+    hinted: dict[str, tuple[Callable[[str], tuple[float, float]], int]] = {  # the table's rounds have no hints
+        "4 drafters x 8 lengths, one text": (hinted_seconds, 20),
+        "3 drafters x 5 lengths, 256 requests": (rows_seconds, 180),
+    }
+    for name, (measure, limit) in hinted.items():
+        both = zip(*(measure("auto") for _ in range(repeats)), strict=True)
+        choose, observe = (statistics.median(seconds) * 1e6 for seconds in both)
+        print(f"auto, {name}: choose {choose:.1f} µs (at most {limit}), observe {observe:.1f} µs")
+        auto.append({"of": name, "choose_us": choose, "observe_us": observe, "limit_us": limit})
+    output.write({"limits_us": {str(k): v for k, v in LIMITS.items()}, "policies": rows, "auto": auto})
+
+
+@options
+def steps(
+    *, count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000, output: Output
+) -> None:
+    """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
+    cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
+    early, late = proposer_memory()  # first: the most a process ever held does not fall again
+    every = [(hook, policy, batch) for batch in STEP_LIMITS for hook, policy in cases]
+    costs = [hook(policy, batch, count) for hook, policy, batch in tracked("timing", every, len(every))]
+    shown = table("microseconds a step", ("hook", "policy", "batch", "median", "p90", "limit"), left=2)
+    for cost in costs:
+        seconds = cost["median_seconds"], cost["p90_seconds"], STEP_LIMITS[cost["batch"]]
+        about = cost["hook"], cost["policy"], str(cost["batch"])
+        shown.add_row(*about, *(f"{1e6 * x:.0f}" for x in seconds), style="red" if seconds[0] > seconds[2] else None)
+    Console().print(shown)
+    print(f"proposer hook: {early / 1e6:.1f} MB at most after 1,000 requests, {late / 1e6:.1f} MB after 3,000")
+    held = {"after_1000_requests": early, "after_3000_requests": late}
+    limits = {str(k): v for k, v in STEP_LIMITS.items()}
+    output.write({"steps": count, "limits_seconds": limits, "costs": costs, "proposer_bytes": held})

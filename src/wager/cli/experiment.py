@@ -1,31 +1,27 @@
 """What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes, and their tables."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from wager.cli.parameters import opt
 from wager.cli.screen import bar, titled
 from wager.simulation import Comparison, Scenario, compare
-from wager.simulation.experiment import Result, adaptation
+from wager.simulation.experiment import adaptation
 
 _RUN = "Experiment"
-Columns = Mapping[str, Callable[[Result], str]]  # heading -> what stands below it
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """Policies to compare, and how often."""
 
-    policy: list[str] | None = opt(
-        None, "NAME or NAME:parameter=value,…; repeat it. See wager policies.", "--policy", "-p", shown="several"
-    )
+    policy: list[str] | None = opt(None, "See wager policies; repeat it.", "--policy", "-p", shown="several")
     runs: int = opt(5, "Runs per policy, each with a seed of its own.")
     seed: int = opt(0, "Seed of the first run.", min=0, panel=_RUN)
     jobs: int | None = opt(None, "Processes.", min=1, panel=_RUN, shown="one per core")
@@ -39,38 +35,33 @@ class Experiment:
 
 
 def policy_table(
-    title: str, note: str, columns: Columns, references: Sequence[Result], rows: Sequence[Result]
+    title: str, note: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, references: int
 ) -> Table:
-    """A line for every policy, below a rule and those of what it is compared with."""
-    shown = titled(title, f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}")
-    shown.add_column("\npolicy", style="bold", min_width=18, overflow="fold")
-    for name in columns:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for left, row in enumerate((*references, *rows), 1 - len(references)):  # of the references, less than 1
-        cells = [show(row) for show in columns.values()]
-        shown.add_row(row.policy, *cells, style="dim" if left < 1 else None, end_section=left == 0)
+    """A line for every policy and its cells; the first are ``references``, and stand above a rule."""
+    how = f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}"
+    shown = titled(title, how, ["\npolicy", *columns])
+    shown.columns[0].min_width, shown.columns[0].no_wrap, shown.columns[0].overflow = 18, False, "fold"
+    for i, (policy, cells) in enumerate(rows, 1):
+        shown.add_row(policy, *cells, style="dim" if i <= references else None, end_section=i == references)
     return shown
 
 
-def adapted(comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
-    """For every change of phase: the arm that is best from there on, and how soon each policy is as good."""
-    return [adaptation(comparison, start, end) for start, end in pairwise(starts[1:])]
-
-
-def changes_table(changes: Sequence[dict[str, Any]]) -> Table:
-    """Rounds after every change until a policy is within 5 % of the arm that is best from there on."""
+def print_changes(console: Console, comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:
+    """Rounds after every change of phase until a policy is within 5 % of the arm that is best from there on."""
+    changes = [adaptation(comparison, start, end) for start, end in pairwise(starts[1:])]
+    if not changes:
+        return []
     note = (
         "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
         "speed over the whole phase beside that arm; >: not reached in every run"
     )
-    shown = titled("after every change", note)
-    shown.add_column("policy", style="bold", no_wrap=True)
-    for change in changes:
-        shown.add_column(f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}", justify="right", no_wrap=True)
+    heads = [f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}" for change in changes]
+    shown = titled("after every change", note, ["policy", *heads])
     for policy in changes[0]["policies"]:
         cells = []
         for told in (change["policies"][policy] for change in changes):
             sign = "> " if told["reached"] < 1 else ""
             cells.append(f"{sign}{told['rounds']['mean']:,.0f} ({told['to_best_fixed']['mean']:.2f})")
         shown.add_row(policy, *cells)
-    return shown
+    console.print(shown)
+    return changes

@@ -1,7 +1,5 @@
 """Results as files: written whole or not at all, with how they came about."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass
@@ -12,8 +10,6 @@ from wager.cli.parameters import opt
 from wager.core import files
 from wager.core.provenance import provenance
 from wager.policies.base import require
-
-__all__ = ["Output", "check_new", "check_writable", "data_file", "provenance", "write_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,6 @@ class Output:
             check_writable(self.json_file)
 
     def write(self, content: dict[str, Any]) -> None:
-        """Write the results, if they are wanted."""
         if self.json_file is not None:
             write_json(self.json_file, content)
 

@@ -13,16 +13,17 @@ import typer
 from rich.console import Console
 
 from wager.cli import parameters
-from wager.cli.files import check_new, provenance
+from wager.cli.files import check_new
 from wager.cli.options import Options, System
 from wager.cli.parameters import argument, opt
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import Explaining, check_explains, closing, legend, speeds, writer
+from wager.core.provenance import provenance
+from wager.decoding.generation import Generation, Piece, token_view
 from wager.policies.base import require
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
-    from wager.decoding.generation import Generation, Piece
 
 _TEXT, _OUT = "Text", "Results"
 
@@ -147,8 +148,6 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
 
 
 def _print_json(session: Session, made: Made) -> None:
-    from wager.decoding.generation import token_view
-
     content = {
         **provenance(),
         **session.options.described(),

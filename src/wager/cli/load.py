@@ -1,28 +1,27 @@
 """`wager bench serve`: a load on a server, measured from the client's side."""
 
-from __future__ import annotations
-
 import random
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, conversations, traced
+from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, traced
+from wager.bench.load import Load, served_model, summarise
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import table
 
-if TYPE_CHECKING:
-    from wager.bench.load import Load, Summary
-
 REQUESTS, TOKENS = 100, 128
 CONCURRENCY = 8  # where the load does not say, and while warming up
+PROMPTS = f"""A .jsonl file of records with prompt, turns or messages, or tasks separated by commas:
+{", ".join(TASKS)}."""
 LATE = 0.1  # seconds a request may start after its schedule before it is reported
 
 
@@ -32,9 +31,7 @@ class Arrivals:
 
     PANEL: ClassVar = "Load: one of --trace, --rate, --concurrency"
 
-    trace: Path | None = opt(
-        None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens of requests, here or in traces/ of the data folder."
-    )
+    trace: Path | None = opt(None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in the data folder.")
     rate: float | None = opt(None, "Poisson arrivals, so many requests a second.")
     concurrency: int | None = opt(None, "Requests in flight.", shown=f"{CONCURRENCY}, if no load is named")
     requests: int | None = opt(None, "Requests at most.", shown=f"{REQUESTS} without --duration; all of a trace")
@@ -44,13 +41,11 @@ class Arrivals:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was said of them."""
         names = ("trace", "start", "speed", "rate", "concurrency", "requests", "duration")
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return found | ({"trace": str(self.trace)} if self.trace else {})
 
     def plan(self, data: Path | None) -> Plan:
-        """The load that the options describe."""
         kinds = [name for name in ("trace", "rate", "concurrency") if name in self.given]
         if len(kinds) > 1:
             named = " and ".join(f"--{name}" for name in kinds)
@@ -74,20 +69,11 @@ class Requests:
 
     PANEL: ClassVar = "Requests"
 
-    prompts: str | None = opt(
-        None,
-        f"A .jsonl file of records with prompt, turns or messages, or tasks separated by commas: {', '.join(TASKS)}.",
-        shown="all of the data folder, else those that come with wager",
-    )
+    prompts: str | None = opt(None, PROMPTS, shown="all of the data folder, else those that come with wager")
     data: Path | None = opt(None, "Folder with prompts/ and traces/.", shown="WAGER_DATA")
     model: str | None = opt(None, "Name the server knows it by.", "--model", "-m", shown="the first it lists")
     max_tokens: int | None = opt(None, "Most tokens of an answer.", shown=f"{TOKENS}; with --trace, what it says")
-    ignore_eos: bool | None = opt(
-        None,
-        "Whether answers go on to --max-tokens.",
-        "--ignore-eos/--heed-eos",
-        shown="ignored with --trace, else not",
-    )
+    ignore_eos: bool | None = opt(None, "Go on to --max-tokens.", "--ignore-eos/--heed-eos", shown="with --trace only")
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
     warmup: int = opt(0, "Requests to send first, outside the measurement.")
     timeout: float = opt(600.0, "Seconds after which a request is given up.")
@@ -107,21 +93,16 @@ class Requests:
 
     def read(self) -> list[Conversation]:
         """Prompts of the file or the tasks in the seed's order; without a data folder, those that come with wager."""
-        found = self._read()
-        random.Random(self.seed).shuffle(found)
-        return found
-
-    def _read(self) -> list[Conversation]:
         asked = self.prompts
-        if asked is not None and (asked.endswith(".jsonl") or Path(asked).is_file()):
-            return conversations(data_file(Path(asked), "prompts", self.data))
         tasks = TASKS if asked is None else [task.strip() for task in asked.split(",")]
-        if unknown := [task for task in tasks if task not in TASKS]:
+        if asked is not None and (asked.endswith(".jsonl") or Path(asked).is_file()):
+            found = workloads.read_file(data_file(Path(asked), "prompts", self.data))
+        elif unknown := [task for task in tasks if task not in TASKS]:
             raise ValueError(f"--prompts is a .jsonl file or tasks among {', '.join(TASKS)}, not {unknown[0]!r}")
-        if workloads.has_data(self.data):
-            return [prompt.messages for prompt in workloads.prompts(self.data, tasks=tasks, count=sys.maxsize)]
-        kinds = list(dict.fromkeys(workloads.KIND[task] for task in tasks))
-        return [prompt.messages for prompt in workloads.own_prompts(kinds)]
+        else:
+            found = workloads.of_tasks(tasks, self.data)
+        random.Random(self.seed).shuffle(found)
+        return [prompt.messages for prompt in found]
 
 
 @options
@@ -137,65 +118,54 @@ def serve(
     """
     plan, settings = arrivals.plan(requests.data), requests.settings(is_trace=arrivals.trace is not None)
     asked = requests.read()
-    from wager.bench.load import Load, served_model
-
     extra = {"seed": requests.seed} if requests.temperature else {}
     load = Load(url, plan, asked, extra=extra, progress=sys.stderr.isatty(), **settings)
     load.model = served_model(url, requests.model)
-    interrupted = _run(load, requests.warmup)
-    chosen = {**settings, "prompts": requests.prompts or "all", "warmup": requests.warmup}
+    interrupted, warmup = False, requests.warmup
+    try:
+        if warmup:
+            places = plan.concurrency if isinstance(plan, Closed) else CONCURRENCY
+            # From the end of the order, so that what is measured is not yet in the server's prefix cache.
+            replace(load, plan=Closed(min(warmup, places), warmup), prompts=asked[::-1], _answers=[]).run()
+        load.run()
+    except KeyboardInterrupt:
+        interrupted = True
+    chosen = {**settings, "prompts": requests.prompts or "all", "warmup": warmup}
     how = {"url": url, "model": load.model, "load": arrivals.given, "settings": chosen, "interrupted": interrupted}
     _report(load, how, output)
 
 
-def _run(load: Load, warmup: int) -> bool:
-    """Whether it was interrupted."""
-    try:
-        if warmup:
-            places = load.plan.concurrency if isinstance(load.plan, Closed) else CONCURRENCY
-            # From the end of the order, so that what is measured is not yet in the server's prefix cache.
-            replace(load, plan=Closed(min(warmup, places), warmup), prompts=load.prompts[::-1], _answers=[]).run()
-        load.run()
-    except KeyboardInterrupt:
-        return True
-    return False
-
-
 def _report(load: Load, how: dict[str, Any], output: Output) -> None:
     """Print and write what was measured."""
-    from wager.bench.load import summarise
-
     served, interrupted = load.served, how["interrupted"]
     summary = summarise(served, load.speculation)
-    if summary.errors < summary.requests:
+    sent, none = summary["requests"], summary["errors"] == summary["requests"]
+    if not none:
         _print(summary, f"{how['url']}, {how['model']}: " + ", ".join(f"{k} {v}" for k, v in how["load"].items()))
-        output.write({**how, **summary.json(), "served": [request.json() for request in served]})
-    elif summary.requests:
-        print(f"wager: none of {summary.requests:,} requests succeeded: {summary.first_error}", file=sys.stderr)
+        output.write({**how, **summary, "served": [request.json() for request in served]})
+    elif sent:
+        print(f"wager: none of {sent:,} requests succeeded: {summary['first_error']}", file=sys.stderr)
     if interrupted:
-        print(f"wager: interrupted after {summary.requests:,} requests; those in flight are left out", file=sys.stderr)
-    if interrupted or summary.errors == summary.requests:
+        print(f"wager: interrupted after {sent:,} requests; those in flight are left out", file=sys.stderr)
+    if interrupted or none:
         raise typer.Exit(130 if interrupted else 1)
 
 
-def _print(summary: Summary, title: str) -> None:
+def _print(summary: Mapping[str, Any], title: str) -> None:
     shown = table(f"{title}; milliseconds", ("", "mean", "p50", "p99"))
-    for name, spread in {
-        "latency": summary.latency_seconds,
-        "time to first token": summary.ttft_seconds,
-        "time per output token": summary.tpot_seconds,
-    }.items():
-        cells = ("-",) * 3 if spread is None else (f"{s * 1e3:,.1f}" for s in (spread.mean, spread.p50, spread.p99))
-        shown.add_row(name, *cells)
-    print(f"{summary.requests:,} requests, {summary.errors:,} errors, {summary.seconds:,.1f} s: "
-          f"{summary.output_tokens:,} output tokens, {summary.output_tokens_per_second:,.1f} tokens/s, "
-          f"{summary.requests_per_second:,.2f} requests/s")  # fmt: skip
+    names = {"latency": "latency", "ttft": "time to first token", "tpot": "time per output token"}
+    for key, name in names.items():
+        spread = summary[f"{key}_seconds"]
+        shown.add_row(name, *(("-",) * 3 if spread is None else (f"{s * 1e3:,.1f}" for s in spread.values())))
+    rates = "{output_tokens_per_second:,.1f} tokens/s, {requests_per_second:,.2f} requests/s"
+    counts = "{requests:,} requests, {errors:,} errors, {seconds:,.1f} s: {output_tokens:,} output tokens"
+    print(f"{counts}, {rates}".format_map(summary))
     Console().print(shown)
-    if drafts := summary.speculation:
+    if drafts := summary["speculation"]:
         positions = ", ".join(f"{rate:.0%}" for rate in drafts["per_position_acceptance_rates"])
         print(f"drafts: {drafts['acceptance_rate']:.0f} % of {drafts['draft_tokens']:,} tokens accepted, "
               f"{drafts['acceptance_length']:.2f} tokens a round; by position {positions}")  # fmt: skip
-    if summary.first_error is not None:
-        print(f"first error: {summary.first_error}")
-    if summary.late_seconds > LATE:
-        print(f"this client could not keep up: it started a request {summary.late_seconds:.2f} s late")
+    if summary["first_error"] is not None:
+        print(f"first error: {summary['first_error']}")
+    if summary["late_seconds"] > LATE:
+        print(f"this client could not keep up: it started a request {summary['late_seconds']:.2f} s late")

@@ -1,7 +1,5 @@
 """What `generate` and `chat` can be told, and what is refused before a model is loaded."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from wager.core import OFF, Arm
 from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
 from wager.policies import build
+from wager.policies.base import require
 from wager.policies.registry import parse
 
 # As in Decoder, which cannot be read here: importing it imports torch, and help should not wait for that.
@@ -24,9 +23,9 @@ _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
 Model = Annotated[str, option("smollm2-135m (embedded), a folder, or a Hugging Face id.", "--model", "-m")]
 Drafters = Annotated[str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.")]
-Dtype = Annotated[
-    str, option("auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own.", panel=_ENGINE)
-]
+_STATE = "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it."
+_DTYPE = "auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own."
+Dtype = Annotated[str, option(_DTYPE, panel=_ENGINE)]
 Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
 System = Annotated[str | None, option("System message before the conversation.", panel=_TEXT, shown="the template's")]
 Data = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
@@ -41,7 +40,6 @@ class Target:
     device: Device = "auto"
 
     def load(self, **how: Any) -> tuple[Any, Any]:
-        """The model and its tokenizer."""
         from wager.models import load
 
         return load(self.model, dtype=self.dtype, device=self.device, **how)
@@ -68,13 +66,7 @@ class Options(Target):
     seed: int | None = opt(None, "Of sampled text, which it fixes, and of the policy.", shown="drawn anew")
     lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
     trees: str = opt("", "Also draft trees, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown="chains only")
-    state: bool | None = opt(
-        None,
-        "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it.",
-        "--state/--no-state",
-        panel=_ENGINE,
-        shown="state, without --seed",
-    )
+    state: bool | None = opt(None, _STATE, "--state/--no-state", panel=_ENGINE, shown="state, without --seed")
     stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
     repetition_penalty: float | None = opt(None, "Above 1 makes repeated tokens less likely.", panel=_TEXT, shown=OWN)
     top_p: float | None = opt(None, "Sample from the likeliest of this probability.", panel=_SAMPLING, shown=OWN)
@@ -100,25 +92,21 @@ class Options(Target):
                 raise ValueError(f"{called} is {wanted}, not {said}")
             if value is not None and name in ("top_p", "min_p", "top_k") and not self.sample:
                 raise ValueError(f"{called} narrows what is sampled, and 0 is greedy; give --temperature too")
-        if self.stop is not None and not all(self.stop):
-            raise ValueError("--stop needs at least one character")
+        require(all(self.stop or ()), "--stop needs at least one character")
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
-        names = self._check_drafters()
-        chains = [Arm(name, length) for name in names for length in sorted(set(self.lengths_tried))]
-        self._check_policy((OFF, *chains, *self._trees(chains)))
-
-    def _check_drafters(self) -> list[str]:
-        """The drafters' names; what can be found out without a model is found out."""
-        names = [registry.parse(spec)[0] for spec in self.specs]
-        if len(set(names)) != len(names):
-            raise ValueError(f"--drafters names one twice: {self.drafters!r}")
-        for spec in self.specs:
-            name, value = registry.parse(spec)
+        drafters = [registry.parse(spec) for spec in self.specs]
+        require(len(dict(drafters)) == len(drafters), f"--drafters names one twice: {self.drafters!r}")
+        for spec, (name, value) in zip(self.specs, drafters, strict=True):
             if name == "retrieval":
                 Datastore.open(value).close()
             shipped.known(spec, self.model)
-        return names
+        chains = [Arm(name, length) for name, _ in drafters for length in sorted(set(self.lengths_tried))]
+        arms = (OFF, *chains, *self._trees(chains))
+        policy, given = parse(self.policy)
+        if policy == "fixed" and not {"drafter", "length"} <= given.keys():
+            raise ValueError(f"policy 'fixed' needs an arm, as in fixed:drafter={arms[-1].drafter},length=4")
+        build(self.policy, arms, tokens=self.max_tokens)  # once, as the Decoder will
 
     def _trees(self, chains: list[Arm]) -> list[Arm]:
         """The arms that trees add, each shape checked."""
@@ -133,13 +121,6 @@ class Options(Target):
         if shapes and not found:
             raise ValueError(f"no tree of {self.trees} holds as many tokens as --lengths {self.lengths} name")
         return found
-
-    def _check_policy(self, arms: tuple[Arm, ...]) -> None:
-        """Build it once, as the Decoder will."""
-        name, given = parse(self.policy)
-        if name == "fixed" and not {"drafter", "length"} <= given.keys():
-            raise ValueError(f"policy 'fixed' needs an arm, as in fixed:drafter={arms[-1].drafter},length=4")
-        build(self.policy, arms, tokens=self.max_tokens)
 
     @property
     def specs(self) -> list[str]:
@@ -177,7 +158,6 @@ class Options(Target):
         return self.seed if self.seed is not None else int.from_bytes(os.urandom(4))
 
     def described(self) -> dict[str, Any]:
-        """As JSON, for traces and results."""
         lengths, settings = list(self.lengths_tried), self.settings()
         chosen = {"model": self.model, "policy": self.policy, "drafters": self.specs, "lengths": lengths}
         return {**chosen, "trees": self.trees, "state": self.keeps_state, "settings": settings}

@@ -1,7 +1,5 @@
 """Options of a command, made from the frozen dataclasses that they fill."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import MISSING, field, fields, is_dataclass

@@ -1,7 +1,5 @@
 """`wager policies`: every policy, or one with its parameters."""
 
-from __future__ import annotations
-
 import json
 from inspect import Parameter
 from typing import Annotated, Any
@@ -11,6 +9,7 @@ from rich.console import Console
 from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.policies import POLICIES
+from wager.policies.base import require
 
 
 def command(
@@ -18,22 +17,20 @@ def command(
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """List every policy with the paper it comes from, or one with its parameters."""
-    if name is not None and name not in POLICIES:
-        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+    require(name is None or name in POLICIES, f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
     entries = POLICIES if name is None else {name: POLICIES[name]}
     if as_json:
-        print(json.dumps([_described(key, entry) for key, entry in entries.items()], indent=2, ensure_ascii=False))
-    elif name is not None:
-        _explain(name, entries[name])
-    else:
+        told = []
+        for key, entry in entries.items():
+            parameters = {k: None if v is Parameter.empty else v for k, v in entry.parameters.items()}
+            about = {"policy": key, "summary": entry.summary, "source": entry.source}
+            told.append({**about, "parameters": parameters, "rewards": list(entry.rewards)})
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    elif name is None:
         rows = [(f"[bold]{key}", entry.source, entry.summary) for key, entry in entries.items()]
         Console().print(table("", ("policy", "from", "what it does"), rows, left=3, box=None, pad_edge=False))
-
-
-def _described(key: str, entry: Any) -> dict[str, Any]:
-    parameters = {k: None if v is Parameter.empty else v for k, v in entry.parameters.items()}
-    about = {"policy": key, "summary": entry.summary, "source": entry.source}
-    return {**about, "parameters": parameters, "rewards": list(entry.rewards)}
+    else:
+        _explain(name, entries[name])
 
 
 def _explain(name: str, entry: Any) -> None:

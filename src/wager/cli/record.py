@@ -1,26 +1,23 @@
 """`wager lab record`: what every drafter would have had accepted at every position of texts, for replay."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rich.console import Console
 
 from wager.bench.workloads import ALL, PARTS, Prompt, prompts, read_file
-from wager.cli.files import check_new, provenance
+from wager.cli.files import check_new
 from wager.cli.options import Drafters, Options, Target
 from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
+from wager.cli.session import quietly
 from wager.cli.suite import fitted, model_name
+from wager.core.provenance import provenance
 from wager.drafters import registry
 from wager.policies.base import require
-
-if TYPE_CHECKING:
-    from wager.decoding.recorder import Recorder
 
 COUNT = 4  # prompts a task
 WRITES = 4  # tokens the drafter drafts that only helps to write
@@ -32,10 +29,7 @@ class Prompts:
 
     PANEL: ClassVar = "Prompts"
 
-    file: Annotated[
-        Path | None,
-        argument('JSON lines with "prompt", "task", or text, a prompt a line.', "PROMPTS_FILE", "the benchmark tasks"),
-    ] = None
+    file: Annotated[Path | None, argument("JSON lines, or a prompt a line.", "PROMPTS_FILE", "benchmark tasks")] = None
     data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA")
     task: list[str] | None = opt(None, f"One of {', '.join(ALL)}; repeat it.", shown="all ten")
     count: int | None = opt(None, "Prompts a task or of the file.", "--prompts", min=1, shown=f"{COUNT}, or the file")
@@ -75,11 +69,21 @@ def command(
     chosen = given.read()
     from wager.bench.engine import described
     from wager.bench.recording import record
-    from wager.cli.session import quietly
+    from wager.decoding.arms import build_drafters
+    from wager.decoding.decoder import Decoder
+    from wager.decoding.recorder import Recorder
 
+    console = Console(stderr=True)
     with quietly():
-        recorder = _recorder(choices, longest)
-        model, tokenizer = recorder.decoder.model, recorder.decoder.tokenizer
+        with console.status(f"loading {target.model} …", spinner="dots"):
+            model, tokenizer = target.load(progress=console.print)
+            asks = build_drafters(choices.specs, model, tokenizer)
+            # The first cheap drafter writes the text.
+            writes = next((s for s, d in zip(choices.specs, asks.values(), strict=True) if d.cheap), None)
+            length = min(WRITES, longest)
+            policy = f"fixed:drafter={registry.parse(writes)[0]},length={length}" if writes else "off"
+            decoder = Decoder(model, tokenizer, drafters=writes or "off", policy=policy, lengths=(length, longest))
+        recorder = Recorder(decoder, asks, longest)
         own = "tasks" if given.file is None else given.file.name
         about: dict[str, Any] = {"model": model_name(target.model), "drafters": list(recorder.drafters)}
         about |= {"longest": longest, "max_tokens": max_tokens, "prompts": own}
@@ -95,20 +99,3 @@ def command(
         agreed = statistics.fmean(n for text in texts for n in text.tracks[name].agreed)
         size = statistics.fmean(n for text in texts for n in text.tracks[name].size)
         print(f"  {name}: {agreed:.2f} of {size:.2f} proposed tokens agreed with the text, on average over positions")
-
-
-def _recorder(options: Options, longest: int) -> Recorder:
-    """The model, a decoder that writes with the first cheap drafter, and the drafters to be asked."""
-    from wager.decoding.arms import build_drafters
-    from wager.decoding.decoder import Decoder
-    from wager.decoding.recorder import Recorder
-
-    console = Console(stderr=True)
-    with console.status(f"loading {options.model} …", spinner="dots"):
-        model, tokenizer = options.load(progress=console.print)
-        drafters = build_drafters(options.specs, model, tokenizer)
-        writes = next((s for s, d in zip(options.specs, drafters.values(), strict=True) if d.cheap), None)
-        length = min(WRITES, longest)
-        policy = f"fixed:drafter={registry.parse(writes)[0]},length={length}" if writes else "off"
-        decoder = Decoder(model, tokenizer, drafters=writes or "off", policy=policy, lengths=(length, longest))
-    return Recorder(decoder, drafters, longest)

@@ -1,9 +1,7 @@
 """`wager lab replay`: policies against each other on recorded texts, without a model."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from rich.table import Table
 from rich.text import Text as Words
 
-from wager.cli.experiment import Experiment, adapted, changes_table, policy_table
+from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output
 from wager.cli.parameters import argument, opt, option, options, parse_ints
 from wager.cli.screen import titled, wide
@@ -27,6 +25,8 @@ from wager.simulation.replay import NOISE
 
 DEFAULT_POLICIES = ["auto", "kl-ucb:reward=goodput", "ucbspec", "meta-ucb", "analytical", "nightjar"]
 LONGEST = 8  # tokens of the longest arm, unless told otherwise
+COST = f"""Seconds of a verification by width: measured (with the first recording), {", ".join(VERIFY)}, or a JSON file
+with costs or from wager lab engine."""
 NEAR = 0.97  # of the task's best fixed arm: as good as it
 
 
@@ -37,11 +37,7 @@ class Replayed:
     PANEL: ClassVar = "What is replayed"
 
     files: Annotated[list[Path], argument("Made by wager lab record.", "RECORDINGS")]
-    cost: str = opt(
-        "measured",
-        f"Seconds of a verification by width: measured (with the first recording), {', '.join(VERIFY)}, or a "
-        "JSON file with costs or from wager lab engine.",
-    )
+    cost: str = opt("measured", COST)
     drafters: str | None = opt(None, "Only these, separated by commas.", shown="all that were recorded")
     lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", shown="1 to 8")
     noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.")
@@ -57,7 +53,7 @@ class Replayed:
         heads, texts = _read(self.files, self.drafters)
         if self.phases is not None:
             texts = joined(texts, [label.strip() for label in self.phases.split(",")], self.each or 4)
-        longest = min(_longest(head, path) for head, path in zip(heads, self.files, strict=True))
+        longest: int = min(head["longest"] for head in heads)
         tried = tuple(range(1, min(LONGEST, longest) + 1))
         if self.lengths is not None:
             tried = parse_ints(self.lengths, "--lengths")
@@ -66,7 +62,6 @@ class Replayed:
         return heads, Replay(texts, parse_cost(self.cost, heads[0]), tried, self.noise, self.phases is not None)
 
     def json(self, heads: Sequence[Mapping[str, Any]], scenario: Replay) -> dict[str, Any]:
-        """What was replayed."""
         return {
             "recordings": [str(path) for path in self.files],
             "models": list(dict.fromkeys(head.get("model") for head in heads)),
@@ -96,17 +91,15 @@ def command(
     in_phases = replayed.phases is not None
     marks = even_marks(scenario.goal) if in_phases else None
     comparison = experiment.compare("replaying", scenario, chosen, marks=marks)
-    report = Report(comparison, sorted({text.label for text in scenario.texts}))
+    found = summary(comparison, sorted({text.label for text in scenario.texts}))
     console = wide(160)
     count = f"{len(scenario.texts):,} texts, {scenario.goal:,} tokens"
-    console.print(report.policies(f"{count}, {experiment.runs} runs, cost {replayed.cost}"))
-    console.print(report.tasks())
+    console.print(_policies(found["rows"], f"{count}, {experiment.runs} runs, cost {replayed.cost}"))
+    console.print(_tasks(found["tasks"]))
     each, ends = replayed.each or 4, list(accumulate(text.tokens - 1 for text in scenario.texts))
-    changes = adapted(comparison, [0, *ends[each - 1 :: each]]) if in_phases else []  # tokens where phases begin
-    if changes:
-        console.print(changes_table(changes))
+    changes = print_changes(console, comparison, [0, *ends[each - 1 :: each]] if in_phases else [])
     how = {"runs": experiment.runs, "seed": experiment.seed}
-    output.write({**replayed.json(heads, scenario), **how, **report.json(), "changes": changes})
+    output.write({**replayed.json(heads, scenario), **how, **found, "changes": changes})
 
 
 def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, Any]], tuple[Text, ...]]:
@@ -116,26 +109,19 @@ def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, A
     wanted = None if drafters is None else [name.strip() for name in drafters.split(",")]
     for path in files:
         head, own = recordings.read(path)
+        if not isinstance(head.get("longest"), int) or head["longest"] < 1:
+            raise ValueError(f"{path} does not say in its header how many tokens drafters were asked for (longest)")
         heads.append(head)
-        for name in wanted or ():
-            if not all(name in text.tracks for text in own):
-                there = ", ".join(own[0].tracks)
-                raise ValueError(f"drafter {name!r} was not recorded in {path}; there are {there or 'none'}")
-        texts += own if wanted is None else [_narrowed(text, wanted) for text in own]
+        for text in own:
+            names = list(text.tracks) if wanted is None else wanted
+            if missing := [name for name in names if name not in text.tracks]:
+                there = ", ".join(text.tracks) or "none"
+                raise ValueError(f"drafter {missing[0]!r} was not recorded in {path}; there are {there}")
+            pairs = text.agreement.items()
+            kept = {a: {b: n for b, n in others.items() if b in names} for a, others in pairs if a in names}
+            tracks = {name: text.tracks[name] for name in names}
+            texts.append(dataclasses.replace(text, tracks=tracks, agreement=kept))
     return heads, tuple(texts)
-
-
-def _narrowed(text: Text, names: Sequence[str]) -> Text:
-    """The text with these drafters only."""
-    kept = {a: {b: n for b, n in others.items() if b in names} for a, others in text.agreement.items() if a in names}
-    return dataclasses.replace(text, tracks={name: text.tracks[name] for name in names}, agreement=kept)
-
-
-def _longest(head: Mapping[str, Any], path: Path) -> int:
-    longest = head.get("longest")
-    if not isinstance(longest, int) or longest < 1:
-        raise ValueError(f"{path} does not say in its header how many tokens drafters were asked for (longest)")
-    return longest
 
 
 def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[str]:
@@ -153,95 +139,30 @@ def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[s
         policy.observe(outcome)
 
 
-# -- what is shown of a comparison: every policy beside off, the best fixed arm and the clairvoyant
-
-
-class Report:
-    """A comparison on recorded texts, as tables and as JSON."""
-
-    def __init__(self, comparison: Comparison, labels: Sequence[str]) -> None:
-        self.comparison, self.labels = comparison, labels
-        self.off = next(result for result in comparison.fixed if result.policy == "off")
-        self.references = (comparison.clairvoyant, comparison.best_fixed, self.off)  # first what one cannot have
-
-    def figures(self, row: Result) -> dict[str, Estimate | None]:
-        """A row's figures, each with its interval over runs."""
-        return {
-            "goodput": row.goodput,
-            "to_off": _ratio(row, self.off),
-            "to_best_fixed": row.speed,
-            "to_clairvoyant": _ratio(row, self.comparison.clairvoyant),
-            "gap_closed": self._closed(row),
-            "tokens_per_round": row.tokens_per_round,
-            "regret_rounds": row.regret_rounds,
-            "regret_seconds": row.regret_seconds,
+def summary(comparison: Comparison, labels: Sequence[str]) -> dict[str, Any]:
+    """Every policy beside the clairvoyant, the best fixed arm and off: over all texts and by label, with intervals."""
+    best, clairvoyant = comparison.best_fixed, comparison.clairvoyant
+    off = next(result for result in comparison.fixed if result.policy == "off")
+    rows = [
+        {
+            **{"policy": row.policy, "goodput": row.goodput.json(), "to_off": _ratio(row, off)},
+            **{"to_best_fixed": row.speed.json(), "to_clairvoyant": _ratio(row, clairvoyant)},
+            **{"gap_closed": _gap_closed(row, best, clairvoyant), "tokens_per_round": row.tokens_per_round.json()},
+            **{"regret_rounds": row.regret_rounds.json(), "regret_seconds": row.regret_seconds.json()},
+            "pulls": row.json()["pulls"],
         }
-
-    def _closed(self, row: Result) -> Estimate | None:
-        """Share of the way from the best fixed arm to the clairvoyant, in tokens a second; None where there is none."""
-        results = (row, self.comparison.best_fixed, self.comparison.clairvoyant)
-        triples = list(zip(*([_goodput(run) for run in result.runs] for result in results), strict=True))
-        if any(upper <= lower * (1 + 1e-9) for _, lower, upper in triples):
-            return None
-        return Estimate.of([(x - lower) / (upper - lower) for x, lower, upper in triples])
-
-    def task(self, label: str) -> dict[str, Any]:
-        """Of the texts of one label: off's tokens a second, and how many times those of off the others make."""
-        best = min(self.comparison.fixed, key=lambda result: sum(run.facts[f"seconds {label}"] for run in result.runs))
-        return {
-            "label": label,
-            "off_goodput": Estimate.of([_goodput(run, label) for run in self.off.runs]),
-            "best_fixed_arm": best.policy,
-            "best_fixed": _ratio(best, self.off, label),
-            "clairvoyant": _ratio(self.comparison.clairvoyant, self.off, label),
-            "policies": {result.policy: _ratio(result, self.off, label) for result in self.comparison.results},
-        }
-
-    # -- shown
-
-    def policies(self, title: str) -> Table:
-        """A line for every policy."""
-
-        def figure(key: str, show: Callable[[Estimate], str] = str) -> Callable[[Result], str]:
-            return lambda row: "-" if (x := self.figures(row)[key]) is None else show(x)
-
-        columns = {
-            "tokens/\nsecond": figure("goodput", lambda x: f"{x.mean:,.1f}"),
-            "times\noff": figure(
-                "to_off", lambda x: f"{x.mean:.3f}" + (f" ± {x.half:.3f}" if x.half is not None else "")
-            ),
-            "of best\nfixed": figure("to_best_fixed", lambda x: f"{x.mean:.3f}"),
-            "of clair-\nvoyant": figure("to_clairvoyant", lambda x: f"{x.mean:.3f}"),
-            "gap\nclosed": figure("gap_closed", lambda x: f"{x.mean:.0%}"),
-            "\nMAT": figure("tokens_per_round", lambda x: f"{x.mean:.2f}"),
-            "regret,\nrounds": figure("regret_rounds"),
-            "regret,\nseconds": figure("regret_seconds"),
-        }
-        note = "gap closed: of that between the best fixed arm and the clairvoyant, who knows every text to its end"
-        return policy_table(title, note, columns, self.references, self.comparison.results)
-
-    def tasks(self) -> Table:
-        """A line for every label."""
-        note = f"in times off's tokens a second; bold: at least {NEAR:.0%} of the task's best fixed arm in hindsight"
-        shown = titled("by task", note)
-        shown.add_column("task", style="bold", no_wrap=True)
-        shown.add_column("off,\ntokens/s", justify="right", no_wrap=True)
-        for column in ("best fixed", "clairvoyant", *(result.policy for result in self.comparison.results)):
-            shown.add_column(column, justify="right", overflow="fold")
-        for about in map(self.task, self.labels):
-            best, own = about["best_fixed"].mean, [x.mean for x in about["policies"].values()]
-            first = (f"{about['off_goodput'].mean:,.1f}", f"{about['best_fixed_arm']} {best:.2f}")
-            cells = (Words(f"{x:.2f}", style="bold" if x >= NEAR * best else "") for x in own)
-            shown.add_row(Words(about["label"]), *first, f"{about['clairvoyant'].mean:.2f}", *cells)
-        return shown
-
-    def json(self) -> dict[str, Any]:
-        """What the tables say, with every interval."""
-        every = (*self.references, *self.comparison.results)
-        rows = [{"policy": row.policy, **_plain(self.figures(row)), "pulls": row.json()["pulls"]} for row in every]
-        fixed = {result.policy: _ratio(result, self.off).json() for result in self.comparison.fixed}
-        tasks = [_plain(self.task(label)) for label in self.labels]
-        return {"best_fixed_arm": str(self.comparison.best), "rows": rows, "fixed_to_off": fixed, "tasks": tasks}
+        for row in (clairvoyant, best, off, *comparison.results)
+    ]
+    tasks = []
+    for label in labels:  # in times off's tokens a second
+        own = min(comparison.fixed, key=lambda result: sum(run.facts[f"seconds {label}"] for run in result.runs))
+        goodput = Estimate.of([_goodput(run, label) for run in off.runs]).json()
+        policies = {result.policy: _ratio(result, off, label) for result in comparison.results}
+        fixed = {"best_fixed_arm": own.policy, "best_fixed": _ratio(own, off, label)}
+        bound = {"clairvoyant": _ratio(clairvoyant, off, label), "policies": policies}
+        tasks.append({"label": label, "off_goodput": goodput, **fixed, **bound})
+    to_off = {result.policy: _ratio(result, off) for result in comparison.fixed}
+    return {"best_fixed_arm": str(comparison.best), "rows": rows, "fixed_to_off": to_off, "tasks": tasks}
 
 
 def _goodput(run: Run, label: str | None = None) -> float:
@@ -250,14 +171,49 @@ def _goodput(run: Run, label: str | None = None) -> float:
     return run.facts[f"tokens {label}"] / run.facts[f"seconds {label}"]
 
 
-def _ratio(result: Result, base: Result, label: str | None = None) -> Estimate:
+def _ratio(result: Result, base: Result, label: str | None = None) -> dict[str, Any]:
     """How many times the other's tokens a second, run by run on the same seeds."""
     pairs = zip(result.runs, base.runs, strict=True)
-    return Estimate.of([_goodput(run, label) / _goodput(other, label) for run, other in pairs])
+    return Estimate.of([_goodput(run, label) / _goodput(other, label) for run, other in pairs]).json()
 
 
-def _plain(value: Any) -> Any:
-    """With every estimate as JSON."""
-    if isinstance(value, Estimate):
-        return value.json()
-    return {key: _plain(x) for key, x in value.items()} if isinstance(value, dict) else value
+def _gap_closed(row: Result, fixed: Result, bound: Result) -> dict[str, Any] | None:
+    """Share of the way from the best fixed arm to the clairvoyant, in tokens a second; None where there is none."""
+    triples = list(zip(*([_goodput(run) for run in result.runs] for result in (row, fixed, bound)), strict=True))
+    if any(upper <= lower * (1 + 1e-9) for _, lower, upper in triples):
+        return None
+    return Estimate.of([(x - lower) / (upper - lower) for x, lower, upper in triples]).json()
+
+
+def _policies(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """A line for every policy."""
+    columns = {
+        **{"tokens/\nsecond": ("goodput", ",.1f"), "times\noff": ("to_off", ".3f")},
+        **{"of best\nfixed": ("to_best_fixed", ".3f"), "of clair-\nvoyant": ("to_clairvoyant", ".3f")},
+        **{"gap\nclosed": ("gap_closed", ".0%"), "\nMAT": ("tokens_per_round", ".2f")},
+        **{"regret,\nrounds": ("regret_rounds", ""), "regret,\nseconds": ("regret_seconds", "")},
+    }
+
+    def cell(row: Mapping[str, Any], key: str, how: str) -> str:
+        if row[key] is None:
+            return "-"
+        mean, half = row[key].values()
+        spread = f" ± {half:.3f}" if key == "to_off" and half is not None else ""
+        return f"{mean:{how}}{spread}" if how else str(Estimate(mean, half))
+
+    note = "gap closed: of that between the best fixed arm and the clairvoyant, who knows every text to its end"
+    lines = [(row["policy"], [cell(row, *about) for about in columns.values()]) for row in rows]
+    return policy_table(title, note, list(columns), lines, references=3)
+
+
+def _tasks(tasks: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for every label."""
+    note = f"in times off's tokens a second; bold: at least {NEAR:.0%} of the task's best fixed arm in hindsight"
+    fold = ["best fixed", "clairvoyant", *tasks[0]["policies"]]
+    shown = titled("by task", note, ["task", "off,\ntokens/s"], fold=fold)
+    for about in tasks:
+        best, own = about["best_fixed"]["mean"], [x["mean"] for x in about["policies"].values()]
+        first = (f"{about['off_goodput']['mean']:,.1f}", f"{about['best_fixed_arm']} {best:.2f}")
+        cells = (Words(f"{x:.2f}", style="bold" if x >= NEAR * best else "") for x in own)
+        shown.add_row(Words(about["label"]), *first, f"{about['clairvoyant']['mean']:.2f}", *cells)
+    return shown

@@ -1,7 +1,5 @@
 """`wager report`: one page of charts from result files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +8,10 @@ from rich.console import Console
 from wager.cli.files import check_writable
 from wager.cli.parameters import argument, option
 from wager.core.files import write_text
+from wager.policies.base import require
+from wager.report.live import follow
+from wager.report.page import render
+from wager.report.read import READS, read
 
 
 def command(
@@ -20,13 +22,8 @@ def command(
     idle: Annotated[float, option("With --live: the trace is finished when nothing came for so long.")] = 60.0,
 ) -> None:
     """Make one self-contained page of charts from runs, traces and results."""
-    from wager.report.live import follow
-    from wager.report.page import render
-    from wager.report.read import READS, read
-
     given = list(files or ())
-    if (live is None) == (not given):
-        raise ValueError(f"name files to report, or one trace with --live; a report reads {READS}")
+    require((live is None) == bool(given), f"name files to report, or one trace with --live; a report reads {READS}")
     if not 0.2 <= every <= 3600 or not idle >= every:
         raise ValueError(f"--every is 0.2 to 3,600 seconds and --idle no less than it, not {every} and {idle}")
     check_writable(out)

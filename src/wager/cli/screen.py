@@ -1,7 +1,5 @@
 """What commands draw: a bar while they work, tables when they are done."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +49,11 @@ def table(
     return made
 
 
-def titled(title: str, note: str) -> Table:
-    """A table with a title above it and a note below."""
-    return Table(title=Text(title), title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD)
+def titled(title: str, note: str, columns: Sequence[str], fold: Sequence[str] = ()) -> Table:
+    """A table with a title above it and a note below; the first column is words, and those of ``fold`` may wrap."""
+    made = Table(title=Text(title), title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE_HEAD)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left", style=None if i else "bold", no_wrap=True)
+    for column in fold:
+        made.add_column(column, justify="right", overflow="fold")
+    return made

@@ -1,7 +1,5 @@
 """`wager serve`: stock `vllm serve` with speculation that adapts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -16,6 +14,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from wager.cli.parameters import argument, opt, option, options
+from wager.policies.base import require
 from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
@@ -41,9 +40,7 @@ class Speculation:
     drafter: list[str] | None = opt(None, _DRAFTERS, "--drafter", "--drafters", shown=",".join(DRAFTERS))
     max_length: int = opt(MAX_LENGTH, "Most tokens drafted for a request in a step.")
     budget: int = opt(0, "Most tokens drafted in a step over all requests; 0: no limit.")
-    uniform: str = opt(
-        "auto", "One length for all requests of a step, so that a GPU keeps its whole CUDA graphs: auto, always, never."
-    )
+    uniform: str = opt("auto", "One length in a step, so that a GPU keeps whole CUDA graphs: auto, always, never.")
     policy_seed: int = opt(0, "The policy's; --seed is vLLM's own.")
     state: str = opt("", "File that keeps the policy's state from one start to the next.", panel=_KEEP, shown="none")
     control: str = opt("", "File with the policy's name; write another to change it.", panel=_KEEP, shown="none")
@@ -65,9 +62,7 @@ def command(
     context: typer.Context,
     model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.")],
     speculation: Speculation,
-    dry_run: Annotated[
-        bool, option("Check everything, show what vLLM would be started with, and stop.", "--dry-run", panel=_KEEP)
-    ] = False,
+    dry_run: Annotated[bool, option("Check, show what vLLM would get, and stop.", "--dry-run", panel=_KEEP)] = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
@@ -78,8 +73,7 @@ def command(
     Metrics are on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.
     """
-    if model.startswith("-"):
-        raise ValueError(f"name the model first, as in wager serve smollm2-135m {model} …")
+    require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
     settings = speculation.settings()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
@@ -135,8 +129,10 @@ def _check(parsed: Namespace) -> list[str]:
             speculating = engine.create_engine_config()
             engine.speculative_config, engine.scheduler_cls = None, None
             plain = engine.create_engine_config()
-    except Exception as error:  # vLLM refuses with errors of many kinds
-        raise ValueError(f"vLLM refuses this: {_sentence(error)}") from error
+    except Exception as error:  # vLLM refuses with errors of many kinds, some in a validator's frame
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        framed = (line.partition("error, ")[2].partition(" [type=")[0] for line in lines if "error, " in line)
+        raise ValueError(f"vLLM refuses this: {next(framed, lines[0])}") from error
     if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
         raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
     return idle_overhead(plain, speculating)
@@ -154,12 +150,3 @@ def _check_port(parsed: Namespace) -> None:
         except OSError as error:
             where = f"port {parsed.port}" + (f" of {parsed.host}" if parsed.host else "")
             raise ValueError(f"cannot serve on {where}: {error.strerror}; choose another with --port") from None
-
-
-def _sentence(error: Exception) -> str:
-    """What was wrong, without the validator's frame around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = next((line for line in lines if "error, " in line), None)
-    if found is not None:
-        return found.partition("error, ")[2].partition(" [type=")[0]
-    return lines[0] if lines else type(error).__name__

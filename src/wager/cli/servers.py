@@ -1,7 +1,5 @@
 """Real servers compared and put under load: `wager lab versus`, `wager lab drafters` and `wager lab endurance`."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Sequence
@@ -9,28 +7,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from wager.bench import workloads
 from wager.bench.arrivals import traced
+from wager.bench.endurance import Requests, failed, survive
+from wager.bench.servers import Server
+from wager.bench.versus import PLAIN, TABLE, Comparison, Measurement, Point, closed, compared, table_from
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.options import MODEL, Data, Model
 from wager.cli.parameters import opt, option, options, parse_ints
 from wager.cli.screen import bar, table, tracked
+from wager.models import resolve
 from wager.policies.base import require
-
-if TYPE_CHECKING:
-    from wager.bench.servers import Server
-    from wager.bench.versus import Comparison, Measurement, Point
-    from wager.vllm.settings import Settings
+from wager.vllm.launch import located, speculative_config
+from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
 
 POLICIES = ("auto", "ucbspec", "dsd", "linucb", "ada-bingreedy", "nightjar")
 CHARACTERS = 4  # of a prompt to a token, about
-Rounds = list[tuple[str, list["Point"], int]]  # what they are called, their loads, and how often those are repeated
+Rounds = Sequence[tuple[str, Sequence[Point], int]]  # what each is called, its loads, its number
 SHORT = 600  # characters of a prompt of the endurance test at most
 
 
@@ -67,28 +66,13 @@ class Loads:
             require(len(own) >= each, f"only {len(own)} prompts of {task} are that short; raise --longest-prompt")
         return [by_task[task][i].messages for i in range(each) for task in tasks][:count]
 
-    def folder(self, stack: ExitStack) -> Path:
-        """Where logs are written: the folder named, else one for as long as the stack is open."""
-        if self.logs is None:
-            return Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self.logs.mkdir(parents=True, exist_ok=True)
-        return self.logs
 
-
-TO_VERSUS = Loads(
-    concurrency="1,2,4,8,16",
-    requests="6,8,12,20,32",
-    repeats=2,
-    tasks=",".join(task for task in TASKS if task != "rag"),  # whose prompts fit a small model's context
-    max_tokens=48,
-    longest_prompt=512,
-)
+_TASKS = ",".join(task for task in TASKS if task != "rag")  # whose prompts do not fit a small model's context
+TO_VERSUS = Loads(5, "1,2,4,8,16", "6,8,12,20,32", repeats=2, tasks=_TASKS, max_tokens=48, longest_prompt=512)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded load."""
-
     trace: Path | None = opt(None, "Also a recorded load: an Azure trace.", shown="none")
     speed: float = opt(1.0, "How much faster than recorded it is played.")
     start: float = opt(0.0, "Second of the trace to start at.")
@@ -106,64 +90,43 @@ def versus(
     recorded: Recorded,
     output: Output,
 ) -> None:
-    """Compare no speculation, every fixed length, vLLM's own table and policies: the same requests, turn by turn.
+    """Compare no speculation, fixed lengths, vLLM's own table and policies: the same requests, turn by turn.
 
     Starts three servers of its own and lets one work at a time. The first repetition warms the policies up; vLLM's
     table is then made from what its fixed lengths measured. Further arguments go to every server, after --, as in
     -- --max-num-seqs 16.
     """
-    from wager.bench.versus import Point, closed
-
     levels = loads.levels
     settings, played = _methods(drafter, loads.max_length, policy or POLICIES)
     asked = loads.prompts(max(count for _, count in levels))
-    rounds = [("repetition", [closed(n, count, asked, loads.max_tokens) for n, count in levels], loads.repeats)]
+    points = [closed(n, count, asked, loads.max_tokens) for n, count in levels]
+    rounds = [(f"repetition {n}", points, n) for n in range(1, loads.repeats + 1)]
+    requests = None
     if recorded.trace is not None:
         path = data_file(recorded.trace, "traces")
         plan = traced(path, speed=recorded.speed, start=recorded.start, seconds=recorded.duration)
-        rounds.append(("trace", [Point("trace", plan, asked, loads.max_tokens)], recorded.trace_repeats))
-    _versus(loads, settings, played, rounds, context.args, output)
-
-
-def _versus(
-    loads: Loads, settings: Settings, played: dict[str, str], rounds: Rounds, arguments: list[str], output: Output
-) -> None:
-    from wager.bench.servers import Server
-    from wager.bench.versus import PLAIN, TABLE, Comparison, table_from
-    from wager.models import resolve
-    from wager.vllm.launch import located, speculative_config
-
-    where = str(resolve(loads.model))
-    shared = [where, "--dtype", "float32", "--no-enable-prefix-caching", *arguments]
-    with ExitStack() as stack:
-        folder = loads.folder(stack)
-        control = folder / "policy"
+        traces, requests = [Point("trace", plan, asked, loads.max_tokens)], plan.requests
+        rounds += [(f"trace {n}", traces, n) for n in range(1, recorded.trace_repeats + 1)]
+    with Servers(loads, context.args) as servers:
+        control = servers.folder / "policy"
         control.write_text("off")
-        plain = _started(stack, Server.vllm(*shared, log=folder / "plain.log"))
-        ours = ["--drafter", settings.drafters[0], "--max-length", str(settings.max_length)]
-        ours += ["--control", str(control), "--policy", "off"]
-        adaptive = _started(stack, Server.wager(*shared, *ours, log=folder / "wager.log"))
-        servers = {PLAIN: plain, **dict.fromkeys(played, adaptive)}
-        comparison = Comparison(servers, {method: (control, spec) for method, spec in played.items()})
-        warm, measured = _measure(comparison, list(played), rounds[0][1], 0, "warming up"), list[Any]()
-        lengths = {f"fixed {n}": n for n in range(1, settings.max_length + 1)}
+        servers.start(PLAIN)
+        own = ["--drafter", drafter, "--max-length", str(loads.max_length), "--control", str(control)]
+        adaptive = servers.start("wager", *own, "--policy", "off", ours=True)
+        servers.comparison.servers |= dict.fromkeys(played, adaptive)
+        servers.comparison.control |= {method: (control, spec) for method, spec in played.items()}
+        warm = servers.measure(list(played), points, 0, "warming up")
+        lengths = {f"fixed {n}": n for n in range(1, loads.max_length + 1)}
         vllm_table = table_from(warm, {"off": 0, **lengths}, 4096)
-        config = speculative_config(located(settings, loads.model, where))
+        config = speculative_config(located(settings, loads.model, servers.model))
         config["num_speculative_tokens_per_batch_size"] = vllm_table
-        tabled = Server.vllm(*shared, "--speculative-config", json.dumps(config), log=folder / "table.log")
-        comparison.servers[TABLE] = _started(stack, tabled)
-        requests = rounds[1][1][0].plan.requests if len(rounds) > 1 else None
-        for what, points, repeats in rounds:
-            for repeat in range(1, repeats + 1):
-                measured += _measure(comparison, [PLAIN, TABLE, *played], points, repeat, f"{what} {repeat}")
-                _write(output, measured, warm, arguments, vllm_table=vllm_table, trace_requests=requests)
-    show(measured)
+        servers.start(TABLE, "--speculative-config", json.dumps(config))
+        more = {"vllm_table": vllm_table, "trace_requests": requests}
+        servers.repeat([PLAIN, TABLE, *played], rounds, warm, output, **more)
 
 
 def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Settings, dict[str, str]]:
     """The settings of the server that plays all of them, and every method's policy."""
-    from wager.vllm.settings import SCHEDULER, Settings, parse_drafter
-
     settings = Settings((drafter,), max_length)
     require(settings.hook == SCHEDULER, f"vLLM has no table of lengths for {drafter}; see wager lab drafters")
     name = parse_drafter(drafter)[0]
@@ -189,59 +152,54 @@ def drafters(
 
     Further arguments go to every server, after --.
     """
-    from wager.bench.servers import Server
-    from wager.bench.versus import PLAIN, Comparison, closed
-    from wager.models import resolve
-
     levels, turns = loads.levels, range(loads.repeats + 1)
     # Other prompts in every repetition: drafters remember what was written, and nobody sends everything twice.
     fresh = iter(loads.prompts(len(turns) * sum(count for _, count in levels)))
     points = [[closed(n, k, list(islice(fresh, k)), loads.max_tokens) for n, k in levels] for _ in turns]
-    shared = [str(resolve(loads.model)), "--dtype", "float32", "--no-enable-prefix-caching", *context.args]
-    ours = ["--max-length", str(loads.max_length), "--policy", policy, "--drafter"]
-    comparison, measured = Comparison({}, {}), list[Any]()
-    with ExitStack() as stack:
-        folder = loads.folder(stack)
-        servers = {PLAIN: Server.vllm(*shared, log=folder / "0.log")}
-        for number, name in enumerate([*drafter.split(","), "together"], 1):
-            chosen = drafter if name == "together" else name
-            servers[name.partition("=")[0]] = Server.wager(*shared, *ours, chosen, log=folder / f"{number}.log")
-        for name, server in servers.items():
-            comparison.servers[name] = _started(stack, server)
-        warm = _measure(comparison, list(servers), points[0], 0, "warming up")
-        for repeat in turns[1:]:
-            measured += _measure(comparison, list(servers), points[repeat], repeat, f"repetition {repeat}")
-            _write(output, measured, warm, context.args, vllm_table=[], trace_requests=None)
-    show(measured)
+    with Servers(loads, context.args) as servers:
+        servers.start(PLAIN)
+        for name in [*drafter.split(","), "together"]:
+            own = ["--drafter", drafter if name == "together" else name, "--policy", policy]
+            servers.start(name.partition("=")[0], *own, "--max-length", str(loads.max_length), ours=True)
+        methods = list(servers.comparison.servers)
+        warm = servers.measure(methods, points[0], 0, "warming up")
+        rounds = [(f"repetition {n}", points[n], n) for n in turns[1:]]
+        servers.repeat(methods, rounds, warm, output, vllm_table=[], trace_requests=None)
 
 
-def _started(stack: ExitStack, server: Server) -> Server:
-    """Started, ready and suspended."""
-    stack.enter_context(server).wait()
-    server.suspend()
-    return server
+class Servers(ExitStack):
+    """Servers of one model with the same arguments, all suspended but the one that is measured; a context manager."""
+
+    def __init__(self, loads: Loads, arguments: Sequence[str]) -> None:
+        super().__init__()
+        self.comparison, self.arguments, self.model = Comparison({}, {}), list(arguments), str(resolve(loads.model))
+        self.folder = loads.logs or Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, method: str, *more: str, ours: bool = False) -> Server:
+        """A server for the method, ready and suspended: stock vLLM, or ``ours``."""
+        given = [self.model, "--dtype", "float32", "--no-enable-prefix-caching", *self.arguments, *more]
+        server = (Server.wager if ours else Server.vllm)(*given, log=self.folder / f"{method}.log")
+        self.enter_context(server).wait().suspend()
+        self.comparison.servers[method] = server
+        return server
+
+    def measure(self, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str) -> list[Measurement]:
+        """Every method under every load, with a bar."""
+        return list(tracked(what, self.comparison.run(methods, points, repeat), len(methods) * len(points)))
+
+    def repeat(self, methods: Sequence[str], rounds: Rounds, warm: list[Measurement], out: Output, **more: Any) -> None:
+        """All rounds; the results are written after each, and shown after the last."""
+        measured: list[Measurement] = []
+        for what, points, number in rounds:
+            measured += self.measure(methods, points, number, what)
+            each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
+            out.write({"compared": compared(measured), **more, "server_arguments": self.arguments, **each})
+        show(compared(measured))
 
 
-def _measure(
-    comparison: Comparison, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str
-) -> list[Measurement]:
-    return list(tracked(what, comparison.run(methods, points, repeat), len(methods) * len(points)))
-
-
-def _write(
-    output: Output, measured: Sequence[Measurement], warm: Sequence[Measurement], arguments: Sequence[str], **more: Any
-) -> None:
-    from wager.bench.versus import compared
-
-    each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
-    output.write({"compared": compared(measured), **more, "server_arguments": list(arguments), **each})
-
-
-def show(measured: Sequence[Measurement]) -> None:
+def show(rows: Sequence[dict[str, Any]]) -> None:
     """Throughput beside no speculation, methods down, loads across."""
-    from wager.bench.versus import compared
-
-    rows = compared(measured)
     points = list(dict.fromkeys(row["point"] for row in rows))
     named = [f"{point} in flight" if point.isdecimal() else point for point in points]
     title = "throughput beside no speculation, median of repetitions"
@@ -269,29 +227,24 @@ def endurance(
     data: Data = None,
     output: Output,
 ) -> None:
-    """Put many requests of random lengths, some of them aborted, on a server whose cache is too small for them.
+    """Put many requests of random lengths, some aborted, on a server whose cache is too small for them.
 
     Every text is compared with that of a server without speculation. Then the server is killed at work and started
     again with the policy state it had saved. Exit code 1 if a request failed, a text differed, one got stuck, memory
     grew by more than a tenth, or the state was lost. Further arguments go to both servers, after --.
     """
-    from wager.bench.endurance import survive
-    from wager.models import resolve
-
     found = workloads.prompts(data, count=200)
     asked = [p.messages for p in found if len(p.text) <= SHORT][: 8 * prompts]
     require(bool(asked), f"no prompt of at most {SHORT} characters in the data folder")
     shared = [str(resolve(model)), "--dtype", "float32", "--served-model-name", model]
     shared += ["--max-num-seqs", str(concurrency), *context.args]
     ours = ["--drafter", drafter, "--num-gpu-blocks-override", str(blocks), *(["--policy", policy] if policy else [])]
-    sizes = {"requests": requests, "concurrency": concurrency, "tokens": max_tokens}
+    many = Requests(model, asked, requests, concurrency, max_tokens)
     with bar("requests", requests) as update:
-        outcome = survive(model, asked, shared=shared, ours=ours, on_done=lambda: update(advance=1), **sizes)
-    output.write(outcome.json())
-    endured = outcome.endured
-    failed, growth = f"{len(endured.errors)} errors, {outcome.stuck} stuck", f"{outcome.memory_growth:.2f} times"
-    print(f"{endured.finished} finished, {endured.aborted} aborted, {failed}, {outcome.preemptions} preemptions, "
-          f"{len(endured.differing)} texts differ, memory {growth}, {endured.seconds:.0f} s; "
-          f"after the kill {outcome.after_restart.finished} of {concurrency} answered")  # fmt: skip
-    if outcome.failed:
+        outcome = survive(many, shared=shared, ours=ours, on_done=lambda: update(advance=1))
+    output.write(outcome)
+    print("{finished} finished, {aborted} aborted, {errors} errors, {stuck} stuck, {preemptions} preemptions, "
+          "{texts_that_differ} texts differ, memory {memory_growth:.2f} times, {seconds:.0f} s; after the kill "
+          "{after_restart[finished]} of {concurrency} answered".format(**outcome, concurrency=concurrency))  # fmt: skip
+    if failed(outcome):
         raise typer.Exit(1)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from wager.cli.files import provenance
 from wager.cli.options import Options
 from wager.core import TraceWriter
+from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
+from wager.decoding.generation import Generation
 from wager.drafters import registry
 
 if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
-    from wager.decoding.generation import Generation
 
 
 @dataclass(slots=True)
@@ -39,7 +39,6 @@ class Session:
 
     @property
     def chats(self) -> bool:
-        """Whether the model has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     @property

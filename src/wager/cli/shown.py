@@ -12,13 +12,13 @@ from rich.text import Text
 
 from wager.cli.screen import table
 from wager.core import Round
+from wager.decoding.generation import Generation, Piece, TextStream
 from wager.policies import POLICIES
-from wager.policies.base import Option, Policy
+from wager.policies.base import Option, Policy, require
 from wager.policies.registry import parse
 
 if TYPE_CHECKING:
     from wager.bench.compare import Comparison
-    from wager.decoding.generation import Generation, Piece
 
 COLOURS = ("bold green", "bold cyan", "bold magenta", "bold yellow", "bold blue", "bold red")
 OWN = {"bonus": "dim underline", "plain": "dim"}  # tokens of the target itself
@@ -34,8 +34,6 @@ class SourceWriter:
     """Writes every token in the colour of where it came from; without colours, ``[source]`` stands at each change."""
 
     def __init__(self, console: Console, tokenizer: Any, drafters: Sequence[str]) -> None:
-        from wager.decoding.generation import TextStream
-
         self.console, self.text, self.styles = console, TextStream(tokenizer), colours(drafters)
         self.coloured = console.is_terminal and console.color_system is not None and not console.no_color
         self.last = ""
@@ -97,15 +95,11 @@ def speeds(comparison: Comparison) -> Table:
     return shown
 
 
-# -- what the policy expected of a round: --explain
-
-
 def check_explains(spec: str) -> None:
     """Refuse a policy that does not say what it expects."""
     name, _ = parse(spec)
     able = [key for key, entry in POLICIES.items() if entry.make.explains]
-    if name not in able:
-        raise ValueError(f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
+    require(name in able, f"policy {name!r} does not say what it expects of its arms; these do: {', '.join(able)}")
 
 
 class Explaining:
@@ -125,16 +119,17 @@ class Explaining:
         self.then(piece)
 
     def lines(self) -> list[str]:
-        """A line for each round."""
         return [explained(i, played, [*filter(None, both)]) for i, (played, *both) in enumerate(self.rounds, 1)]
 
     def json(self) -> list[dict[str, Any]]:
-        """The same as JSON."""
         told = []
-        for i, (played, ours, other) in enumerate(self.rounds, 1):
+        for i, (played, *both) in enumerate(self.rounds, 1):
             came = {"accepted": played.accepted, "drafted": played.drafted, "seconds": round(played.seconds, 6)}
-            expected = {"expected": _figures(ours), "runner_up": _figures(other)}
-            told.append({"round": i, "arm": str(played.arm), **expected, **came})
+            expected, other = (option and {
+                "arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": round(option.seconds, 6),
+                "tokens_per_second": round(option.goodput, 3),
+            } for option in both)  # fmt: skip
+            told.append({"round": i, "arm": str(played.arm), "expected": expected, "runner_up": other, **came})
         return told
 
 
@@ -143,10 +138,3 @@ def explained(number: int, played: Round, options: Sequence[Option]) -> str:
     came = f"{played.accepted}/{played.drafted} accepted, {played.seconds * 1e3:.2f} ms"
     words = [f"{o.arm}: {o.tokens:.2f} tokens, {o.seconds * 1e3:.2f} ms, {o.goodput:.1f}/s" for o in options]
     return " | ".join((f"{number:5} {played.arm!s:>18}", *words, came))
-
-
-def _figures(option: Option | None) -> dict[str, Any] | None:
-    if option is None:
-        return None
-    seconds, goodput = round(option.seconds, 6), round(option.goodput, 3)
-    return {"arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": seconds, "tokens_per_second": goodput}

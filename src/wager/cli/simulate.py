@@ -1,7 +1,5 @@
 """`wager lab simulate`: policies against each other, without a model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from typing import Any, cast
 from rich.table import Table
 
 import wager.simulation as sim
-from wager.cli.experiment import Experiment, adapted, changes_table, policy_table
+from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import wide
@@ -23,27 +21,17 @@ from wager.simulation.adversarial import PATTERNS
 from wager.simulation.costs import VERIFY, parse_verify
 from wager.simulation.experiment import Result, even_marks
 
-ENVIRONMENTS = {
-    "tgd": "truncated-geometric drafters, one length (BanditSpec eq. 4)",
-    "piecewise": "the same with acceptances that change every --every tokens",
-    "adversarial": "accepted lengths fixed beforehand by a --pattern",
-    "costs": "drafters x lengths with draft and verify seconds; off is an arm",
-    "serving": "continuous batching under a load; lengths and off are the arms",
-}
-DEFAULT_POLICIES = {
-    "tgd": ["ucbspec", "exp3spec", "meta-ucb", "kl-ucb", "thompson"],
-    "piecewise": ["meta-ucb", "discounted-ucb", "sliding-ucb", "exp3spec", "meta-exp3"],
-    "adversarial": ["exp3spec", "ucbspec", "meta-exp3"],
-    "costs": ["off", "ucbspec", "ucbspec:reward=goodput", "analytical", "kl-ucb:reward=goodput"],
-    "serving": ["off", "nightjar", "ada-bingreedy", "ucbspec:reward=goodput", "dsd", "analytical", "tetris", "linucb"],
-}
-DEFAULT_ARMS = {
-    "tgd": "0.8,0.6,0.4",
-    "piecewise": "0.8,0.3/0.3,0.8",
-    "adversarial": "0.8,0.5,0.3",
-    "costs": "suffix=0.45@0.1,eagle=0.65@4",
-    "serving": "0.7",
-}
+ENVIRONMENTS = {  # what they are, the arms unless told otherwise, and the policies
+    "tgd": ("truncated-geometric drafters, one length (BanditSpec eq. 4)", "0.8,0.6,0.4",
+            "ucbspec exp3spec meta-ucb kl-ucb thompson"),
+    "piecewise": ("the same with acceptances that change every --every tokens", "0.8,0.3/0.3,0.8",
+                  "meta-ucb discounted-ucb sliding-ucb exp3spec meta-exp3"),
+    "adversarial": ("accepted lengths fixed beforehand by a --pattern", "0.8,0.5,0.3", "exp3spec ucbspec meta-exp3"),
+    "costs": ("drafters x lengths with draft and verify seconds; off is an arm", "suffix=0.45@0.1,eagle=0.65@4",
+              "off ucbspec ucbspec:reward=goodput analytical kl-ucb:reward=goodput"),
+    "serving": ("continuous batching under a load; lengths and off are the arms", "0.7",
+                "off nightjar ada-bingreedy ucbspec:reward=goodput dsd analytical tetris linucb"),
+}  # fmt: skip
 
 _SHAPE, _SERVING, _RUN = "Environment", "Environment: serving", "Experiment"
 
@@ -52,10 +40,8 @@ _SHAPE, _SERVING, _RUN = "Environment", "Environment: serving", "Experiment"
 class Environment:
     """Where the policies play."""
 
-    env: str = opt("tgd", "; ".join(f"{k}: {v}" for k, v in ENVIRONMENTS.items()) + ".")
-    arms: str | None = opt(
-        None, "\\[NAME=]ACCEPTANCE\\[@DRAFT_MS] by commas, phases by slashes; serving: acceptances.", shown="by --env"
-    )
+    env: str = opt("tgd", "; ".join(f"{name}: {about[0]}" for name, about in ENVIRONMENTS.items()) + ".")
+    arms: str | None = opt(None, "\\[NAME=]ACCEPTANCE\\[@DRAFT_MS] by commas, phases by slashes.", shown="by --env")
     length: int = opt(4, "Draft length (tgd, piecewise, adversarial).")
     lengths: str | None = opt(None, "Draft lengths (costs, serving).", panel=_SHAPE, shown="1,2,4,8 or 1 to 5")
     off: bool = opt(False, "Make plain decoding an arm in tgd and piecewise too.", "--off", panel=_SHAPE)
@@ -66,30 +52,23 @@ class Environment:
     period: int = opt(200, "Rounds per period of the adversary.", panel=_SHAPE)
     load: str = opt("8", "Concurrent requests, one number per stretch.", panel=_SERVING)
     rate: float = opt(0.0, "Requests per second instead of a load.", panel=_SERVING)
-    trace: Path | None = opt(
-        None, "A CSV with TIMESTAMP, ContextTokens, GeneratedTokens, here or in $WAGER_DATA/traces.", panel=_SERVING
-    )
+    trace: Path | None = opt(None, "A CSV of arrivals, here or in $WAGER_DATA/traces.", panel=_SERVING)
     speed: float = opt(1.0, "How much faster than recorded the trace is played.", panel=_SERVING)
     wake_ms: float = opt(10.0, "Milliseconds to wake an idle drafter.", panel=_SERVING)
 
     def __post_init__(self) -> None:
         require(self.env in ENVIRONMENTS, f"unknown environment {self.env!r}; choose from {', '.join(ENVIRONMENTS)}")
-        phased = self.env == "piecewise" or "/" not in self.acceptances
-        require(phased, f"phases in --arms need --env piecewise, not {self.env}")
+        if self.env != "piecewise" and "/" in self.acceptances:
+            raise ValueError(f"phases in --arms need --env piecewise, not {self.env}")
 
     @property
     def acceptances(self) -> str:
-        return DEFAULT_ARMS[self.env] if self.arms is None else self.arms
+        return ENVIRONMENTS[self.env][1] if self.arms is None else self.arms
 
     @property
     def loads(self) -> tuple[int, ...]:
         """Concurrent requests of each stretch; none where requests arrive by themselves."""
         return () if self.env != "serving" or self.rate or self.trace else parse_ints(self.load, "--load")
-
-    @property
-    def in_seconds(self) -> bool:
-        """Whether rounds take different times, so that seconds tell more than rounds."""
-        return self.env in ("costs", "serving") or "@" in self.acceptances or self.lag_ms > 0
 
     def scenario(self, tokens: int) -> Scenario:
         """What the options describe, for so many tokens."""
@@ -104,15 +83,10 @@ class Environment:
             return sim.Adversarial(levels, self.length, tokens, self.pattern, self.period)
         costly, phases = self.env == "costs", 1 + self.acceptances.count("/")
         several = parse_ints("1,2,4,8" if self.lengths is None else self.lengths, "--lengths") if costly else ()
-        return sim.Stream(
-            drafters=drafters,
-            lengths=several or (self.length,),
-            goal=tokens,
-            off=costly or self.off,
-            verify=parse_verify(self.verify) if costly else sim.VerifyCost(),
-            phase_tokens=(self.every or max(1, tokens // phases)) if self.env == "piecewise" else 0,
-            lag_seconds=self.lag_ms / 1000,
-        )
+        verify = parse_verify(self.verify) if costly else sim.VerifyCost()
+        every = (self.every or max(1, tokens // phases)) if self.env == "piecewise" else 0
+        shape = drafters, several or (self.length,), tokens, costly or self.off
+        return sim.Stream(*shape, verify, phase_tokens=every, lag_seconds=self.lag_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +98,13 @@ class Simulation(Experiment):
     warmup: int = opt(0, "Leave out the first so many tokens of every run.", min=0, panel=_RUN)
 
     def __post_init__(self) -> None:
-        some = not self.warmup >= self.tokens > 0
-        require(some, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}")
+        require(
+            not self.warmup >= self.tokens > 0, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Files(Output):
-    """Where the results go."""
-
     plot: Path | None = opt(None, "Draw regret over tokens into this PNG.")
     record: Path | None = opt(None, "Also write the first policy's first run as a trace.")
 
@@ -149,16 +122,15 @@ def command(environment: Environment, simulation: Simulation, files: Files) -> N
     """Play policies in a simulated environment and compare their regret; no model needed."""
     env, tokens, loads = environment.env, simulation.tokens, environment.loads
     scenario = environment.scenario(tokens)
-    chosen = simulation.policy or DEFAULT_POLICIES[env]
+    chosen = simulation.policy or ENVIRONMENTS[env][2].split()
     marks = even_marks(tokens) if len(loads) > 1 else None
     comparison = simulation.compare("simulating", scenario, chosen, warmup=simulation.warmup, marks=marks)
     title = f"{env} {environment.acceptances}: {tokens:,} tokens, {simulation.runs} runs"
     out = wide(120)
-    out.print(_table(comparison, title, seconds=environment.in_seconds))
+    timed = env in ("costs", "serving") or "@" in environment.acceptances or environment.lag_ms > 0
+    out.print(_table(comparison, title, seconds=timed))  # where rounds take different times, seconds tell more
     starts = [tokens * i // len(loads) for i in range(len(loads) + 1)] if len(loads) > 1 else []
-    changes = adapted(comparison, starts)
-    if changes:
-        out.print(changes_table(changes))
+    changes = print_changes(out, comparison, starts)
     bounds = theory.bounds(scenario, comparison.marks)
     described = {k: v for k, v in dataclasses.asdict(cast(Any, scenario)).items() if k != "trace"}
     files.write({"environment": env, "scenario": described, **comparison.json(), "bounds": bounds, "changes": changes})
@@ -209,5 +181,5 @@ def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
     if not served:
         del columns["latency,\nseconds"]
     note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    references = (comparison.clairvoyant, comparison.best_fixed)
-    return policy_table(title, note, columns, references, comparison.results)
+    lines = [(row.policy, [show(row) for show in columns.values()]) for row in comparison.rows]
+    return policy_table(title, note, list(columns), lines, references=2)

@@ -1,14 +1,12 @@
 """`wager bench` itself: methods side by side on a suite of prompts, with a verdict in plain words."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,10 +17,10 @@ from wager.bench.runs import Run, TokenizedPrompt, tokenize
 from wager.cli.options import Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table
+from wager.cli.session import quietly
 from wager.core.provenance import provenance
-
-if TYPE_CHECKING:
-    from wager.bench.methods import TextGenerator
+from wager.models.fingerprint import fingerprint
+from wager.policies.base import require
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
@@ -45,7 +43,6 @@ class Suite:
     seed: int = opt(0, "For the choice and order of prompts and methods.", min=0)
 
     def prompts(self) -> list[workloads.Prompt]:
-        """The prompts in turn."""
         if self.suite == QUICK and self.data is not None:
             raise ValueError("the quick suite has prompts of its own; leave out --data, or choose another --suite")
         if self.suite == QUICK:
@@ -55,9 +52,9 @@ class Suite:
     def settings(self) -> dict[str, Any]:
         """As in the run's file."""
         tokens = self.max_tokens or (QUICK_TOKENS if self.suite == QUICK else TOKENS)
-        own = self.suite == QUICK or not workloads.has_data(self.data)
+        data = "folder" if self.suite != QUICK and workloads.has_data(self.data) else "wager's own prompts"
         given = {"suite": self.suite, "seed": self.seed, "max_tokens": tokens, "longest_prompt": self.longest_prompt}
-        return {**given, "data": "wager's own prompts" if own else "folder"}
+        return {**given, "data": data}
 
 
 @options
@@ -74,42 +71,30 @@ def suite(
 
     Stop it whenever you like: the same command resumes it. See docs/bench.md.
     """
-    if context.invoked_subcommand is not None:
-        _refuse_misplaced(context)
+    if (command := context.invoked_subcommand) is not None:
+        for param in context.command.params:  # options before a subcommand would do nothing
+            source = context.get_parameter_source(str(param.name))
+            if source is not None and source.name == "COMMANDLINE":
+                after = f"give options after it, as in wager bench {command} --help"
+                raise ValueError(f"{param.opts[0]} before {command} does nothing; {after}")
         return
-    from wager.cli.session import quietly
-
     with quietly():
-        summary, said, path = _measure(target, given, methods, out, afresh=afresh)
-    show(summary)
-    print("\n".join(said))
-    print(f"\nEverything is in {path}; for a page with pictures:\n  wager report {path} -o report.html")
+        _measure(target, given, methods, out, afresh=afresh)
 
 
-def _refuse_misplaced(context: typer.Context) -> None:
-    """Options before a subcommand would do nothing."""
-    for param in context.command.params:
-        source = context.get_parameter_source(str(param.name))
-        if source is not None and source.name == "COMMANDLINE":
-            after = f"give options after it, as in wager bench {context.invoked_subcommand} --help"
-            raise ValueError(f"{param.opts[0]} before {context.invoked_subcommand} does nothing; {after}")
-
-
-def _measure(
-    target: Target, given: Suite, named: str, out: Path, *, afresh: bool
-) -> tuple[dict[str, Any], list[str], Path]:
-    """Run what is not in the folder yet; the summary, the verdict and the run's file."""
+def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: bool) -> None:
+    """Run what is not in the folder yet; print the summary, the verdict and where the run's file is."""
     chosen, default = given.prompts(), made.QUICK if given.suite == QUICK else made.FULL
     methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
+    from wager.bench.draft_models import has_assistant
     from wager.bench.engine import described
-    from wager.models.fingerprint import fingerprint
 
     told, settings = Console(stderr=True, highlight=False), given.settings()
     tokens = settings["max_tokens"]
     with told.status(f"loading {target.model} …", spinner="dots"):
         model, tokenizer = target.load(progress=told.print)
-    if not named:
-        methods = made.without_impossible(methods, model)
+    if not named and not has_assistant(model):
+        methods = [method for method in methods if method.name != made.ASSISTED]
     prompts = fitted(chosen, target.model, model, tokenizer, tokens, given.longest_prompt)
     about, ran = provenance(), described(model)
     about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
@@ -128,7 +113,10 @@ def _measure(
             _play(run, generators, tokenizer, told)
         summary = run.summary(model)
         said = verdict.words(summary)
-        return summary, said, run.save(summary, said, complete=True)
+        path = run.save(summary, said, complete=True)
+    show(summary)
+    print("\n".join(said))
+    print(f"\nEverything is in {path}; for a page with pictures:\n  wager report {path} -o report.html")
 
 
 def fitted(
@@ -138,12 +126,11 @@ def fitted(
     from wager.models.runner import context_limit
 
     held = context_limit(model)
-    if held < 16 + tokens:
-        raise ValueError(f"{name} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
+    require(held >= 16 + tokens, f"{name} holds {held:,} tokens: too few for answers of {tokens:,} and a prompt")
     return tokenize(chosen, tokenizer, min(longest, held - tokens), model.device)
 
 
-def _play(run: Run, generators: list[TextGenerator], tokenizer: Any, told: Console) -> None:
+def _play(run: Run, generators: list[made.TextGenerator], tokenizer: Any, told: Console) -> None:
     """Run what is left; where Ctrl-C stops it, what is there is saved and said."""
     total = len(generators) * len(run.prompts)
     try:
@@ -162,32 +149,28 @@ def _play(run: Run, generators: list[TextGenerator], tokenizer: Any, told: Conso
 
 @contextmanager
 def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """A bar with the time left; lines of text where there is no terminal.
-
-    Yields what is to be called after each answer, and what with each method that is warmed up before the first.
-    """
-    if told.is_terminal:
-        with bar("warming up", total, done=done) as update:
-            warm = lambda name: update(description=f"warming up {name}")  # noqa: E731
-            yield lambda what: update(advance=1, description=what), warm
-        return
+    """A bar, or lines of text where there is no terminal: what to call after each answer and before each warm-up."""
     began = last = monotonic()
-    count, warmed = done, 0
+    count = done
+    with bar("warming up", total, done=done) as update:
 
-    def warming(name: str) -> None:
-        nonlocal began, warmed
-        began, warmed = monotonic(), warmed + 1
-        told.print(f"warming up {warmed}: {name}")
+        def warming(name: str) -> None:
+            nonlocal began
+            began = monotonic()
+            update(description=f"warming up {name}")
+            if not told.is_terminal:
+                told.print(f"warming up {name}")
 
-    def tell(what: str) -> None:
-        nonlocal count, last
-        count += 1
-        if monotonic() - last > SAVED:
-            last = monotonic()
-            left = (last - began) / (count - done) * (total - count)
-            told.print(f"{count} of {total} answers, about {max(left / 60, 1):.0f} min left")
+        def tell(what: str) -> None:
+            nonlocal count, last
+            count += 1
+            update(advance=1, description=what)
+            if not told.is_terminal and monotonic() - last > SAVED:
+                last = monotonic()
+                left = (last - began) / (count - done) * (total - count)
+                told.print(f"{count} of {total} answers, about {max(left / 60, 1):.0f} min left")
 
-    yield tell, warming
+        yield tell, warming
 
 
 def model_name(model: str) -> str:
@@ -203,18 +186,13 @@ def show(summary: Mapping[str, Any]) -> None:
         shown.add_row()
         shown.add_row(f"{task['task']}, {task['prompts']} prompt{'s' * (task['prompts'] != 1)}", style="bold")
         for row in task["methods"]:
-            shown.add_row(*_cells(row, task["best_arm"]))
+            best, regret = row["method"] == task["best_arm"], row["regret_seconds"]
+            spread = " ({:.2f} to {:.2f})".format(*row["interval"]) if row["interval"] else ""
+            cells = f"{row['speedup']:.2f}x{spread}", f"{row['tokens_per_second']:.1f}", f"{row['mat']:.2f}"
+            beyond = f"{regret:+.2f}" if regret is not None and not best else ""
+            shown.add_row(f"  {row['method']}{' *' * best}", *cells, beyond)
     console = Console(highlight=False)
     console.print(shown)
     if any(task["best_arm"] for task in summary["tasks"]):
         console.print("* the fastest fixed arm there; regret is seconds beyond it", style="dim")
     print()
-
-
-def _cells(row: Mapping[str, Any], best: str | None) -> Iterable[str]:
-    interval, regret = row["interval"], row["regret_seconds"]
-    yield f"  {row['method']}{' *' if row['method'] == best else ''}"
-    yield f"{row['speedup']:.2f}x" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
-    yield f"{row['tokens_per_second']:.1f}"
-    yield f"{row['mat']:.2f}"
-    yield f"{regret:+.2f}" if regret is not None and row["method"] != best else ""

@@ -1,7 +1,5 @@
 """`wager top`: a running server's speculation, from its /metrics alone."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from rich.text import Text
 
 from wager.cli.parameters import argument, option
 from wager.cli.screen import table
+from wager.policies.base import require
 from wager.vllm.watch import ArmView, Rounds, View, metrics_url, scrape, scrape_after, view
 
 
@@ -52,8 +51,8 @@ def _arms(shown: View, played: list[ArmView]) -> Table:
     rows = []
     for arm in played:
         now, whole = arm.last or Rounds(0, None, None, None), arm.whole
-        share = f"{_percent(now.share)} ({_percent(whole.share)})"
-        acceptance = f"{_percent(now.acceptance)} ({_percent(whole.acceptance)})"
+        pairs = (now.share, whole.share), (now.acceptance, whole.acceptance)
+        share, acceptance = (f"{_percent(last)} ({_percent(ever)})" for last, ever in pairs)
         mat = f"{_number(now.mat, 2)} ({_number(whole.mat, 2)})"
         rows.append((Text(arm.arm, "bold"), share, _number(arm.rate), f"({whole.rounds:,.0f})", acceptance, mat))
     columns = ("arm", "share", "rounds/s", "rounds", "acceptance", "MAT")
@@ -103,10 +102,8 @@ def command(
 ) -> None:
     """Watch a running server: load, draft length, acceptance, and every arm's rounds and goodput."""
     address, console = metrics_url(url), Console()
-    if as_json and not once:
-        raise ValueError("--json prints one snapshot; give --once too")
-    if not once and not console.is_terminal:
-        raise ValueError("wager top draws on a terminal; give --once for one snapshot")
+    require(once or not as_json, "--json prints one snapshot; give --once too")
+    require(once or console.is_terminal, "wager top draws on a terminal; give --once for one snapshot")
     try:
         if not once:
             watch(address, interval, console)

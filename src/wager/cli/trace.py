@@ -1,7 +1,5 @@
 """`wager lab trace`: what a trace holds."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

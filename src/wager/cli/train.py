@@ -1,24 +1,22 @@
 """`wager train`: drafters for a target of one's own."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from wager.bench import workloads
 from wager.cli.files import Output
-from wager.cli.options import Data, Device, Dtype, Target
+from wager.cli.options import Device, Dtype, Target, Workload
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table, wide
+from wager.training import answers as self_distillation
 from wager.training import config as plans
 from wager.training import prompts as made
-
-if TYPE_CHECKING:
-    from wager.training.answers import Done
+from wager.training.answers import Done
 
 app = typer.Typer(
     help="Make drafters for a target: generate its answers, train heads and small models on them, evaluate these.",
@@ -39,15 +37,16 @@ def answers(
     device: Device = "auto",
 ) -> None:
     """Let the target answer the plan's prompts; a second run goes on where the first was stopped."""
-    plan = plans.read(plan_file)
-    which = _shard(shard)
+    plan, which = plans.read(plan_file), re.fullmatch(r"(\d+)/(\d+)", shard)
+    if which is None or not 1 <= int(which[1]) <= int(which[2]):
+        raise ValueError(f"--shard is written I/N with I from 1 to N, such as 2/4, not {shard!r}")
+    first, count = int(which[1]) - 1, int(which[2])
     prompts = made.read(plan, data)
     from wager.models import load
-    from wager.training import answers as self_distillation
 
     model, tokenizer = load(plan.target, dtype=dtype, device=device)
     work = self_distillation.parts(prompts, tokenizer, plan.answers)
-    mine = len(work[which[0] :: which[1]])
+    mine = len(work[first::count])
     with bar("answering", mine) as update:
         total, seconds = 0, 0.0
 
@@ -56,7 +55,7 @@ def answers(
             total, seconds = total + part.tokens, seconds + part.seconds
             update(advance=1, note=f"{total:,} tokens, {total / seconds:,.0f} a second" if seconds else "already there")
 
-        self_distillation.answer(model, work, folder, plan.answers.max_tokens, shard=which, done=done)
+        self_distillation.answer(model, work, folder, plan.answers.max_tokens, shard=(first, count), done=done)
     print(f"{mine} parts in {folder}: {total:,} new tokens" + (f", {total / seconds:,.0f} a second" if seconds else ""))
 
 
@@ -77,7 +76,6 @@ def drafters(
         raise ValueError(f"{plan_file} has no drafter {unknown[0]!r}; there are {known}")
     from wager.models import load_model
     from wager.models.fingerprint import fingerprint
-    from wager.training import answers as self_distillation
     from wager.training import build, learners
 
     texts = list(self_distillation.texts(folder))
@@ -100,19 +98,12 @@ def drafters(
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """The prompts that drafters are judged on."""
-
-    data: Data = None
-    task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all ten")
+class Judged(Workload):
     count: int = opt(10, "Prompts a task.", "--prompts", min=1)
     tokens: int = opt(128, "Tokens an answer.", "--max-tokens", min=8)
     longest: int = opt(1400, "Longer prompts are left out.", "--longest-prompt", min=16)
+    task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all ten")
     kept: Path | None = opt(None, "Keep the target's answers here, or take them from here.", "--answers")
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return tuple(self.task or workloads.ALL)
 
 
 @app.command("evaluate")
@@ -120,13 +111,13 @@ class Workload:
 def evaluate(
     folders: Annotated[list[Path], typer.Argument(help="Trained drafters.", show_default=False)],
     target: Target,
-    workload: Workload,
+    workload: Judged,
     output: Output,
     cards: Annotated[Path | None, option("Plan by which to write each drafter's README.md.", metavar="PLAN")] = None,
 ) -> None:
     """Judge trained drafters on prompts they have not seen: tokens a round on every task, acceptance per position."""
-    plan = plans.read(cards) if cards is not None else None
-    chosen = workloads.prompts(workload.data, tasks=workload.tasks, count=workload.count)
+    plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
+    chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
     from wager.training import build, learners
     from wager.training.card import card
     from wager.training.evaluate import greedy_answers, judge_by_task, mat_over
@@ -137,11 +128,11 @@ def evaluate(
     with bar("answering") as update:
         sizes = (workload.tokens, workload.longest, workload.kept)
         texts = greedy_answers(model, tokenizer, asked, *sizes, lambda n: update(advance=1, total=n))
-    with bar("judging", len(judged) * len(workload.tasks)) as update:
+    with bar("judging", len(judged) * len(tasks)) as update:
         tell = lambda name, task: update(advance=1, note=f"{name} on {task}")  # noqa: E731
-        rows = judge_by_task(judged, texts, workload.tasks, model, tell)
-    _print(rows, workload.tasks)
-    over = mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(workload.tasks) else {}
+        rows = judge_by_task(judged, texts, tasks, model, tell)
+    _print(rows, tasks)
+    over = mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(tasks) else {}
     for name, mat in over.items():
         print(f"{name}: {mat:.3f} tokens a round over Spec-Bench")
     how: dict[str, Any] = {"target": target.model, "max_tokens": workload.tokens}
@@ -161,10 +152,3 @@ def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:
         mats = {task: row[task]["mat"]["4"] for task in tasks}
         shown.add_row(name, *(f"{'[bold]' if mat == best[task] else ''}{mat:.2f}" for task, mat in mats.items()))
     wide(160).print(shown)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    first, slash, of = text.partition("/")
-    if not (slash and first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)):
-        raise ValueError(f"--shard is written I/N with I from 1 to N, such as 2/4, not {text!r}")
-    return int(first) - 1, int(of)

@@ -1,31 +1,27 @@
 """`wager tune`: should this model speculate, with what, and how much does it bring? In about two minutes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
-from wager.bench.runs import Run, TokenizedPrompt, interleaved
+from wager.bench.runs import Run, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
 from wager.cli.parameters import argument, option
+from wager.cli.session import Session, open_session, quietly
 from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
-
-if TYPE_CHECKING:
-    from wager.bench.answers import Answer
-    from wager.bench.methods import Method, TextGenerator
-    from wager.cli.session import Session
+from wager.models.fingerprint import fingerprint
+from wager.policies.base import require
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer
@@ -55,13 +51,10 @@ def command(
     What the policy auto learns meanwhile is kept, and wager generate and wager chat start from it.
     """
     began = monotonic()
-    if not 0 < minutes <= 24 * 60:
-        raise ValueError(f"--minutes is above 0 and at most a day, not {minutes:g}")
+    require(0 < minutes <= 24 * 60, f"--minutes is above 0 and at most a day, not {minutes:g}")
     options = Options(model=model, drafters=drafters, device=device, dtype=dtype)
     chosen = workloads.in_turn(workloads.own_prompts() if prompts is None else workloads.read_file(prompts), 0)
     told = Console(stderr=True, highlight=False)
-
-    from wager.cli.session import open_session, quietly
 
     with quietly():
         session = open_session(options, told)
@@ -95,38 +88,33 @@ def _measure(
 ) -> dict[str, Any]:
     """Whole prompts until the time is up, as JSON."""
     from wager.bench.engine import described
-    from wager.models.fingerprint import fingerprint
 
     options, target = session.options, session.decoder.model
     ends = began + seconds * (1 - RESERVE)
     asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
     with told.status("warming up …", spinner="dots") as status:
         specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
-        methods = _methods(specs, session.decoder)
+        arms = [OFF, *(Arm.parse(arm) for spec in specs for arm in fixed_arms(spec))]
+        auto = made.Method("auto", "policy", lambda given, _: made.decoder_generator("auto", session.decoder, given))
+        methods = [made.transformers_method(made.PLAIN), *map(made.arm_method, arms), auto]  # auto as generate runs it
         shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=specs)
         generators = [method.make(shared, ()) for method in methods]
-        pace = _warm(generators, target.device)
+        pace = 0.0  # seconds a token of the slowest
+        for generator in generators:
+            generator.warm_up(target.device, FEWEST)  # the very first also loads what is loaded on demand
+            before = monotonic()
+            count = generator.warm_up(target.device, FEWEST)
+            pace = max(pace, (monotonic() - before) / count)
         tokens = answer_tokens(pace, len(methods), ends - monotonic())
-        answers, played = play(
-            generators, asked, tokens, ends, lambda n, left: status.update(f"prompt {n}, {left:.0f} s left …")
-        )
+        run = Run(methods, asked, (), max_tokens=tokens)
+        played = play(run, generators, ends, lambda n, left: status.update(f"prompt {n}, {left:.0f} s left …"))
     if not played:
         more = 2 * max(1.0, pace * tokens * len(methods) + monotonic() - began) / 60
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
-    run = Run(methods, asked[:played], ())
-    run.answers = answers
     prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
     how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
     about = {"model": model_name(options.model), **described(target), "seconds": seconds, "prompts": prompts}
     return {**about, **how, "summary": run.summary(target)}
-
-
-def _methods(specs: Sequence[str], decoder: Any) -> list[Method]:
-    """Plain decoding, off, one or two arms of every drafter, and auto exactly as `wager generate` runs it."""
-    arms = [arm for spec in specs for arm in fixed_arms(spec)]
-    fixed = [made.arm_method(arm) for arm in (OFF, *map(Arm.parse, arms))]
-    auto = made.Method("auto", "policy", lambda target, arms: made.decoder_generator("auto", decoder))
-    return [made.transformers_method(made.PLAIN), *fixed, auto]
 
 
 def fixed_arms(spec: str) -> list[str]:
@@ -136,43 +124,28 @@ def fixed_arms(spec: str) -> list[str]:
     return [f"{name}:{length}" for length in LENGTHS.get(name, DEAR if dear else CHEAP)]
 
 
-def _warm(generators: Sequence[TextGenerator], device: Any) -> float:
-    """Warm every generator up; seconds a token of the slowest."""
-    paces = []
-    for generator in generators:
-        generator.warm_up(device, FEWEST)  # the first call of all also loads what is loaded when it is needed
-        before = monotonic()
-        count = generator.warm_up(device, FEWEST)
-        paces.append((monotonic() - before) / count)
-    return max(paces)
-
-
 def answer_tokens(pace: float, methods: int, seconds: float) -> int:
     """Tokens an answer, so that enough prompts fit in the time; ``pace`` is seconds a token."""
     return max(FEWEST, min(MOST, int(seconds / (PROMPTS * methods * pace))))
 
 
 def play(
-    generators: Sequence[TextGenerator],
-    asked: Sequence[TokenizedPrompt],
-    tokens: int,
+    run: Run,
+    generators: Sequence[made.TextGenerator],
     ends: float,
     tell: Callable[[int, float], None],
     clock: Callable[[], float] = monotonic,
-) -> tuple[dict[tuple[str, str], Answer], int]:
-    """Whole prompts in turn until there is no time for another; the answers, and how many prompts they are of."""
-    answers: dict[tuple[str, str], Answer] = {}
+) -> int:
+    """Prompts in turn until there is no time for another; how many were answered by all, which alone count."""
     longest = 0.0  # seconds of a prompt
-    for number, prompt in enumerate(asked):
+    for number, prompt in enumerate(run.prompts):
         began = clock()
         if began >= ends or began + longest > ends:
-            return answers, number
+            return number
         tell(number + 1, ends - began)
-        given: dict[tuple[str, str], Answer] = {}
         for _, generator in interleaved(generators, [prompt], seed=number):
             if clock() >= ends:
-                return answers, number  # what was given to this prompt does not count
-            given[prompt.id, generator.name] = generator.run(prompt.ids, tokens)
-        answers |= given
+                return number
+            run.add((prompt.id, generator.name), generator.run(prompt.ids, run.head["max_tokens"]))
         longest = max(longest, clock() - began)
-    return answers, len(asked)
+    return len(run.prompts)

@@ -1,7 +1,5 @@
 """Charts as SVG: lines, bars, bands and shares. Colours are the page's variables, so both schemes work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -17,8 +15,6 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Label(NamedTuple):
-    """One text in a chart."""
-
     x: float
     y: float
     said: str
@@ -27,8 +23,6 @@ class Label(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line to draw."""
-
     name: str
     points: Sequence[tuple[float, float]]
     colour: str  # a CSS colour
@@ -53,8 +47,6 @@ class Axes(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar with its whisker."""
-
     name: str
     value: float
     low: float | None

@@ -1,7 +1,5 @@
 """Who has which colour: one hue a drafter on the whole page, longer drafts stronger; lines differ by dashes too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from wager.core.arm import Arm

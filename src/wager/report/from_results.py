@@ -1,14 +1,12 @@
 """The JSON of `wager generate`, `wager bench generate`, and `wager lab simulate`, `replay`, `engine` and `versus`."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wager.report import views
 from wager.report.from_run import text_of
-from wager.report.scales import TIMES
+from wager.report.scales import TIMES, plural
 from wager.report.views import MAT, Big, Material, Measure, Source
 
 Json = Mapping[str, Any]
@@ -20,10 +18,7 @@ def generated(held: Json, source: Source) -> Material:
     """`wager generate --json`: one text, and how it came about."""
     made = Material(source)
     summary, policy, compare = held["summary"], str(held.get("policy") or "wager"), held.get("compare")
-    if held.get("pieces"):
-        made.texts.append(text_of(policy, held["pieces"]))
-    else:
-        made.texts.append(views.Text(policy, _unworded(held["sources"]), worded=False, whole=str(held["text"])))
+    made.texts.append(text_of(policy, held["pieces"]))
     if held.get("explained"):
         made.choices.append(views.Choice(policy, [str(each["arm"]) for each in held["explained"]]))
     elif summary.get("arms"):
@@ -48,7 +43,7 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
         views.Method(name, kinds[name], Measure(way["tokens_per_second"] / plain), {})
         for name, way in sorted(ways.items(), key=lambda item: list(kinds).index(item[0]))
     ]
-    how = f"Median tokens a second over {repeats} run{'s' * (repeats != 1)} of each; {compare['timing']}."
+    how = f"Median tokens a second over {plural(repeats, 'run')} of each; {compare['timing']}."
     made.speedups.append(views.Speedups("transformers", (), methods, "", "", how))
     made.figures = [Big(f"{speedup:.2f}{TIMES}", "over transformers", "median of runs"), *made.figures]
     same = {True: "the text is identical", False: "the text differs", None: "the text was drawn anew"}
@@ -56,19 +51,6 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
     if compare.get("identical_to") == "wager, off":
         told += f" {'to' if compare['identical'] else 'from'} the seed's without drafts"
     made.verdict = [f"{policy} writes this text {speedup:.2f} times as fast as transformers; {told}."]
-
-
-def _unworded(sources: Sequence[str]) -> list[views.TextRound]:
-    """Tokens known by their source only; a bonus or plain token ends a round."""
-    rounds: list[views.TextRound] = []
-    held: list[tuple[str, str]] = []
-    for source in sources:
-        held.append(("", str(source)))
-        if source in ("bonus", "plain"):
-            arm = next((who for _, who in held if who not in ("bonus", "plain")), "off")
-            rounds.append(views.TextRound(arm, held, ()))
-            held = []
-    return [*rounds, views.TextRound(held[0][1], held, ())] if held else rounds
 
 
 def compared(held: Json, source: Source) -> Material:
@@ -175,22 +157,23 @@ def simulated(held: Json, source: Source) -> Material:
 
 def _pulls(rows: Sequence[Json]) -> list[views.Shares]:
     """The share of each arm in the rounds of each policy, where they are known."""
-    totals = {str(row["policy"]): sum((row.get("pulls") or {}).values()) for row in rows}
-    shares = {
-        name: {arm: count / total for arm, count in row["pulls"].items()}
-        for row, (name, total) in zip(rows, totals.items(), strict=True)
-        if total > 0
-    }
+    shares = {}
+    for row in rows:
+        pulls = row.get("pulls") or {}
+        if (total := sum(pulls.values())) > 0:
+            shares[str(row["policy"])] = {arm: count / total for arm, count in pulls.items()}
     return [views.Shares(shares, "policy")] if shares else []
-
-
-# -- recorded texts replayed
 
 
 def replayed(held: Json, source: Source) -> Material:
     """`wager lab replay`: speed-ups over plain decoding by task, and who played what."""
-    made, rows, tasks = Material(source), held["rows"], held["tasks"]
-    methods = [views.Method(r["policy"], _kind(r["policy"]), _measure(r["to_off"]), _by_task(r, tasks)) for r in rows]
+    made, rows, tasks, methods = Material(source), held["rows"], held["tasks"], []
+    for name, overall in ((row["policy"], _measure(row["to_off"])) for row in rows):
+        by_task = {}
+        for task in tasks:
+            known = {"off": {"mean": 1.0}, "bound": task["clairvoyant"], "arm": task["best_fixed"]}
+            by_task[str(task["label"])] = _measure(known.get(_kind(name)) or task["policies"][name])
+        methods.append(views.Method(name, _kind(name), overall, by_task))
     kinds = ("off", "arm", "policy", "bound")
     methods.sort(key=lambda m: (kinds.index(m.kind), m.name != "auto", -m.overall.value))
     interval = f"95 % intervals over {held['runs']} runs" if held["runs"] > 1 else ""
@@ -227,16 +210,6 @@ def _measure(estimate: Json) -> Measure:
     return Measure(mean, mean - half, mean + half) if half else Measure(mean)
 
 
-def _by_task(row: Json, tasks: Sequence[Json]) -> dict[str, Measure]:
-    name, key = row["policy"], {"bound": "clairvoyant", "arm": "best_fixed"}.get(_kind(row["policy"]))
-    if name == "off":
-        return {str(task["label"]): Measure(1.0) for task in tasks}
-    return {str(task["label"]): _measure(task[key] if key else task["policies"][name]) for task in tasks}
-
-
-# -- servers
-
-
 def served(held: Json, source: Source) -> Material:
     """`wager lab versus` and `drafters`: methods under loads."""
     made, rows = Material(source), held["compared"]
@@ -258,17 +231,13 @@ def served(held: Json, source: Source) -> Material:
     if not ratios:
         lead, top = max(((m, p) for p in points for m in methods), key=lambda key: load.ratio(*key))
         ratios = [(top, load.ratio(lead, top))]
-    (at, value), *rest = ratios
-    said = [f"{lead} serves {value:.2f} times as fast as no speculation {_under(at)}"]
-    made.verdict = [", ".join(said + [f"{v:.2f} times {_under(p, short=True)}" for p, v in rest]) + "."]
+    said = []
+    for i, (p, v) in enumerate(ratios):
+        flight = "" if i else f" request{'s' * (p != '1')} in flight"
+        where = f"with {p}{flight}" if p.isdecimal() else f"on the recorded {p}"
+        said.append(f"{v:.2f} times {where}" if i else f"{lead} serves {v:.2f} times as fast as no speculation {where}")
+    made.verdict = [f"{', '.join(said)}."]
     flights = [(f"{p} in flight" if p.isdecimal() else f"recorded {p}", v) for p, v in ratios[:3]]
     same = Big(f"{texts - differ:,} of {texts:,}", "texts identical", "to those without speculation")
     made.figures = [*(Big(f"{v:.2f}{TIMES}", point, lead) for point, v in flights), same]
     return made
-
-
-def _under(point: str, *, short: bool = False) -> str:
-    """A load in words."""
-    if not point.isdecimal():
-        return f"on the recorded {point}"
-    return f"with {point}" if short else f"with {point} request{'s' * (point != '1')} in flight"

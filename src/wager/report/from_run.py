@@ -1,7 +1,5 @@
 """A run of `wager bench`, every answer of every method round by round, and a trace, the rounds of one policy."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -13,7 +11,7 @@ from wager.core import trace as traces
 from wager.core.round import Round
 from wager.report import views
 from wager.report.colours import drafter_of, length_of
-from wager.report.scales import TIMES
+from wager.report.scales import TIMES, plural
 from wager.report.views import MAT, Big, Material, Measure, Source
 
 FORMAT, VERSION = "wager-run", 1
@@ -73,20 +71,19 @@ def ran(run: Json, source: Source) -> Material:
 def _speedups(summary: Json) -> views.Speedups:
     """The run's own figures, as it printed them."""
     every, *tasks = summary["tasks"]
-    per: dict[str, dict[str, Measure]] = {row["method"]: {} for row in every["methods"]}
-    for task in tasks:
-        for row in task["methods"]:
-            per[row["method"]][task["task"]] = _measure(row)
-    methods = [views.Method(row["method"], row["kind"], _measure(row), per[row["method"]]) for row in every["methods"]]
+    methods = []
+    for i, row in enumerate(every["methods"]):  # in the same order in every task
+        overall, *per = (
+            Measure(float(own["speedup"]), *(own.get("interval") or ()))
+            for own in (row, *(task["methods"][i] for task in tasks))
+        )
+        own = dict(zip((task["task"] for task in tasks), per, strict=True))
+        methods.append(views.Method(row["method"], row["kind"], overall, own))
     how = (
         f"Tokens over seconds of whole calls, the prompt's own forward included, over {every['prompts']} prompts; "
         "a task of one prompt has no interval."
     )
     return views.Speedups(summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
-
-
-def _measure(row: Json) -> Measure:
-    return Measure(float(row["speedup"]), *(row.get("interval") or ()))
 
 
 def _regrets(
@@ -106,24 +103,19 @@ def _regrets(
 
 def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
     rows, base = summary["tasks"][0]["methods"], summary["base"]
-    lead = _lead(rows)
+    # The method that the run's verdict is about: auto, else the first policy, else the fastest after the first.
+    policies = [row for row in rows if row["kind"] == "policy"]
+    policies.sort(key=lambda row: row["method"].partition(":")[0] != "auto")
+    lead = policies[0] if policies else max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
     spread = "95 % interval {:.2f} to {:.2f}".format(*lead["interval"]) if lead.get("interval") else ""
     big = [
         Big(f"{lead['speedup']:.2f}{TIMES}", f"{lead['method']} over {base}", spread),
         Big(f"{lead['tokens_per_second']:.1f}", "tokens a second", f"{base}: {rows[0]['tokens_per_second']:.1f}"),
         Big(f"{lead['mat']:.2f}", "tokens a round", MAT),
     ]
-    judged = [bool(a["same"]) for a in answers if a["method"] != base and a.get("same") is not None]
-    if judged:
+    if judged := [bool(a["same"]) for a in answers if a["method"] != base and a.get("same") is not None]:
         big.append(Big(f"{sum(judged):,} of {len(judged):,}", "texts identical", f"to those of {base}"))
     return big
-
-
-def _lead(rows: Sequence[Json]) -> Json:
-    """The method that the run's verdict is about: auto, else the first policy, else the fastest after the first."""
-    policies = [row for row in rows if row["kind"] == "policy"]
-    policies.sort(key=lambda row: row["method"].partition(":")[0] != "auto")
-    return policies[0] if policies else max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
 
 
 def _choice(name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Mapping[str, str]) -> views.Choice:
@@ -161,7 +153,6 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
 
 
 def text_of(title: str, pieces: Sequence[Any]) -> views.Text:
-    """A text from its pieces."""
     rounds = [
         views.TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
         for arm, tokens, rejected in pieces
@@ -195,7 +186,7 @@ def traced(path: Path) -> Material:
         sum(getattr(r, name) for r in rounds) for name in ("emitted", "seconds", "drafted", "accepted")
     )
     made.figures = [
-        Big(f"{tokens:,}", "tokens", f"{requests:,} request{'s' * (requests != 1)}"),
+        Big(f"{tokens:,}", "tokens", plural(requests, "request")),
         Big(f"{len(rounds):,}", "rounds"),
         Big(f"{tokens / sum(batches):.2f}", "tokens a round", MAT),
         *([Big(f"{tokens / seconds:.1f}", "tokens a second", "decoding alone")] if seconds > 0 else []),

@@ -1,7 +1,5 @@
 """A page that follows a trace while it is written."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,10 +24,8 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     told: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Write the page anew every so many seconds, until nothing was added for ``idle`` seconds or Ctrl-C.
-
-    The last page does not load itself anew. A trace has no end mark: one that a program still writes only grows.
-    """
+    """Write the page anew every so many seconds, until nothing was added for ``idle`` seconds or Ctrl-C."""
+    # The last page does not load itself anew. A trace has no end mark: one that a program still writes only grows.
     read = _read(trace)
     size, grew = trace.stat().st_size, clock()
     try:

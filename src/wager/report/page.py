@@ -1,38 +1,45 @@
 """The page: one file that needs nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
+from itertools import count
 
 import wager
 from wager.report.colours import Palette, drafter_of
-from wager.report.figures.base import SECTIONS, Figure
 from wager.report.figures.choice import by_batch, choice, shares
 from wager.report.figures.lines import cost, regret, survival
 from wager.report.figures.load import latency, lengths
 from wager.report.figures.speed import speed
 from wager.report.templating import page
 from wager.report.tokens import token_view
-from wager.report.views import Material
+from wager.report.views import Figure, Material
 
 # Pixels inside a card: on a phone, on a tablet, over the whole page, over half of it.
 WIDTHS = {"PHONE": 330, "TABLET": 640, "WHOLE": 1062, "HALF": 490}
 LONG = 110  # characters; a headline with more is cut at its semicolon
-MAKES = {  # kind of figure -> what it is called where it is missing, and the commands that make it
-    "speed": ("Speed-up", ("wager bench",)),
-    "regret": ("Regret", ("wager bench", "wager lab simulate --json")),
-    "choice": ("Arm choice", ("wager bench", "wager generate --trace")),
-    "survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
-    "cost": ("Verify cost by width", ("wager lab engine --json",)),
-    "load": ("Latency and length under load", ("wager lab versus --json",)),
-    "tokens": ("Token by token", ("wager bench", "wager generate --json")),
-}
+# The sections: key, name, and their kinds of figures, with what each is called where it is missing and what makes it.
+SECTIONS = (
+    ("speed", "Speed-up", {"speed": ("Speed-up", ("wager bench",))}),
+    ("regret", "Regret", {"regret": ("Regret", ("wager bench", "wager lab simulate --json"))}),
+    ("choice", "Arm choice", {"choice": ("Arm choice", ("wager bench", "wager generate --trace"))}),
+    ("drafts", "What drafts bring and cost",
+     {"survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
+      "cost": ("Verify cost by width", ("wager lab engine --json",))}),
+    ("load", "Under load", {"load": ("Latency and length under load", ("wager lab versus --json",))}),
+    ("tokens", "Token by token", {"tokens": ("Token by token", ("wager bench", "wager generate --json"))}),
+)  # fmt: skip
+MAKES = {kind: made for _, _, kinds in SECTIONS for kind, made in kinds.items()}
 
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
     """Every figure the materials allow, in the order of the page."""
-    palette, found = Palette(_drafters(materials)), list[Figure | None]()
+    drafters: list[str] = []  # all that are named anywhere, in the order they are met
+    for m in materials:
+        drafters += [who for text in m.texts for r in text.rounds for _, who in r.tokens]
+        drafters += [name.removesuffix(" (tree)") for view in m.drafted for name in view.pairs]
+        drafters += [drafter_of(arm) for view in m.choices for arm in view.arms]
+        drafters += [drafter_of(arm) for view in m.shares for row in view.rows.values() for arm in row]
+    palette, found = Palette(drafters), list[Figure | None]()
     for m in materials:
         found += [speed(view, m.source) for view in m.speedups]
         found += [regret(view, m.source) for view in m.regrets]
@@ -45,19 +52,7 @@ def figures(materials: Sequence[Material]) -> list[Figure]:
             found += [latency(load, m.source), lengths(load, m.source)]
         if m.texts:
             found.append(token_view(m.texts, palette, m.source))
-    order = [kind for _, _, kinds in SECTIONS for kind in kinds]
-    return sorted((f for f in found if f is not None), key=lambda f: order.index(f.kind))
-
-
-def _drafters(materials: Sequence[Material]) -> list[str]:
-    """All drafters named anywhere, in the order they are met."""
-    found: list[str] = []
-    for m in materials:
-        found += [who for text in m.texts for r in text.rounds for _, who in r.tokens]
-        found += [name.removesuffix(" (tree)") for view in m.drafted for name in view.pairs]
-        found += [drafter_of(arm) for view in m.choices for arm in view.arms]
-        found += [drafter_of(arm) for view in m.shares for row in view.rows.values() for arm in row]
-    return list(dict.fromkeys(found))
+    return sorted((f for f in found if f is not None), key=lambda f: list(MAKES).index(f.kind))
 
 
 def render(materials: Sequence[Material], *, refresh: float | None = None, now: str = "") -> str:
@@ -65,38 +60,28 @@ def render(materials: Sequence[Material], *, refresh: float | None = None, now: 
     drawn = figures(materials)
     present = {figure.kind for figure in drawn}
     lead = next((m for m in materials if m.verdict and m.figures), materials[0])
-    headline, lede = _headline(lead)
+    first, *rest = lead.verdict or [f"What {lead.source.file} holds."]
+    headline, _, tail = first.partition("; ") if len(first) > LONG else (first, "", "")
+    lede = " ".join([tail[:1].upper() + tail[1:], *rest]).strip()
     return page(
         "page.html", **WIDTHS, shortened=shortened, version=wager.__version__, now=now, materials=materials,
         refresh=None if refresh is None else max(1, round(refresh)),
-        lead=lead, headline=headline, lede=lede,
+        lead=lead, headline=headline.rstrip(".") + ".", lede=lede,
         others=[m for m in materials if m is not lead and m.verdict],
         sections=_sections(drawn),
         missing=[made for kind, made in MAKES.items() if kind not in present],
     )  # fmt: skip
 
 
-def _headline(lead: Material) -> tuple[str, str]:
-    """The first sentence, and what stands below it."""
-    first, *rest = lead.verdict or [f"What {lead.source.file} holds."]
-    head, _, tail = first.partition("; ") if len(first) > LONG else (first, "", "")
-    rest = [tail[:1].upper() + tail[1:], *rest] if tail else rest
-    return head.rstrip(".") + ".", " ".join(rest)
-
-
 def _sections(drawn: Sequence[Figure]) -> list[tuple[str, str, list[tuple[Figure, int, bool]]]]:
     """The sections that have figures: key, name, and each figure with its number and whether it takes the width."""
-    found, number = [], 0
+    found, numbers = [], count(1)
     for key, name, kinds in SECTIONS:
-        cards = []
         own = [figure for figure in drawn if figure.kind in kinds]
         halves = [figure for figure in own if not figure.wide]
-        for figure in own:
-            number += 1
-            alone = len(halves) % 2 == 1 and figure is halves[-1]  # nothing stands beside it
-            cards.append((figure, number, figure.wide or alone))
-        if cards:
-            found.append((key, name, cards))
+        alone = halves[-1] if len(halves) % 2 else None  # nothing stands beside it
+        cards = [(figure, next(numbers), figure.wide or figure is alone) for figure in own]
+        found += [(key, name, cards)] if cards else []
     return found
 
 

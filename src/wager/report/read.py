@@ -1,7 +1,5 @@
 """Any file a report can show, read: what it is is told by what it holds, not by its name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib
@@ -21,7 +19,7 @@ READS = (
 
 # What a file is, by keys that it must hold; the first that fits.
 KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source], Material]], ...] = (
-    ("a generated text", ("text", "sources", "summary"), from_results.generated),
+    ("a generated text", ("text", "pieces", "summary"), from_results.generated),
     ("servers compared", ("compared", "turns"), from_results.served),
     ("an engine measured", ("widths", "own_seconds_per_round"), from_results.engine),
     (SIMULATION, ("marks", "best_fixed_arm", "policies"), from_results.simulated),

@@ -1,7 +1,5 @@
 """The picture of an experiment: regret over the tokens generated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

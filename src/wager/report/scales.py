@@ -1,13 +1,16 @@
 """Numbers as they are written, the room they take, and scales from numbers to pixels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 TIMES = "\N{MULTIPLICATION SIGN}"  # after a ratio
 SMALL = 12.0  # pixels, the size of all text in a chart
 _WIDE, _NARROW = {*"mwMW@%", TIMES}, set("ijl.,:;'|!()[] /")
+
+
+def plural(count: int, one: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {one}{'s' * (count != 1)}"
 
 
 def width_of(text: str) -> float:

@@ -1,7 +1,5 @@
 """The report's Jinja2 templates; everything they are given is escaped."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -22,7 +20,6 @@ def environment() -> Environment:
 
 
 def page(name: str, **given: Any) -> str:
-    """A whole template, rendered."""
     return environment().get_template(name).render(**given)
 
 

@@ -1,18 +1,15 @@
 """The token view: a text with every token in the colour of the drafter that brought it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from wager.report.colours import Palette
-from wager.report.figures.base import Figure, Key, Table, Value, plural
+from wager.report.scales import plural
 from wager.report.templating import macro
-from wager.report.views import Source, Text, TextRound
+from wager.report.views import Figure, Key, Source, Table, Text, TextRound, Value
 
-WORDED = "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
-UNWORDED = "This file does not hold the tokens' own texts; write it again with wager generate --json to see words."
+HOW = "Point at a token, tap it, or walk with the arrow keys: its round, its arm and the drafts that were rejected."
 OWN = {"bonus": "bonus: the target's own, after a draft", "plain": "plain: a round without a draft"}
 
 
@@ -22,8 +19,7 @@ def token_view(texts: Sequence[Text], palette: Palette, source: Source) -> Figur
     brought = [who for who in counts if who not in OWN]
     total = sum(counts.values())
     share = sum(counts[who] for who in brought) / total if total else 0.0
-    says = f"{share:.0%} of {plural(total, 'token')} came from a drafter. "
-    says += WORDED if all(text.worded for text in texts) else UNWORDED
+    says = f"{share:.0%} of {plural(total, 'token')} came from a drafter. {HOW}"
     any_rejected = any(r.rejected for text in texts for r in text.rounds)
     shares = [(who, Value(n, f"{n:,}"), Value(n / total, f"{n / total:.1%}")) for who, n in counts.most_common()]
     legend = [Key(who, palette.drafter(who)) for who in brought]
@@ -35,7 +31,6 @@ def token_view(texts: Sequence[Text], palette: Palette, source: Source) -> Figur
 
 
 def _one(text: Text, palette: Palette) -> dict[str, Any]:
-    """A text as its template shows it."""
     count = sum(len(r.tokens) for r in text.rounds)
     lost = sum(len(r.rejected) for r in text.rounds)
     rounds = len(text.rounds) - (text.rounds[0].arm == "off") if text.rounds else 0  # the first: the prompt's forward
@@ -49,12 +44,11 @@ def _one(text: Text, palette: Palette) -> dict[str, Any]:
             if who in OWN:  # where the draft went on otherwise
                 tokens += rejected
                 rejected = []
-            head = f"{_quoted(piece)}: {OWN.get(who, who)}" if text.worded else OWN.get(who, who)
-            kind = " ".join(["t", *(() if text.worded else ("block",)), *((who,) if who in OWN else ())])
-            about = {"colour": palette.drafter(who), "round": i, "told": f"{head}\n{told}"}
-            tokens.append({"rejected": "", "piece": piece, "kind": kind, **about})
+            about = {"kind": f"t {who}" if who in OWN else "t", "colour": palette.drafter(who), "round": i}
+            told_of = f"{_quoted(piece)}: {OWN.get(who, who)}\n{told}"
+            tokens.append({"rejected": "", "piece": piece, "told": told_of, **about})
         tokens += rejected
-    return {"title": text.title, "said": said, "tokens": tokens, "whole": None if text.worded else text.whole}
+    return {"title": text.title, "said": said, "tokens": tokens}
 
 
 def _told(i: int, played: TextRound) -> str:

@@ -1,10 +1,10 @@
-"""What a report can show, whatever file it came from: one small type for each kind of figure."""
-
-from __future__ import annotations
+"""What a report shows, whatever file it came from, and what a figure is: one small type for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 SIMULATION = "a simulation"  # a source's kind that figures name
 MAT = "MAT, bonus included"
@@ -131,8 +131,6 @@ class Text(NamedTuple):
 
     title: str
     rounds: Sequence[TextRound]
-    worded: bool = True  # whether the tokens' own texts are known
-    whole: str = ""  # the text, where the tokens' own texts are not known
 
 
 class Big(NamedTuple):
@@ -158,3 +156,51 @@ class Material:
     costs: list[Cost] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
+
+
+class Value(NamedTuple):
+    """A number in a table: as it was computed, and as it is written."""
+
+    number: float
+    said: str
+
+
+Cell = str | Value | None
+
+
+class Table(NamedTuple):
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+class Key(NamedTuple):
+    name: str
+    colour: str
+    dash: str = ""
+    line: bool = False
+    hollow: bool = False  # what is not coloured at all
+
+
+class Figure(NamedTuple):
+    """One card of the page."""
+
+    kind: str  # one of those in the page's SECTIONS
+    title: str
+    says: str  # what there is to see
+    source: Source
+    table: Table
+    panels: Sequence[tuple[str, Callable[[int], Markup]]] = ()  # (heading, chart at a width)
+    html: Markup | str = ""  # what is shown besides, or instead of, a chart
+    legend: Sequence[Key] = ()
+    note: str = ""  # how the numbers were made
+    wide: bool = True  # takes the whole width of the page
+
+
+def measured(
+    measure: Measure | None, show: Callable[[float], str], ends: Callable[[float], str] | None = None
+) -> Value | None:
+    """A measure in a table, with the range it lies in where that is known; ``ends`` shows the ends of the range."""
+    if measure is None:
+        return None
+    spread = measure.range(ends or show)
+    return Value(measure.value, show(measure.value) + (f" ({spread})" if spread else ""))

@@ -1,7 +1,5 @@
 """Variants of `auto` for experiments only: without one of its ideas, or with one of its numbers changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

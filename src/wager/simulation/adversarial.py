@@ -1,7 +1,5 @@
 """Accepted lengths fixed beforehand by an adversary (BanditSpec assumption 5.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,14 +37,12 @@ class Adversarial:
     def arms(self) -> tuple[Arm, ...]:
         return tuple(Arm(f"d{i + 1}", self.length) for i in range(len(self.acceptance)))
 
-    def start(self, seed: int, policy: Policy | None = None) -> AdversarialText:
+    def start(self, seed: int, policy: Policy | None = None) -> "AdversarialText":
         return AdversarialText(self, seed)
 
     def rows(self, seed: int, block: int) -> list[list[int]]:
         """Tokens accepted in a block of rounds, by round and arm."""
-        rng = np.random.default_rng([seed, block])
-        k = len(self.acceptance)
-        levels = np.sort(self.acceptance)[::-1]
+        rng, k, levels = np.random.default_rng([seed, block]), len(self.acceptance), np.sort(self.acceptance)[::-1]
         at = np.arange(block * BLOCK, (block + 1) * BLOCK)[:, None]
         if self.pattern == "rotate":
             chance = np.array(self.acceptance)[(np.arange(k)[None, :] + at // self.period) % k]
@@ -63,8 +59,6 @@ class Adversarial:
 
 
 class AdversarialText(Environment):
-    """A table being played."""
-
     def __init__(self, scenario: Adversarial, seed: int) -> None:
         super().__init__(scenario.arms, scenario.goal)
         self.scenario, self.rounds = scenario, 0

@@ -1,7 +1,5 @@
 """What an environment is, and the loop that plays a policy in it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +38,6 @@ class Environment(ABC):
         raise NotImplementedError
 
     def advance(self, outcome: Round) -> Round:
-        """Count a round that was played."""
         self.tokens += outcome.emitted
         self.seconds += outcome.seconds
         self.previous = outcome.arm
@@ -83,14 +80,11 @@ class Run:
 CLAIRVOYANT = "clairvoyant"  # not a policy one can have: the environment itself says which arm is best
 
 
+Watch = Callable[[Context, Round], None]
+
+
 def play(
-    scenario: Scenario,
-    spec: str,
-    seed: int,
-    *,
-    marks: Sequence[int] = (),
-    warmup: int = 0,
-    watch: Callable[[Context, Round], None] | None = None,
+    scenario: Scenario, spec: str, seed: int, *, marks: Sequence[int] = (), warmup: int = 0, watch: Watch | None = None
 ) -> Run:
     """Play one policy through one environment to its end.
 

@@ -1,7 +1,5 @@
 """What a round costs, as it is written: by name, as pairs, or in a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,18 +29,16 @@ def parse_verify(text: str) -> VerifyCost:
 
 def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
     """Costs by name, or from a file; what a file leaves out is as it was when the texts were recorded."""
-    recorded: dict[str, Any] = costs if isinstance(costs := head.get("costs"), dict) else {}
+    body: dict[str, Any] = costs if isinstance(costs := head.get("costs"), dict) else {}
     where = "the recording's header"
-    if text == "measured":
-        if "verify" not in recorded:
-            raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
-        body = recorded
-    elif text in VERIFY:
-        body = {**recorded, "verify": VERIFY[text]}
+    if text in VERIFY:
+        body = {**body, "verify": VERIFY[text]}
     elif Path(text).is_file():
-        body, where = {**recorded, **_read(text)}, text
-    else:
+        body, where = {**body, **_read(text)}, text
+    elif text != "measured":
         raise ValueError(f"--cost is measured, {', '.join(VERIFY)} or a file, and there is no file {text!r}")
+    elif "verify" not in body:
+        raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
     try:
         verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
         drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))

@@ -1,15 +1,14 @@
 """Many policies, many seeds: run them side by side and say what came out."""
 
-from __future__ import annotations
-
 import math
 import signal
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
+from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,8 +32,7 @@ class Estimate:
     half: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
-        """From one value per run."""
+    def of(cls, values: Sequence[float]) -> Self:
         n = len(values)
         half = STUDENT[min(n - 1, len(STUDENT)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else None
         return cls(float(np.mean(values)), half)
@@ -128,9 +126,7 @@ def adaptation(comparison: Comparison, start: int, end: int) -> dict[str, Any]:
     ``rounds`` until the seconds since the start are never again more than that arm's / 0.95, all of them if that never
     comes; ``reached``, the share of runs where it does; goodput over all of it, as a share of that arm's.
     """
-    marks = comparison.marks
-    first = max(0, bisect_left(marks, start))
-    last = bisect_right(marks, end) - 1
+    first, last = bisect_left(comparison.marks, start), bisect_right(comparison.marks, end) - 1
     require(last > first, f"there are no marks between {start} and {end} tokens")
 
     def taken(run: Run, at: int) -> float:
@@ -173,9 +169,9 @@ def compare(
     marks = tuple(marks or token_marks(scenario.goal))
     arms = {fixed(arm): arm for arm in scenario.arms}
     specs = [CLAIRVOYANT, *arms, *dict.fromkeys(policies)]
-    tasks = [(scenario, spec, seed + run, marks, warmup) for spec in specs for run in range(runs)]
+    tasks = [(spec, seed + run) for spec in specs for run in range(runs)]
     done: list[Run] = []
-    for outcome in _map(tasks, jobs):
+    for outcome in _map(partial(play, scenario, marks=marks, warmup=warmup), tasks, jobs):
         done.append(outcome)
         progress(len(done), len(tasks))
     by_spec = {spec: tuple(done[i * runs : (i + 1) * runs]) for i, spec in enumerate(specs)}
@@ -190,25 +186,18 @@ def compare(
     return Comparison(marks, best, *unreachable, chosen, tuple(result(str(arm), spec) for spec, arm in arms.items()))
 
 
-Task = tuple[Scenario, str, int, tuple[int, ...], int]  # scenario, policy, seed, marks, warm-up
-
-
-def _map(tasks: list[Task], jobs: int) -> Iterator[Run]:
+def _map(play_one: Callable[[str, int], Run], tasks: list[tuple[str, int]], jobs: int) -> Iterator[Run]:
+    """A run for every policy and seed, in their order."""
     if jobs <= 1:
-        yield from map(_task, tasks)
+        yield from (play_one(*task) for task in tasks)
         return
     # Ctrl-C is the parent's to handle: it drops what has not begun and waits for the runs under way.
     ignored = (signal.SIGINT, signal.SIG_IGN)
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), signal.signal, ignored)
     try:
-        yield from pool.map(_task, tasks)
+        yield from pool.map(play_one, *zip(*tasks, strict=True))
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _task(task: Task) -> Run:
-    scenario, spec, seed, marks, warmup = task
-    return play(scenario, spec, seed, marks=marks, warmup=warmup)
 
 
 def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Arm) -> Result:

@@ -1,9 +1,7 @@
 """Replay: recorded texts generated again under any policy and any cost of a round, without a model."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 
@@ -53,7 +51,6 @@ class Replay:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Who was recorded."""
         return tuple(self.texts[0].tracks)
 
     @property
@@ -65,7 +62,7 @@ class Replay:
         """Tokens of all texts that rounds bring."""
         return sum(text.tokens - 1 for text in self.texts)
 
-    def start(self, seed: int, policy: Policy | None = None) -> Replayed:
+    def start(self, seed: int, policy: Policy | None = None) -> "Replayed":
         return Replayed(self, seed, policy)
 
 
@@ -107,9 +104,8 @@ class Replayed(Environment):
             tracks, propose = self._text.tracks, self.replay.costs.propose
             self._cheap = {name: propose.get(name, 0.0) for name, track in tracks.items() if track.cheap}
             self._proposal_seconds: dict[str, float] = {}  # by drafter that has proposed before the choice
-            self._agreement = [
-                (one, other, common) for one, others in self._text.agreement.items() for other, common in others.items()
-            ]
+            pairs = self._text.agreement.items()
+            self._agreement = [(one, other, common) for one, own in pairs for other, common in own.items()]
             # tokens of the text that a model has read; those of the prompt lie before 0
             self._read = {name: -self._text.prompt for name, track in tracks.items() if not track.cheap}
 
@@ -124,17 +120,12 @@ class Replayed(Environment):
         names = self._select(context)
         proposed = self._proposal_seconds = {name: s for name, s in self._cheap.items() if name in names}
         hints = {name: tracks[name].hint(at, room) for name in proposed}
-        return replace(context, hints=hints, agreement=self._drafter_agreement(proposed), proposal_seconds=proposed)
-
-    def _drafter_agreement(self, names: Collection[str]) -> dict[str, dict[str, int]]:
-        """Drafter -> other drafter -> leading tokens that both propose."""
-        at, room = self._at, self._room
-        found: dict[str, dict[str, int]] = {name: {} for name in names}
-        for one, other, common in self._agreement:
-            if one in found and other in found:
+        agreed: dict[str, dict[str, int]] = {name: {} for name in proposed}
+        for one, other, common in self._agreement:  # leading tokens that both propose
+            if one in agreed and other in agreed:
                 n = common[at]
-                found[one][other] = found[other][one] = n if n < room else room
-        return found
+                agreed[one][other] = agreed[other][one] = n if n < room else room
+        return replace(context, hints=hints, agreement=agreed, proposal_seconds=proposed)
 
     def play(self, arm: Arm) -> Round:
         text, at, room, costs = self._text, self._at, self._room, self.replay.costs
@@ -186,10 +177,10 @@ class Replayed(Environment):
 
     def facts(self) -> dict[str, float]:
         """Tokens, rounds and seconds of every label."""
-        kinds = ("tokens", "rounds", "seconds")
-        return {
-            f"{kind} {label}": x for label, sums in self.by_label.items() for kind, x in zip(kinds, sums, strict=True)
-        }
+        found: dict[str, float] = {}
+        for label, sums in self.by_label.items():
+            found |= {f"{kind} {label}": x for kind, x in zip(("tokens", "rounds", "seconds"), sums, strict=True)}
+        return found
 
 
 def _room(text: Text, at: int, longest: int) -> int:
@@ -198,21 +189,15 @@ def _room(text: Text, at: int, longest: int) -> int:
 
 
 def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) -> tuple[list[Arm], float]:
-    """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text.
-
-    Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
-    which has to make them catch up, can be quicker.
-    """
+    """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text."""
+    # Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
+    # which has to make them catch up, can be quicker.
     end = text.tokens - 1
     left = [0.0] * (end + 1)  # seconds from each position to the end
     plan = [OFF] * end
     verify = [costs.verify(drafted + 1) for drafted in range(longest + 1)]
-    choices = [
-        (arm, track, costs.propose.get(arm.drafter, 0.0), costs.step.get(arm.drafter, 0.0))
-        for arm in arms
-        for name, track in text.tracks.items()
-        if name == arm.drafter
-    ]
+    drafting = {name: (costs.propose.get(name, 0.0), costs.step.get(name, 0.0)) for name in text.tracks}
+    choices = [(arm, text.tracks[arm.drafter], *drafting[arm.drafter]) for arm in arms if arm.drafter in drafting]
     for at in range(end - 1, -1, -1):
         best, seconds = OFF, verify[0] + left[at + 1]
         room = _room(text, at, longest)
@@ -229,11 +214,10 @@ def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) ->
 def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Text, ...]:
     """Texts in phases: ``count`` of the first label, as many of the next, and so on; each text is used in its turn."""
     require(count >= 1, f"a phase has at least 1 text, not {count}")
-    by_label = {label: [text for text in texts if text.label == label] for label in labels}
-    known = ", ".join(sorted({text.label for text in texts}))
-    for label, own in by_label.items():
-        require(bool(own), f"no recorded text is labelled {label!r}; there are {known}")
-    turns = {label: cycle(own) for label, own in by_label.items()}
+    known = sorted({text.label for text in texts})
+    for label in labels:
+        require(label in known, f"no recorded text is labelled {label!r}; there are {', '.join(known)}")
+    turns = {label: cycle([text for text in texts if text.label == label]) for label in labels}
     return tuple(next(turns[label]) for label in labels for _ in range(count))
 
 

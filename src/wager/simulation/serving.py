@@ -1,7 +1,5 @@
 """Serving: requests that come and go, batched continuously, one draft length per step."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +53,6 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request to come."""
-
     at: float  # seconds
     prompt: int  # tokens
     output: int  # tokens
@@ -115,7 +111,7 @@ class Serving:
     def arms(self) -> tuple[Arm, ...]:
         return (OFF, *(Arm(DRAFTER, length) for length in self.lengths))
 
-    def start(self, seed: int, policy: Policy | None = None) -> Engine:
+    def start(self, seed: int, policy: Policy | None = None) -> "Engine":
         return Engine(self, seed)
 
 
@@ -144,7 +140,6 @@ class Engine(Environment):
 
     @property
     def batch(self) -> int:
-        """Requests being decoded."""
         return len(self._left)
 
     @property
@@ -160,10 +155,8 @@ class Engine(Environment):
         return self._step(arm, np.full(self.batch, arm.length), arm.length)
 
     def play_batch(self, choose: Callable[[Batch], Choices]) -> Round:
-        """A step in which every request is drafted for in full, and the policy picks what is verified.
-
-        The drafter's confidence is each request's acceptance, give or take.
-        """
+        """A step in which every request is drafted for in full, and the policy picks what is verified."""
+        # The drafter's confidence is each request's acceptance, give or take.
         longest, count = max(self.scenario.lengths), self.batch
         blur = self._draws.normal(0.0, 0.05, (count, longest))
         full = np.full(count, longest)
@@ -176,13 +169,13 @@ class Engine(Environment):
 
     def clairvoyant(self) -> Arm:
         """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
-        return max(self.arms, key=self.expected_goodput)
+        batch, costs = self.batch, self.scenario.costs
 
-    def expected_goodput(self, arm: Arm) -> float:
-        """Tokens per second a step of this arm brings on average."""
-        batch, length, costs = self.batch, arm.length, self.scenario.costs
-        emitted = batch + sum(float((self._acceptance**i).sum()) for i in range(1, length + 1))
-        return emitted / (costs.draft(length, batch) + costs.verify(batch * (length + 1)))
+        def goodput(arm: Arm) -> float:
+            emitted = batch + sum(float((self._acceptance**i).sum()) for i in range(1, arm.length + 1))
+            return emitted / (costs.draft(arm.length, batch) + costs.verify(batch * (arm.length + 1)))
+
+        return max(self.arms, key=goodput)
 
     def facts(self) -> dict[str, float]:
         """Requests finished, times the idle drafter was woken, and latency in seconds from arrival to last token."""
@@ -209,15 +202,12 @@ class Engine(Environment):
         self._wakes += lag > 0
         self._lag_seconds += outcome.lag_seconds
         self.clock += outcome.seconds
-        self._retire()
-        self._admit()
-        return outcome
-
-    def _retire(self) -> None:
         going = self._left > 0
         self._latencies += (self.clock - self._since[~going]).tolist()
         self._acceptance, self._left = self._acceptance[going], self._left[going]
         self._lag, self._since = self._lag[going], self._since[going]
+        self._admit()
+        return outcome
 
     def _now(self, by_stretch: Sequence[Value]) -> Value:
         """Of values that each hold for an equal share of the tokens, the one that holds now."""

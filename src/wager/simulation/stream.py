@@ -1,7 +1,5 @@
 """One text at a time: drafters with given acceptance, lengths with given costs, phases that change."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,15 +71,14 @@ class Stream:
         require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
         positive = self.goal >= 1 and 0 < self.concentration < math.inf and self.phase_tokens >= 0
         require(positive, "tokens and concentration are positive, phase tokens at least 0")
-        finite = 0 <= self.lag_seconds < math.inf
-        require(finite, f"lag seconds are finite and at least 0, not {self.lag_seconds}")
+        require(0 <= self.lag_seconds < math.inf, f"lag seconds are finite and at least 0, not {self.lag_seconds}")
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         drafted = tuple(Arm(d.name, length) for d in self.drafters for length in self.lengths)
         return (OFF, *drafted) if self.off else drafted
 
-    def start(self, seed: int, policy: Policy | None = None) -> Text:
+    def start(self, seed: int, policy: Policy | None = None) -> "Text":
         return Text(self, seed, policy.needs if policy is not None else frozenset())
 
     def draft_seconds(self, arm: Arm) -> float:
@@ -95,8 +92,6 @@ class Stream:
 
 
 class Text(Environment):
-    """A stream being generated."""
-
     def __init__(self, stream: Stream, seed: int, needs: frozenset[Signal] = frozenset()) -> None:
         super().__init__(stream.arms, stream.goal)
         self.stream, self.needs = stream, needs
@@ -160,10 +155,8 @@ class Text(Environment):
 def _draws(
     mean: float, length: int, concentration: float, seed: Sequence[int]
 ) -> Iterator[tuple[int, tuple[float, ...], list[int]]]:
-    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy.
-
-    How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted.
-    """
+    """Outcomes of one drafter in one phase, drawn in blocks: its n-th draft fares alike under every policy."""
+    # How many tokens in a row are accepted, 1 - TV at each position, and known tokens by the number accepted.
     rng, shape = np.random.default_rng(list(seed)), (_BLOCK, length)
     while True:
         alpha = np.full(shape, mean)

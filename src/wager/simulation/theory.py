@@ -1,7 +1,5 @@
 """What BanditSpec proves about regret, as numbers to hold a simulation against."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

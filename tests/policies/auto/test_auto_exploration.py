@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from auto_lab import DEARER, GRAPHS, Engine, K, Server, auto, cheap, dear, decide, run_of, serve
 
-from wager.bench.sensitivity import first_texts, scenarios, with_model
+from reproduction.sensitivity import first_texts, scenarios, with_model
 from wager.core import OFF, Arm, Context, Hint, Round, Tree
 from wager.policies import build
 from wager.policies.auto import Auto

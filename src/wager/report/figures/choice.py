@@ -1,7 +1,5 @@
 """Which arm was played when: a band over rounds, over batch sizes, or shares where the order is not known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -9,8 +7,8 @@ from itertools import pairwise
 
 from wager.report.charts import Slab, band_chart, share_chart
 from wager.report.colours import Palette
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, plural
-from wager.report.views import SIMULATION, Choice, Shares, Source
+from wager.report.scales import plural
+from wager.report.views import SIMULATION, Cell, Choice, Figure, Key, Shares, Source, Table, Value
 
 ROWS = 12  # of shares; the table has all
 COLUMNS, LEAST = 60, 6  # of the band; rounds in one, unless every round has its own

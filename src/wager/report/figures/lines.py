@@ -1,50 +1,32 @@
 """Figures of lines: regret over tokens, how far drafts survive, and what verifying more tokens at once costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import Palette, line_colour
-from wager.report.figures.base import Cell, Figure, Key, Table, Value, measured, plural
-from wager.report.scales import number
-from wager.report.views import SIMULATION, Cost, Curve, Drafted, Regret, Source
+from wager.report.scales import number, plural
+from wager.report.views import SIMULATION, Cell, Cost, Drafted, Figure, Key, Regret, Source, Table, Value, measured
 
 MOST = 7  # lines in colour; more are drawn in grey behind them
 GREY = "var(--c0)"
 Z = 1.96  # standard errors to the end of a 95 % interval
 
 
-def line_figure(
-    kind: str,
-    head: tuple[str, str],
-    source: Source,
-    table: Table,
-    lines: Sequence[Line],
-    axes: Axes,
-    *,
-    heights: tuple[int, int] = (320, 320),
-    note: str = "",
-    wide: bool = False,
-) -> Figure:
-    """A figure of lines, named in a legend; ``head`` is its title and what it says, the heights are wide and narrow."""
-    title, says = head
+def line_figure(figure: Figure, lines: Sequence[Line], axes: Axes, heights: tuple[int, int] = (320, 320)) -> Figure:
+    """The figure with its lines, named in a legend; the heights are a wide chart's and a narrow one's."""
 
     def draw(width: int) -> Markup:
-        return line_chart(lines, axes, width, heights[width < 640], title)
+        return line_chart(lines, axes, width, heights[width < 640], figure.title)
 
     legend = [Key(line.name, line.colour, line.dash, line=True) for line in lines if not line.faint]
     if len(legend) < len(lines):
         legend.append(Key("the others", GREY, line=True))
-    return Figure(kind, title, says, source, table, [("", draw)], legend=legend, note=note, wide=wide)
-
-
-# -- regret
+    return figure._replace(panels=[("", draw)], legend=legend)
 
 
 def regret(view: Regret, source: Source) -> Figure:
@@ -67,22 +49,14 @@ def regret(view: Regret, source: Source) -> Figure:
     if hidden := len(order[MOST:]):
         says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
     title = "Regret over time" + (", simulated" if source.kind == SIMULATION else "")
-    head, table = (title, says), _regret_table(view.curves)
-    return line_figure("regret", head, source, table, lines, axes, heights=(340, 340), note=view.how, wide=True)
-
-
-def _regret_table(curves: Sequence[Curve]) -> Table:
     rows: list[list[Cell]] = []
-    for curve in curves:
-        half = Value(curve.half[-1], f"± {number(curve.half[-1])}") if curve.half else None
-        values = (Value(y, number(y)) for y in (curve.y[len(curve.y) // 2], curve.y[-1]))
-        rows.append([curve.name, *values, half])
-    at = curves[0].x
+    for c in view.curves:
+        half = Value(c.half[-1], f"± {number(c.half[-1])}") if c.half else None
+        rows.append([c.name, *(Value(y, number(y)) for y in (c.y[len(c.y) // 2], c.y[-1])), half])
+    at = view.curves[0].x
     after = [f"after {number(x)} tokens" for x in (at[len(at) // 2], at[-1])]
-    return Table(["policy", *after, "95 % at the end"], rows)
-
-
-# -- survival
+    table = Table(["policy", *after, "95 % at the end"], rows)
+    return line_figure(Figure("regret", title, says, source, table, note=view.how), lines, axes, (340, 340))
 
 
 class Step(NamedTuple):
@@ -91,14 +65,11 @@ class Step(NamedTuple):
     k: int
     survival: float
     half: float  # of the 95 % interval
-    at_risk: int  # rounds in which token k could have been accepted
 
 
 def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
-    """The product-limit estimate from (drafted, accepted): a draft that ended early says nothing of what came after.
-
-    Its variance is Greenwood's.
-    """
+    """The product-limit estimate from (drafted, accepted): a draft that ended early says nothing of what came after."""
+    # Its variance is Greenwood's.
     steps: list[Step] = []
     alive, spread = 1.0, 0.0
     for k in range(1, max((drafted for drafted, _ in pairs), default=0) + 1):
@@ -109,7 +80,7 @@ def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
         alive *= lived / len(risk)
         if lived:
             spread += (len(risk) - lived) / (len(risk) * lived)
-        steps.append(Step(k, alive, Z * alive * sqrt(spread), len(risk)))
+        steps.append(Step(k, alive, Z * alive * sqrt(spread)))
         if not lived:
             break
     return steps
@@ -130,25 +101,19 @@ def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
         cells = [Value(s.survival, f"{s.survival:.1%} ± {s.half:.1%}") for s in own]
         count = len(view.pairs[name])
         rows.append([name, Value(count, f"{count:,}"), *cells, *[None] * (longest - len(own))])
-    axes = Axes(
-        "k, drafted tokens",
-        "probability that at least k are accepted",
-        y_high=1.0,
-        x_ticks=[(float(k), str(k)) for k in range(longest + 1)],
-        y_name=lambda v: f"{v:.1%}",
-        y_tick=lambda v: f"{v:.0%}",
-    )
+    names, ticks = ("k, drafted tokens", "probability that at least k are accepted"), range(longest + 1)
+    shares: dict[str, Any] = {"y_high": 1.0, "y_name": "{:.1%}".format, "y_tick": "{:.0%}".format}
+    axes = Axes(*names, x_ticks=[(float(k), str(k)) for k in ticks], **shares)
     total = sum(map(len, view.pairs.values()))
-    head = "How far drafts live", f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
+    says = f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
     note = (
         "Product-limit estimate: a draft of 2 tokens counts for k = 1 and 2 only. "
         "Policies draft where they expect much, so this is what they met, not what a drafter gives everywhere."
     )
     table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
-    return line_figure("survival", head, source, table, lines, axes, note=note)
-
-
-# -- cost
+    return line_figure(
+        Figure("survival", "How far drafts live", says, source, table, note=note, wide=False), lines, axes
+    )
 
 
 def cost(view: Cost, source: Source) -> Figure:
@@ -168,6 +133,6 @@ def cost(view: Cost, source: Source) -> Figure:
     own = view.lines.get("wager") or next(iter(view.lines.values()))
     ratio, where = own[max(own)].value / own[min(own)].value, source.machine.partition(";")[0]
     says = f"Verifying {max(own)} tokens takes {ratio:.2f} times as long as verifying {min(own)}. Bands: quartiles."
-    head = f"Verify cost by width, {where}" if where else "Verify cost by width", says
+    title = f"Verify cost by width, {where}" if where else "Verify cost by width"
     table = Table(["tokens", *(f"{name}, ms" for name in view.lines)], rows)
-    return line_figure("cost", head, source, table, lines, axes, note=view.how)
+    return line_figure(Figure("cost", title, says, source, table, note=view.how, wide=False), lines, axes)

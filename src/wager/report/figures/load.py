@@ -1,18 +1,14 @@
 """Servers under load: latency, and which length pays with how many requests in flight."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from wager.report.charts import DASHES, Axes, Line
 from wager.report.colours import line_colour
-from wager.report.figures.base import Figure, Table, Value, measured
 from wager.report.figures.lines import GREY, line_figure
 from wager.report.scales import number
 from wager.report.templating import macro
-from wager.report.views import Load, Source
+from wager.report.views import Figure, Load, Source, Table, Value, measured
 
 PLAIN, TABLE = "no speculation", "vLLM's table"  # as `wager lab versus` calls them
 MOST = 4  # lines in colour
@@ -37,10 +33,11 @@ def latency(view: Load, source: Source) -> Figure | None:
     axes = Axes("requests in flight", "seconds a request", x_ticks=ticks, y_name=lambda v: f"{number(v)} s")
     seconds = partial(measured, show=lambda v: f"{number(v)} s", ends=number)
     rows = [[m, *(seconds(view.latency.get((m, point))) for point in view.points)] for m in view.methods]
-    head = "Latency against load", "Mean seconds from request to last token; lower is better."
+    says = "Mean seconds from request to last token; lower is better."
     note = "Median of the repetitions; the table gives the least and the most of them."
     table = Table(["method", *view.points], rows)
-    return line_figure("load", head, source, table, lines, axes, heights=(320, 420), note=note)
+    figure = Figure("load", "Latency against load", says, source, table, note=note, wide=False)
+    return line_figure(figure, lines, axes, (320, 420))
 
 
 def lengths(view: Load, source: Source) -> Figure | None:
@@ -52,14 +49,16 @@ def lengths(view: Load, source: Source) -> Figure | None:
     best = {p: max((view.ratio(m, p), m) for m in fixed)[1] if fixed else "" for p in view.points}
     sums = [("best length", [str(fixed[best[p]]) for p in view.points])] if fixed else []
     if view.table:
-        sums.append(("vLLM's table says", [_tabled(view.table, p) for p in view.points]))
+        flights = [int(p) if p.isdecimal() else 0 for p in view.points]
+        told = [[str(length) for low, high, length in view.table if low <= n <= high] for n in flights]
+        sums.append(("vLLM's table says", [found[0] if found else "" for found in told]))
     marked = [(m, [_cell(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
     ratios = {m: [view.ratio(m, p) for p in view.points] for m in order}
     rows = [[m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in own)] for m, own in ratios.items()]
     says = "Above 1 (blue) a method serves faster than no speculation, below (orange) slower."
     if fixed:
         says += (
-            " The best fixed length of each load is outlined: it changes with the load, which is what a policy learns."
+            " The best fixed length of a load is outlined; it changes with the load, and that is what policies learn."
         )
     note = f"{view.differ:,} of {view.texts:,} texts differ from those without speculation."
     html, table = macro("load.html", "view", view.points, marked, sums), Table(["method", *view.points], rows)
@@ -79,12 +78,6 @@ def _fixed(view: Load) -> dict[str, int]:
     found = {m: int(m[6:]) for m in view.methods if m.startswith("fixed ") and m[6:].isdecimal()}
     found |= {"off": 0} if "off" in view.methods else {}
     return dict(sorted(found.items(), key=lambda item: item[1])) if len(found) > 1 else {}
-
-
-def _tabled(table: Sequence[Sequence[int]], point: str) -> str:
-    if not point.isdecimal():
-        return ""
-    return next((str(length) for low, high, length in table if low <= int(point) <= high), "")
 
 
 def _cell(view: Load, method: str, point: str, *, best: bool) -> dict[str, Any] | None:

@@ -1,15 +1,12 @@
 """Speed-up bars: a panel over all tasks, then one a task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
 from wager.report.charts import Bar, bar_chart
-from wager.report.figures.base import Cell, Figure, Key, Table, measured
 from wager.report.scales import TIMES
-from wager.report.views import Measure, Method, Source, Speedups
+from wager.report.views import Cell, Figure, Key, Measure, Method, Source, Speedups, Table, measured
 
 EVERY = "all tasks"
 MOST = 9  # bars a panel of one task; the table has all
@@ -24,7 +21,6 @@ KINDS = {
 
 
 def speed(view: Speedups, source: Source) -> Figure:
-    """Speed-ups as a figure."""
     chosen, tasks = shown(view.methods), view.tasks if len(view.tasks) > 1 else ()
     overall = [(m, m.overall) for m in view.methods]
     panels = [("All tasks" if tasks else "", _panel(overall, view.base, view.interval, EVERY))]

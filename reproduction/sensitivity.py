@@ -1,9 +1,7 @@
 """What half and double of each of `auto`'s numbers do to its goodput, and what a first text loses.
 
-`python -m wager.bench.sensitivity RECORDING [ENGINE.json …]` prints both.
+`python -m reproduction.sensitivity RECORDING [ENGINE.json …]` prints both.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
