@@ -144,7 +144,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("wager.drafters.corpus.os.fsync", full)
+    monkeypatch.setattr("wager.core.files.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         corpus.build(["hello"], letters, tmp_path / "a", vocabulary=256)
     assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -26,12 +28,19 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write it beside the path, and onto the disk, before it takes the path's name: a reader never sees half."""
+    """Write it, whole or not at all."""
+    with replacing(path, mode) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """A file beside the path that takes its name once it is on the disk: a reader never sees half."""
     path = path.resolve()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from wager.core import Arm, Tree
+from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ class Together(Drafter):
     trees: ClassVar[bool] = True
 
     def __init__(self, drafters: Sequence[Drafter], name: str = "together") -> None:
-        if len(drafters) < 2:
-            raise ValueError(f"drafting together takes at least two drafters, not {len(drafters)}")
+        require(len(drafters) >= 2, f"drafting together takes at least two drafters, not {len(drafters)}")
         self.name, self.drafters = name, list(drafters)
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -59,7 +59,6 @@ class Together(Drafter):
 
     @property
     def memory(self) -> int:
-        """Bytes of all of them."""
         return sum(drafter.memory for drafter in self.drafters)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:

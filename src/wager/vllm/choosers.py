@@ -125,8 +125,8 @@ class StepChooser(Chooser):
         self._played = (arm, requests, drafted, accepted, emitted, seconds)
         if seconds > 0:
             emitted = min(emitted, accepted + requests)
-            round = Round(arm, drafted, accepted, emitted, requests, draft_seconds=drafting, verify_seconds=seconds)
-            self.policy.observe(round)
+            played = Round(arm, drafted, accepted, emitted, requests, draft_seconds=drafting, verify_seconds=seconds)
+            self.policy.observe(played)
 
     def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, self._arm))

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from wager.core import OFF, Arm
+from wager.core.require import require
 from wager.drafters import registry, shipped
 from wager.policies import POLICIES, Policy, build
-from wager.policies.base import require
 from wager.policies.registry import parse
 
 KEY = "wager"  # in vLLM's additional_config
