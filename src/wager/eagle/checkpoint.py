@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from wager.models.llama_weights import STEADY_ROPES
+from wager.core.require import require
+from wager.models.llama_weights import STEADY_ROPES, head_size
 
 WEIGHTS, INDEX, FREQUENT = "model.safetensors", "model.safetensors.index.json", "frequent.safetensors"
 FREQUENT_IDS = "frequent.ids"
@@ -33,11 +34,6 @@ class Checkpoint:
     notes: dict[str, Any]  # under "wager" in config.json
     tensors: dict[str, torch.Tensor]
     frequent: torch.Tensor | None  # (tokens,) ids, int64; None: all tokens
-
-    @property
-    def head_size(self) -> int:
-        """Numbers in one attention head."""
-        return _head_size(self.config)
 
 
 def read(folder: str | Path) -> Checkpoint:
@@ -91,7 +87,7 @@ def write(
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
     """Every tensor a head has, and its shape."""
-    hidden, inner, size = config.hidden_size, config.intermediate_size, _head_size(config)
+    hidden, inner, size = config.hidden_size, config.intermediate_size, head_size(config)
     heads, num_kv_heads = config.num_attention_heads * size, config.num_key_value_heads * size
     return {
         "fc.weight": (hidden, 2 * hidden),
@@ -108,8 +104,7 @@ def shapes(config: Any) -> dict[str, tuple[int, ...]]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """What ``config.json`` says."""
-    if not folder.is_dir():
-        raise ValueError(f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
+    require(folder.is_dir(), f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
     try:
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -127,9 +122,8 @@ def _config(folder: Path, content: Mapping[str, Any]) -> Any:
     for key in NEEDED:
         if not isinstance(content.get(key), int) or content[key] < 1:
             raise ValueError(f"config.json of the head in {folder} has {key} {content.get(key)!r}; it is 1 or more")
-    if (layers := content["num_hidden_layers"]) != 1:
-        instead = "an EAGLE head has one (a whole model drafts as draft-model=MODEL)"
-        raise ValueError(f"{folder} holds a model of {layers} layers; {instead}")
+    layers, instead = content["num_hidden_layers"], "an EAGLE head has one (a whole model drafts as draft-model=MODEL)"
+    require(layers == 1, f"{folder} holds a model of {layers} layers; {instead}")
     try:
         config: Any = LlamaConfig(**{key: value for key, value in content.items() if key != "wager"})
         rope = config.rope_parameters["rope_type"]
@@ -141,13 +135,8 @@ def _config(folder: Path, content: Mapping[str, Any]) -> Any:
         raise _wrong(folder, f"has rotary type {rope!r} and activation {config.hidden_act!r}; {covered}")
     heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % num_kv_heads:
-        multiple = "the first is a multiple of the second"
-        raise _wrong(folder, f"has {heads} attention heads for {num_kv_heads} of keys; {multiple}")
+        raise _wrong(folder, f"has {heads} attention heads, which is no multiple of its {num_kv_heads} of keys")
     return config
-
-
-def _head_size(config: Any) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:

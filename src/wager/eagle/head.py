@@ -24,6 +24,7 @@ from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
 from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.fingerprint import agree, fingerprint
+from wager.models.llama_weights import head_size
 from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
@@ -53,7 +54,7 @@ class Head:
         config = self.file.config
         self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.size = self.file.head_size
+        self.size = head_size(config)
         self.scale = self.size**-0.5
         self.pruned: PrunedLMHead | None = None  # the target's output head for frequent tokens
         self.embed = torch.empty(0)  # the target's

@@ -15,9 +15,6 @@ REFUSED = {
 }
 
 
-# -- logits processors and stopping criteria
-
-
 def row_wise(processor: Any) -> bool:
     """Whether a logits processor looks at each row of scores alone, so that all positions go through at once."""
     return type(processor).__name__ in ROW_WISE
@@ -67,9 +64,6 @@ def hidden_arguments() -> dict[str, Any]:
     return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
 
 
-# -- caches
-
-
 def croppable(layer: Any) -> bool:
     """Whether a cache's layer can forget its last tokens."""
     # Quantized layers inherit a crop that knows nothing of what they packed away.
@@ -92,9 +86,6 @@ def forget_recorded(cache: Any) -> None:
 def keeps_all(cache: Any) -> bool:
     """Whether a cache holds keys and values of all tokens, each at its place."""
     return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
-
-
-# -- models
 
 
 def attention_of(config: Any) -> str:

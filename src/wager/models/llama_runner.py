@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import embedding, rms_norm
 
 from wager.models.attention import attend, mask, rope_tables, rotate
-from wager.models.llama_weights import Layer, llama_weights
+from wager.models.llama_weights import Layer, head_size, llama_weights
 from wager.models.runner import Runner, ancestry, seen
 
 
@@ -31,7 +31,7 @@ class LlamaRunner(Runner):
         self.dtype: torch.dtype = model.dtype
         self.eps = config.rms_norm_eps
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.head = head_size(config)
         # Scaling queries beforehand is exact in any dtype if it is by a power of two.
         scale = self.head**-0.5
         self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0

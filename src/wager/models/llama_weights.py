@@ -23,6 +23,11 @@ Ways = tuple[str, str, str, str]  # of these operations
 STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
 
 
+def head_size(config: Any) -> int:
+    """Numbers in one attention head."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
 def why_not(model: Any) -> str:
     """Why a model cannot be run by LlamaRunner; empty if it can."""
     return configured(model) or composed(model)
@@ -37,7 +42,7 @@ def configured(model: Any) -> str:
         return "its weights are quantized or adapted"
     if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"its weights are {model.dtype}"
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head = head_size(config)
     if model.device.type == "cuda" and (head < 16 or head & (head - 1)):
         return f"a head of {head} is not a power of two of at least 16"
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
@@ -108,7 +113,6 @@ class LlamaWeights:
         self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
         self.plan: calibration.Plan = {}  # empty: everything is plain
-        self._heads: dict[str, packed.Product] = {}
         self._products: dict[int, list[Products]] = {}  # width -> of every layer
         if packed.usable(head.weight):
             if _fits(model):
@@ -131,16 +135,12 @@ class LlamaWeights:
         return self._products[width]
 
     def _made(self, width: int) -> list[Products]:
-        plan = self.plan
-        qkv, out, gated, down = (calibration.way_at(plan[name], width) if plan else packed.PLAIN for name in OPERATIONS)
+        qkv, out, gated, down = (calibration.way_at(self.plan.get(name), width) for name in OPERATIONS)
         return [layer.by((qkv, out, gated, down)) for layer in self.layers]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The output head on (n, hidden)."""
-        way = calibration.way_at(self.plan["lm_head"], len(x)) if self.plan else packed.PLAIN
-        if way not in self._heads:
-            self._heads[way] = packed.product(self.lm_head, way)
-        return self._heads[way](x)
+        return packed.product(self.lm_head, calibration.way_at(self.plan.get("lm_head"), len(x)))(x)
 
     def _calibrated(self) -> calibration.Plan:
         """The fastest way of each operation, timed on some rows of one layer and of the output head."""
@@ -148,16 +148,14 @@ class LlamaWeights:
         whole = {"qkv": layer.qkv, "out": layer.out, "gated": layer.gate, "down": layer.down, "lm_head": self.lm_head}
         qkv, out, gate, down, head = (weight.sample(calibration.SAMPLE) for weight in whole.values())
         up = layer.up.sample(calibration.SAMPLE)
-        return calibration.calibrated(
-            {name: weight.shape for name, weight in whole.items()},
-            {
-                "qkv": ways_of(partial(packed.product, qkv), qkv),
-                "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
-                "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
-                "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
-                "lm_head": ways_of(partial(packed.product, head), head),
-            },
-        )
+        operations = {
+            "qkv": ways_of(partial(packed.product, qkv), qkv),
+            "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
+            "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
+            "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
+            "lm_head": ways_of(partial(packed.product, head), head),
+        }
+        return calibration.calibrated({name: weight.shape for name, weight in whole.items()}, operations)
 
 
 _KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
@@ -192,25 +190,20 @@ def stamp(model: Any) -> object:
     """
     if model.device.type != "cpu":
         return outline(model)
-    head = model.lm_head.weight
-    return [
-        (p.data_ptr(), compat_torch.version(p), float(p.detach().sum()) if p is head else _glance(p))
-        for p in model.parameters()
-    ]
-
-
-def _glance(weight: torch.Tensor) -> float:
-    flat = weight.detach().reshape(-1)
-    return float(flat[:: max(1, len(flat) // 16)].sum())
+    found = []
+    for weight in model.parameters():
+        flat = weight.detach().reshape(-1)
+        looked_at = flat if weight is model.lm_head.weight else flat[:: max(1, len(flat) // 16)]
+        found.append((weight.data_ptr(), compat_torch.version(weight), float(looked_at.sum())))
+    return found
 
 
 def sample_of(model: Any) -> Any | None:
     """The model with a few of its layers, the first and the last among them, which all others are like."""
     # A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
     layers = list(model.model.layers)
-    if sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3:
-        return None
-    if any(_kind(layer) != _kind(layers[0]) for layer in layers):
+    small = sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3
+    if small or any(_kind(layer) != _kind(layers[0]) for layer in layers):
         return None
     some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
     return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))

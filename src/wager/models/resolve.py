@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wager.core.require import require
 from wager.models import embedded
 from wager.models.embedded import Progress
 
@@ -20,6 +21,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_SECONDS = 5.0  # to wait for the hub's first answer; its client alone would try for half a minute per file
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
+WOULD_WORK = f"a model is {embedded.NAME} (embedded), a folder with config.json, or a Hugging Face id such as org/name"
 
 
 def load(
@@ -60,15 +62,10 @@ def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str
         if not (folder / "config.json").is_file():
             raise ValueError(f"the folder {name} has no config.json, so it is not a model saved by transformers")
         return folder
-    if os.path.isfile(folder):
-        raise ValueError(f"{name} is a file, not a model; {_would_work()}")
+    require(not os.path.isfile(folder), f"{name} is a file, not a model; {WOULD_WORK}")
     if not isinstance(name, str) or not HUB_ID.fullmatch(name):
-        raise ValueError(f"no folder {str(name)!r}; {_would_work()}")
+        raise ValueError(f"no folder {str(name)!r}; {WOULD_WORK}")
     return _on_hub(name)
-
-
-def _would_work() -> str:
-    return f"a model is {embedded.NAME} (embedded), a folder with config.json, or a Hugging Face id such as org/name"
 
 
 def _on_hub(name: str) -> Path | str:
@@ -80,7 +77,7 @@ def _on_hub(name: str) -> Path | str:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS, token=None)
         return name
     except errors.HFValidationError:
-        raise ValueError(f"no folder {name!r}, and no id a hub could have; {_would_work()}") from None
+        raise ValueError(f"no folder {name!r}, and no id a hub could have; {WOULD_WORK}") from None
     except errors.GatedRepoError:
         problem = "it is on the hub, but gated: accept its terms there and log in with `hf auth login`"
     except errors.RepositoryNotFoundError:
@@ -94,7 +91,7 @@ def _on_hub(name: str) -> Path | str:
     downloaded = try_to_load_from_cache(name, "config.json")
     if isinstance(downloaded, str):
         return Path(downloaded).parent
-    raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {_would_work()}")
+    raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {WOULD_WORK}")
 
 
 def _model(name: str | Path, where: Path | str, dtype: str, device: str) -> PreTrainedModel:
@@ -123,8 +120,7 @@ def _tokenizer(name: str | Path, where: Path | str) -> PreTrainedTokenizerBase:
 
 def _check_choices(dtype: str, device: str) -> None:
     """Refuse a wrong dtype or device before a download, not after it."""
-    if dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
+    require(dtype in DTYPES, f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
     if device != "auto":
         _device(device)
 
