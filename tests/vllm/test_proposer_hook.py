@@ -51,7 +51,7 @@ def test_what_requests_left_behind_is_freed() -> None:
     batch = make("auto")
     texts = run(batch, 500, rows=4)
     assert texts.made > 15
-    assert len(batch.streams) <= ROWS
+    assert len(batch.streams._streams) <= ROWS
 
 
 def test_an_empty_step_and_a_prompt_still_being_read_are_left_alone() -> None:

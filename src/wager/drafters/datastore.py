@@ -110,9 +110,6 @@ class Datastore:
             other = f"another tokenizer{made} ({self.header.fingerprint}, not {fingerprint})"
             raise ValueError(f"datastore {self.path} was made with {other}; build one for this model")
 
-    def __len__(self) -> int:
-        return self.header.tokens
-
     def key(self, tail: Sequence[int]) -> bytes:
         """The last tokens of a context as they are searched for."""
         width = self.header.width

@@ -34,9 +34,9 @@ class Decoding(NamedTuple):
 
     def of(self, some: list[int]) -> Decoding:
         """Some of the requests only."""
-        lists = ([each[i] for i in some] for each in (self.live, self.sampled))
-        arrays = (self.slots, self.fresh, self.rows, self.ends, self.counts, self.limits)
-        return Decoding(*lists, *(each[some] for each in arrays), self.token_ids, self.seconds)  # type: ignore[arg-type]
+        live, sampled = [self.live[i] for i in some], [self.sampled[i] for i in some]
+        slots, fresh, rows, ends, counts, limits = (each[some] for each in self[2:8])
+        return Decoding(live, sampled, slots, fresh, rows, ends, counts, limits, self.token_ids, self.seconds)
 
 
 class Chooser(ABC):

@@ -40,10 +40,6 @@ class Streams:
         self._flagged: list[Stream] = []  # fresh or resumed in the last step
         self.counts = self.ends = self.before = np.zeros(0, dtype=np.int64)
 
-    def __len__(self) -> int:
-        """How many requests are known."""
-        return len(self._streams)
-
     @property
     def settled(self) -> bool:
         """Whether every stream of the last step had been in the step before."""
