@@ -20,10 +20,9 @@ from wager.drafters.token_tree import NOTHING, Continuation
 class _Running:
     """A text that is being written, in both trees."""
 
-    own: SuffixTree  # of this text alone; gone once it has ended
+    own: SuffixTree  # of this text alone
     text: Document  # in that one, the prompt included
-    output: Document  # in the tree of all outputs
-    tokens: int = 0  # of output
+    output: Document  # in the tree of all outputs; empty where none are cached
 
 
 class _Outputs:
@@ -34,7 +33,7 @@ class _Outputs:
         self.tree = SuffixTree(depth)
         self.cached_tokens = 0
         self.abandoned: list[_Running] = []  # whose drafters are gone
-        self._past: deque[_Running] = deque()  # in the order they ended
+        self._past: deque[Document] = deque()  # in the order they ended
         self._running = 0
 
     def begin(self, prompt: Sequence[int]) -> _Running:
@@ -47,7 +46,6 @@ class _Outputs:
         return running
 
     def extend(self, running: _Running, tokens: Sequence[int]) -> None:
-        running.tokens += len(tokens)
         running.own.extend(running.text, tokens)
         if self.max_cached_tokens:
             self.tree.extend(running.output, tokens)
@@ -55,11 +53,11 @@ class _Outputs:
     def end(self, running: _Running) -> None:
         """Keep a text's output, and of all outputs no more than the most cached tokens: the oldest go first."""
         self._running -= 1
-        del running.own, running.text
-        running.output.active = []  # only counted from now on
-        self._past.append(running)
-        self.cached_tokens += running.tokens
-        if not (running.tokens and self.max_cached_tokens):
+        output = running.output
+        output.active = []  # only counted from now on
+        self._past.append(output)
+        self.cached_tokens += len(output.tokens)
+        if not output.tokens:
             self._remove(self._past.pop())
         while self.cached_tokens > self.max_cached_tokens:
             self._remove(self._past.popleft())
@@ -79,9 +77,9 @@ class _Outputs:
         while self._past:
             self._remove(self._past.popleft())
 
-    def _remove(self, past: _Running) -> None:
-        self.tree.remove(past.output)
-        self.cached_tokens -= past.tokens
+    def _remove(self, output: Document) -> None:
+        self.tree.remove(output)
+        self.cached_tokens -= len(output.tokens)
 
 
 class Suffix(Drafter):

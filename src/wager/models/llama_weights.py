@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +18,6 @@ LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwe
 NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
 LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
-Ways = tuple[str, str, str, str]  # of these operations
 STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
 
 
@@ -70,8 +68,7 @@ def composed(model: Any) -> str:
     return ""
 
 
-@dataclass(slots=True, frozen=True)
-class Products:
+class Products(NamedTuple):
     """One way to run a layer's products."""
 
     qkv: packed.Product
@@ -91,15 +88,11 @@ class Layer:
         self.q_norm, self.k_norm = (None if norm is None else norm.weight for norm in norms)
         self.qkv, self.out = of(attn.q_proj, attn.k_proj, attn.v_proj), of(attn.o_proj)
         self.gate, self.up, self.down = of(mlp.gate_proj), of(mlp.up_proj), of(mlp.down_proj)
-        self.products: dict[Ways, Products] = {}  # made when they are first used
 
-    def by(self, ways: Ways) -> Products:
+    def by(self, qkv: str, out: str, gated: str, down: str) -> Products:
         """The products run in these ways; weights that take packing are packed the first time."""
-        if ways not in self.products:
-            qkv, out = packed.product(self.qkv, ways[0]), packed.added(self.out, ways[1])
-            gated, down = packed.gated(self.gate, self.up, ways[2]), packed.added(self.down, ways[3])
-            self.products[ways] = Products(qkv, out, gated, down)
-        return self.products[ways]
+        attention = packed.product(self.qkv, qkv), packed.added(self.out, out)
+        return Products(*attention, packed.gated(self.gate, self.up, gated), packed.added(self.down, down))
 
 
 class LlamaWeights:
@@ -124,19 +117,14 @@ class LlamaWeights:
         """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
         width = min(width, calibration.WIDTHS[-1])
         if width not in self._products:
+            qkv, out, gated, down = (calibration.way_at(self.plan.get(name), width) for name in OPERATIONS)
             try:
-                self._products[width] = self._made(width)
+                self._products[width] = [layer.by(qkv, out, gated, down) for layer in self.layers]
             except RuntimeError as error:
                 log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
                 self.plan, self._products = {}, {}
-                for layer in self.layers:
-                    layer.products = {}
-                self._products[width] = self._made(width)
+                return self.products(width)
         return self._products[width]
-
-    def _made(self, width: int) -> list[Products]:
-        qkv, out, gated, down = (calibration.way_at(self.plan.get(name), width) for name in OPERATIONS)
-        return [layer.by((qkv, out, gated, down)) for layer in self.layers]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The output head on (n, hidden)."""
