@@ -1,7 +1,5 @@
 """`wager serve`: stock `vllm serve` with speculation that adapts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

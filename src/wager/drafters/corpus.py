@@ -1,7 +1,5 @@
 """Making a datastore: documents from files, their tokens, and the order of everything that stands before them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

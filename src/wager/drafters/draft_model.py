@@ -1,7 +1,5 @@
 """A smaller model of the same vocabulary drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Drafters by name: how the command line and the tests build them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A suffix tree that counts every n-gram of some texts up to a depth: what suffix decoding drafts from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Trees of drafted tokens: the likeliest nodes first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar

@@ -6,8 +6,6 @@ layer and ``fc``; the embedding and the output head are the target's. That is wh
 name it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

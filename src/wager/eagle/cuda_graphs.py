@@ -6,8 +6,6 @@ whatever changes is read from the device. Where the kernels of ``kernels`` can b
 and move without a new capture; where they cannot, an entry looks at the whole cache, masked.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """A head's layer on CUDA with its small operations fused into kernels; Triton is imported when they are used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 

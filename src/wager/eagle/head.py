@@ -8,8 +8,6 @@ The target's output head makes logits of token p + 2 from it, and with the token
 The arithmetic is vLLM's, so a head is the same drafter there and here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple

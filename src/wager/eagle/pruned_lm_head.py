@@ -1,7 +1,5 @@
 """The target's LM head with the rows of frequent tokens only: most of what a drafted token costs on a CPU."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention over a preallocated cache, shared by the target's forward and an EAGLE head's."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Which way to run each operation at each width: measured once per machine in bounded time, and cached on disk."""
 
-from __future__ import annotations
-
 import logging
 import math
 import platform

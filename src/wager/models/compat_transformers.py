@@ -1,7 +1,5 @@
 """Everything that goes by class names or private attributes of transformers: caches, processors, criteria."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

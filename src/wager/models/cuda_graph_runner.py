@@ -5,8 +5,6 @@ once. The cache may grow and move without a new capture, because the kernels rea
 do what the tokens see of each other, and the same graph serves chains and trees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter

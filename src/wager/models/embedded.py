@@ -5,8 +5,6 @@ plain float32 safetensors in the user's cache, because reading GGUF takes half a
 seconds, and because every engine can read the result.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

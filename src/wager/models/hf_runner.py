@@ -1,7 +1,5 @@
 """Any decoder-only model of transformers, through its own forward."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import weakref

@@ -2,10 +2,8 @@
 
 With one stream, transformers spends a good part of its time on small operations and Python. This is the same arithmetic
 over the model's own weights: a preallocated cache that is cropped by setting a number, rotary tables made once, one
-product for query, key and value. It runs on the CPU here; ``graphs`` captures it on CUDA.
+product for query, key and value. It runs on the CPU here; ``cuda_graph_runner`` captures it on CUDA.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The weights of a Llama-shaped model, read once: who has that shape, and how its products are run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import weakref

@@ -1,7 +1,5 @@
 """What vLLM is started with for a model and its settings, and what that costs an engine that does not draft."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A drafter and a length for every request of a step; every drafter is scored on how the text went on."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

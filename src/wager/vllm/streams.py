@@ -1,7 +1,5 @@
 """Which row of vLLM's batch is which request, and how much of each text is known."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
