@@ -28,9 +28,9 @@ def load(
     name: str | Path, *, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and its tokenizer, ready to generate; see `load_model`."""
-    _check_choices(dtype, device)
+    place = _device(dtype, device)
     where = resolve(name, progress=progress)
-    return _model(name, where, dtype, device), _tokenizer(name, where)
+    return _model(name, where, dtype, place), _tokenizer(name, where)
 
 
 def load_model(
@@ -41,8 +41,8 @@ def load_model(
     dtype: float32, bfloat16 or float16; auto is float32 on a CPU, where half precision is often far slower, and what
     the model was published in elsewhere. device: auto is cuda where there is one, else cpu.
     """
-    _check_choices(dtype, device)
-    return _model(name, resolve(name, progress=progress), dtype, device)
+    place = _device(dtype, device)
+    return _model(name, resolve(name, progress=progress), dtype, place)
 
 
 def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> PreTrainedTokenizerBase:
@@ -94,10 +94,9 @@ def _on_hub(name: str) -> Path | str:
     raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {WOULD_WORK}")
 
 
-def _model(name: str | Path, where: Path | str, dtype: str, device: str) -> PreTrainedModel:
+def _model(name: str | Path, where: Path | str, dtype: str, place: torch.device) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    place = _device(device)
     with _one_sentence(name, "configuration"):
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     _check_decoder_only(name, config)
@@ -118,22 +117,17 @@ def _tokenizer(name: str | Path, where: Path | str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _check_choices(dtype: str, device: str) -> None:
-    """Refuse a wrong dtype or device before a download, not after it."""
-    require(dtype in DTYPES, f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
-    if device != "auto":
-        _device(device)
-
-
 def _dtype(name: str | Path, dtype: str, place: torch.device) -> str:
     if dtype == "auto" and place.type == "cpu":
         return "float32"
     return embedded.DTYPE if dtype == "auto" and name == embedded.NAME else dtype
 
 
-def _device(device: str) -> torch.device:
+def _device(dtype: str, device: str) -> torch.device:
+    """Where to put a model; refuses a wrong dtype or device, before a download and not after it."""
     import torch
 
+    require(dtype in DTYPES, f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

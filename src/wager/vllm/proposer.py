@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wager.core import OFF, Arm
+from wager.core.require import require
 from wager.drafters import Drafter, registry
 from wager.policies import Policy
 from wager.vllm import compat
@@ -38,17 +39,16 @@ class Proposer:
     alive: Container[str] = ()  # all requests that are not over
 
     def __init__(self, vllm_config: VllmConfig) -> None:
+        from vllm.distributed import get_tensor_model_parallel_rank
+
         compat.check_version()
         compat.name_requests(Proposer)
         settings = Settings.of(vllm_config.additional_config)
         configured = vllm_config.speculative_config.num_speculative_tokens
-        if configured != settings.max_length:
-            raise ValueError(
-                f"wager drafts up to {settings.max_length} tokens, but vLLM was configured for {configured}; start "
-                "both with `wager serve` or engine_args"
-            )
+        differ = f"wager drafts up to {settings.max_length} tokens, but vLLM was configured for {configured}"
+        require(configured == settings.max_length, f"{differ}; start both with `wager serve` or engine_args")
         drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
-        first = _first_rank()  # every rank drafts the same, and only the first one's drafts are used
+        first = int(get_tensor_model_parallel_rank()) == 0  # every rank drafts the same, and its drafts alone are used
         policy = settings.build_policy()
         arms = (OFF, *(Arm(d.name, n) for d in drafters for n in range(1, settings.max_length + 1)))
         seconds = settings.log_seconds if first else 0.0
@@ -194,9 +194,3 @@ def _end(stream: Stream) -> None:
     for drafter in stream.payload or ():
         drafter.end()
     stream.payload = None
-
-
-def _first_rank() -> bool:
-    from vllm.distributed import get_tensor_model_parallel_rank
-
-    return int(get_tensor_model_parallel_rank()) == 0
