@@ -34,13 +34,10 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
     assert len(told) > 20
 
 
-def test_the_budget_is_kept_over_the_batch() -> None:
+def test_a_budget_is_kept_over_the_batch_and_uniform_drafts_are_all_of_one_length() -> None:
     texts = run(make("auto", budget=5), 150)
     assert max(texts.drafted) <= 5
     assert max(run(make("auto"), 150).drafted) > 5
-
-
-def test_uniform_drafts_are_all_of_one_length() -> None:
     for policy in ("auto", "random"):
         texts = run(make(policy, uniform="always"), 100)
         assert all(len({len(draft) for draft in drafts}) <= 1 for drafts in texts.proposals)
