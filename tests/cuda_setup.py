@@ -45,8 +45,7 @@ def attended(
     wanted[1, 1, :, start : start + width] = v.transpose(0, 1)
     given = [cache.data_ptr(), cos.data_ptr(), negated.data_ptr(), capacity, start, int(tree), *[0] * width]
     where = torch.tensor([*given, *depths, *words] if tree else given, device=device)
-    rows = kernels.rows_for(heads // groups * width)
-    got = kernels.attention(q, k, v, where, 1, torch.empty(groups, kernels.SPLITS, rows, head + 2, device=device))
+    got = kernels.attention(q, k, v, where, 1, {})
     keys, values = (wanted[1, i, :, : start + width].repeat_interleave(heads // groups, 0) for i in (0, 1))
     mask = torch.cat((torch.ones(width, start, dtype=torch.bool, device=device), own), 1)
     turned, keys, values = (x.float() for x in (turned.transpose(0, 1), keys, values))

@@ -106,21 +106,16 @@ class Says(Drafter):
         return Draft(self.tokens[:length])
 
 
-def test_chains_are_joined_where_they_agree() -> None:
+def test_chains_are_joined_where_they_agree_and_everyone_hears_the_text() -> None:
     together = Together([Says([1, 2, 3]), Says([1, 2, 4]), Says([5])])
     draft = together.propose_tree(3, Tree(1, 9))
     assert draft.tokens == [1, 2, 3, 4, 5]
     assert draft.parents == [-1, 0, 1, 1, -1]
     assert together.propose_tree(2, Tree(1, 9)).tokens == [1, 2, 5]
     assert together.propose_tree(3, Tree(1, 2)).tokens == [1, 2]
-
-
-def test_everyone_hears_the_text() -> None:
-    members = [Says([1]), Says([2])]
-    together = Together(members)
     together.begin([1, 2])
     together.extend([3])
-    assert [member.heard for member in members] == [[1, 2, 3]] * 2
+    assert [member.heard for member in together.drafters] == [[1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize(("spec", "complaint"), [("together", "SPEC"), ("together=suffix", "at least two")])

@@ -145,7 +145,7 @@ def test_drafters_by_name_play_in_a_decoder(stocked: tuple[Path, Any]) -> None:
         ("draft:chat", "no drafter 'draft:chat'"),
         ("eagle:", "is written eagle:NAME, eagle:\\* or eagle:NAME=PATH"),
         ("eagle:a b", "is written eagle:NAME"),
-        ("eagle:x=", "is written eagle:NAME=PATH"),
+        ("eagle:x=", "or eagle:NAME=PATH"),
         ("eagle", "is written eagle=PATH"),
         ("eagle=nowhere", "no folder nowhere with an EAGLE head"),
         ("draft:code", "needs a way to load models"),

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,9 +23,13 @@ from wager.models.hf_runner import HFRunner
 from wager.models.select import runner
 
 
-def test_a_chain_is_the_references(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [runner, HFRunner])
+def test_a_chain_is_the_references_whichever_forward_the_target_has(tmp_path: Path, kind: Any) -> None:
     model = tiny()
-    target, reference = reading(model), slow(model)
+    target, reference = kind(model), slow(model)
+    target.watch()
+    target.begin()
+    target.prefill(TEXT[:-1])
     eagle = following(save(tmp_path, model), target)
     expected = reference.chain(reference.entries(TEXT, features(model)), 6)
     assert len(set(expected)) > 2
@@ -70,17 +75,6 @@ def test_a_tree_is_the_references(tmp_path: Path, depth: int, breadth: int, node
         for path, sure in zip(found, draft.hint.confidence, strict=True):
             assert math.log(sure) == pytest.approx(expected[path] - expected.get(path[:-1], 0.0), abs=1e-4)
         assert draft.probs is None
-
-
-def test_a_target_through_transformers_own_forward_is_followed_too(tmp_path: Path) -> None:
-    model, text = tiny(), TEXT[:20]
-    target = HFRunner(model)
-    target.watch()
-    target.begin()
-    target.prefill(text[:-1])
-    reference = slow(model)
-    eagle = following(save(tmp_path, model), target, text)
-    assert eagle.propose(5).tokens == reference.chain(reference.entries(text, features(model, text)), 5)
 
 
 def test_a_cut_head_drafts_frequent_tokens_only(tmp_path: Path) -> None:
@@ -196,10 +190,9 @@ def test_lag_is_what_was_not_read_when_others_played(tmp_path: Path) -> None:
 
 def test_a_head_without_its_features_has_no_idea(tmp_path: Path) -> None:
     model = tiny()
-    target = runner(model)
     eagle = Eagle(save(tmp_path, model))
     assert eagle.propose(3) == Draft()
-    eagle.follow(target)
+    eagle.follow(runner(model))
     eagle.begin(TEXT)
     assert eagle.propose(3) == eagle.propose_tree(3, Tree(2, 5)) == Draft()
 

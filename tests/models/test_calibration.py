@@ -79,9 +79,7 @@ def test_the_faster_way_is_taken_at_each_width_and_never_for_one_token() -> None
     assert complete
     assert plan == {"qkv": [PLAIN, PLAIN, PACKED, PACKED, PACKED]}
     assert [way_at(plan["qkv"], width) for width in (1, 2, 4, 5, 9, 64, 500)] == [PLAIN] * 3 + [PACKED] * 4
-
-
-def test_a_tie_goes_to_the_plain_way() -> None:
+    # A tie goes to the plain way.
     assert Machine().measure({"qkv": {PLAIN: takes(1), PACKED: takes(0.97)}})[0] == {"qkv": [PLAIN] * len(WIDTHS)}
 
 

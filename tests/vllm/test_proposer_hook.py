@@ -34,13 +34,10 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
     assert len(told) > 20
 
 
-def test_the_budget_is_kept_over_the_batch() -> None:
+def test_a_budget_is_kept_over_the_batch_and_uniform_drafts_are_all_of_one_length() -> None:
     texts = run(make("auto", budget=5), 150)
     assert max(texts.drafted) <= 5
     assert max(run(make("auto"), 150).drafted) > 5
-
-
-def test_uniform_drafts_are_all_of_one_length() -> None:
     for policy in ("auto", "random"):
         texts = run(make(policy, uniform="always"), 100)
         assert all(len({len(draft) for draft in drafts}) <= 1 for drafts in texts.proposals)
@@ -51,7 +48,7 @@ def test_what_requests_left_behind_is_freed() -> None:
     batch = make("auto")
     texts = run(batch, 500, rows=4)
     assert texts.made > 15
-    assert len(batch.streams) <= ROWS
+    assert len(batch.streams._streams) <= ROWS
 
 
 def test_an_empty_step_and_a_prompt_still_being_read_are_left_alone() -> None:

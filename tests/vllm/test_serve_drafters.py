@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from heads import tiny
 
 from wager.core import Arm
+from wager.drafters import shipped
+from wager.models.fingerprint import agree, fingerprint
+from wager.vllm.drafter_check import weights_fingerprint
 from wager.vllm.settings import Settings
 
 
 @pytest.fixture
 def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: str) -> Any:
     """Makes a drafter shipped for the embedded model, as far as its config.json goes."""
-    from wager.drafters import shipped
-
     monkeypatch.setattr(shipped, "places", lambda: [tmp_path / "ready"])
     plain = json.loads(Path(smollm2_folder, "config.json").read_text())
 
@@ -55,8 +58,6 @@ def test_a_drafter_that_lies_ready_is_found_by_its_name(launch: Any, ready: Any,
 
 
 def test_a_drafter_is_found_by_the_weights(launch: Any, ready: Any, tmp_path: Path, smollm2_folder: str) -> None:
-    from wager.vllm.drafter_check import weights_fingerprint
-
     known = weights_fingerprint(smollm2_folder)
     copy = tmp_path / "copy"
     copy.symlink_to(smollm2_folder)
@@ -80,12 +81,6 @@ def test_a_head_is_not_taken_for_a_whole_model(launch: Any, ready: Any, smollm2_
 
 
 def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:
-    import torch
-    from heads import tiny
-
-    from wager.models.fingerprint import agree, fingerprint
-    from wager.vllm.drafter_check import weights_fingerprint
-
     model = tiny()
     known = fingerprint(model)
     model.save_pretrained(tmp_path / "whole")

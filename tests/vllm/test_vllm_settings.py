@@ -1,20 +1,18 @@
 """What serving is told, and what it refuses before anything is loaded; no vLLM needed but where it says so."""
 
 import json
+import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commands import Done, Wager
 
 import wager
 from wager.cli import main
-from wager.cli.app import app
 from wager.core import Arm
 from wager.vllm import compat
 from wager.vllm.policy_file import PolicyFile
@@ -34,7 +32,7 @@ from wager.vllm.state import open_state
         ({"drafters": ("retrieval=STORE", "draft:ofa")}, "only one such in an engine"),
         ({"drafters": ("eagle:*",)}, "name one, as in eagle:ofa"),
         ({"drafters": ("draft:",)}, "is written draft:NAME"),
-        ({"drafters": ("eagle:ofa=",)}, "is written eagle:NAME=PATH"),
+        ({"drafters": ("eagle:ofa=",)}, "or eagle:NAME=PATH"),
         ({"drafters": ("suffix", "suffix")}, "named twice"),
         ({"drafters": ()}, "at least one drafter"),
         ({"max_length": 0}, "1 to 32 tokens, not 0"),
@@ -107,19 +105,16 @@ def test_state_survives(tmp_path: Path) -> None:
     other = settings.build_policy()
     assert open_state(path, other).loaded is not None
     assert other.state_dict() == policy.state_dict()
+    assert open_state(path, other, 1).path == tmp_path / "state.1.json", "replicas keep states of their own"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"policy": "Nightjar"}'])
-def test_state_that_does_not_fit_is_refused_with_one_sentence(tmp_path: Path, content: str) -> None:
+def test_state_that_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "state.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match="does not fit") as refused:
-        open_state(path, Settings(("ngram",), policy="round-robin").build_policy())
-    assert "\n" not in str(refused.value)
-
-
-def test_the_state_of_another_policy_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "state.json"
+    for content in ("", "[]", "{", '{"policy": "Nightjar"}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"\A.*does not fit.*\Z"):  # one line
+            open_state(path, Settings(("ngram",), policy="round-robin").build_policy())
+    path.unlink()
     kept = open_state(path, Settings(("ngram",), policy="round-robin").build_policy())
     kept.tick()
     kept.save()
@@ -152,6 +147,26 @@ def test_a_control_file_changes_the_policy(tmp_path: Path, monkeypatch: pytest.M
     assert say("clairvoyant", 5) is again, "a running engine does not stop for a wrong name"
 
 
+@pytest.fixture
+def serve(
+    smollm2_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Wager:
+    """`wager serve` of the embedded model in this process, as far as it goes before vLLM starts."""
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *words])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        return Done(code or 0, *capfd.readouterr())
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -173,20 +188,10 @@ def test_a_control_file_changes_the_policy(tmp_path: Path, monkeypatch: pytest.M
         (["--state", "/no/such/folder/state.json"], "no folder"),
     ],
 )
-def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(
-    arguments: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    smollm2_folder: str,
-) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said in error
+def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(serve: Wager, arguments: list[str], said: str) -> None:
+    done = serve(*arguments)
+    assert done.code == 2
+    assert said in done.err.strip().splitlines()[-1]
 
 
 def test_on_a_gpu_ngram_has_graphs(launch: Any, smollm2_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,39 +264,22 @@ def test_a_users_speculative_config_stays(launch: Any, smollm2_folder: str, monk
     assert (settings.names, settings.speculator) == (("suffix", "vllm:mtp"), True)
 
 
-def test_replicas_keep_states_of_their_own(tmp_path: Path) -> None:
-    policy = Settings(("ngram",)).build_policy()
-    assert [open_state(tmp_path / "state.json", policy, n).path.name for n in (0, 1)] == ["state.json", "state.1.json"]
-
-
-def test_help_says_where_the_other_arguments_come_from() -> None:
-    shown = CliRunner().invoke(app, ["serve", "--help"])
-    assert shown.exit_code == 0
-    assert "vllm serve --help" in shown.output
-
-
-def test_a_port_in_use_is_named(
-    smollm2_folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
+def test_help_says_where_other_arguments_come_from_and_a_port_in_use_is_named(serve: Wager) -> None:
+    assert "vllm serve --help" in serve("--help").out
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        words = ["wager", "serve", smollm2_folder, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512"]
-        monkeypatch.setattr("sys.argv", words)
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert ended.value.code == 2
+        done = serve("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512")
     sentence = f"cannot serve on port {port} of 127.0.0.1: Address already in use; choose another with --port"
-    assert sentence in capsys.readouterr().err
+    assert (done.code, sentence in done.err) == (2, True)
 
 
-def test_a_dry_run_prints_the_command_and_no_log_lines(smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    words = ["serve", smollm2_folder, "--dry-run", "--max-model-len", "512"]
-    done = subprocess.run([sys.executable, "-m", "wager", *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert done.stdout.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")
-    assert not re.search(r"INFO|WARNING", done.stdout)
+def test_a_dry_run_prints_the_command_and_no_log_lines(
+    serve: Wager, smollm2_folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    done = serve("--dry-run", "--max-model-len", "512")
+    assert (done.code, done.err, caplog.messages) == (0, "", [])
+    assert done.out.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")
+    assert not re.search(r"INFO|WARNING", done.out)

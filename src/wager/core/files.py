@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -28,14 +28,14 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write it as the whole content of the path."""
+    """Write it, whole or not at all."""
     with replacing(path, mode) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """A file beside the path, which takes its name once it is on the disk: a reader never sees half."""
+def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """A file beside the path that takes its name once it is on the disk: a reader never sees half."""
     path = path.resolve()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:

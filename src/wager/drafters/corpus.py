@@ -1,10 +1,6 @@
 """Making a datastore: documents from files, their tokens, and the order of everything that stands before them."""
 
-from __future__ import annotations
-
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,11 +8,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from wager.core.files import replacing
+from wager.core.require import require
 from wager.drafters.datastore import DEPTH, HEADER_BYTES, Header
 
-Report = Callable[[float], None]
-"""Told the share of the work done, from 0 to 1."""
-
+Report = Callable[[float], None]  # told the share of the work done, from 0 to 1
 KINDS = (".txt", ".md", ".jsonl")
 PIECE = 1 << 16  # characters; a longer text is cut at the next blank line, so that its tokens need not be made at once
 
@@ -24,10 +20,8 @@ PIECE = 1 << 16  # characters; a longer text is cut at the next blank line, so t
 def check(files: Sequence[Path]) -> None:
     """Refuse, before long work, files that no documents can be read from."""
     for path in files:
-        if path.suffix not in KINDS:
-            raise ValueError(f"cannot read {path}: a corpus is made of {', '.join(KINDS)} files")
-        if not path.is_file():
-            raise ValueError(f"no file {path} to read")
+        require(path.suffix in KINDS, f"cannot read {path}: a corpus is made of {', '.join(KINDS)} files")
+        require(path.is_file(), f"no file {path} to read")
 
 
 def documents(files: Sequence[Path], field: str | None = None, report: Report | None = None) -> Iterator[str]:
@@ -44,16 +38,14 @@ def documents(files: Sequence[Path], field: str | None = None, report: Report | 
 
 
 def _pieces(file: BinaryIO, path: Path) -> Iterator[str]:
-    lines: list[str] = []
-    size = 0
+    piece = ""
     for line in _lines(file, path):
-        lines.append(line)
-        size += len(line)
-        if size >= PIECE and not line.strip():
-            yield "".join(lines)
-            lines, size = [], 0
-    if lines:
-        yield "".join(lines)
+        piece += line
+        if len(piece) >= PIECE and not line.strip():
+            yield piece
+            piece = ""
+    if piece:
+        yield piece
 
 
 def _records(file: BinaryIO, path: Path, field: str | None) -> Iterator[str]:
@@ -64,9 +56,10 @@ def _records(file: BinaryIO, path: Path, field: str | None) -> Iterator[str]:
             record = json.loads(line)
         except ValueError:
             raise ValueError(f"line {number} of {path} is not JSON") from None
-        if field is not None and (not isinstance(record, dict) or field not in record):
-            has = ", ".join(record) if isinstance(record, dict) else "no fields at all"
-            raise ValueError(f"line {number} of {path} has no field {field!r}; it has {has}")
+        has = record if isinstance(record, dict) else {}
+        if field is not None and field not in has:
+            there = ", ".join(has) or "no fields at all"
+            raise ValueError(f"line {number} of {path} has no field {field!r}; it has {there}")
         yield "\n".join(_strings(record if field is None else record[field]))
 
 
@@ -98,8 +91,7 @@ def build(
     report: Report | None = None,
 ) -> Header:
     """Write a datastore of these texts, whole or not at all; ``report`` is told how far the sorting is."""
-    if vocabulary < 1:
-        raise ValueError(f"a vocabulary has at least 1 token, not {vocabulary}")
+    require(vocabulary >= 1, f"a vocabulary has at least 1 token, not {vocabulary}")
     pieces = []
     for text in texts:
         tokens = np.asarray(tokenize(text), dtype=np.int64)
@@ -108,8 +100,7 @@ def build(
             raise ValueError(f"the tokenizer gave token {wrong}, which is not below the vocabulary of {vocabulary}")
         if tokens.size:
             pieces.append(tokens.astype(np.uint32))
-    if not pieces:
-        raise ValueError("there is nothing in these files to make a datastore of")
+    require(bool(pieces), "there is nothing in these files to make a datastore of")
     width = 2 if vocabulary < 0xFFFF else 4
     cells = backwards(pieces, 0xFFFF if width == 2 else 0xFFFFFFFF)
     if len(cells) >= 2**32:
@@ -117,7 +108,11 @@ def build(
     header = Header(sum(map(len, pieces)), len(pieces), vocabulary, width, len(cells), model, fingerprint)
     del pieces
     suffixes = suffix_order(cells, width, report)
-    _write(Path(path), header, cells.astype(f">u{width}"), suffixes.astype("=u4"))
+    with replacing(Path(path)) as file:
+        file.write(header.encode())
+        cells.astype(f">u{width}").tofile(file)
+        file.write(b"\0" * (HEADER_BYTES + header.corpus_bytes - file.tell()))
+        suffixes.astype("=u4").tofile(file)
     return header
 
 
@@ -134,8 +129,7 @@ def backwards(pieces: Sequence[npt.NDArray[np.uint32]], separator: int) -> npt.N
 def suffix_order(cells: npt.NDArray[np.uint32], width: int, report: Report | None = None) -> npt.NDArray[np.int64]:
     """Positions of all tokens, sorted by the DEPTH cells from there on."""
     # Prefix doubling (Manber and Myers 1993): the order by twice as many cells is the order of pairs of ranks.
-    # as many cells as fit in 64 bits make the first key
-    known = 8 // width
+    known = 8 // width  # as many cells as fit in 64 bits make the first key
     padded = np.concatenate([cells, np.full(DEPTH, cells[-1], dtype=np.uint32)]).astype(np.uint64)
     keys = np.zeros(len(cells), dtype=np.uint64)
     for i in range(known):
@@ -158,22 +152,3 @@ def suffix_order(cells: npt.NDArray[np.uint32], width: int, report: Report | Non
         known *= 2
     tokens: npt.NDArray[np.int64] = order[cells[order] != cells[-1]]
     return tokens
-
-
-def _write(path: Path, header: Header, cells: npt.NDArray[Any], suffixes: npt.NDArray[Any]) -> None:
-    """Write beside the path, then move there."""
-    path = path.resolve()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(header.encode())
-            cells.tofile(file)
-            file.write(b"\0" * (HEADER_BYTES + header.corpus_bytes - file.tell()))
-            suffixes.tofile(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from wager.core.require import require
+
 FORMAT, VERSION = "wager-datastore", 1
 DEPTH = 16  # tokens; the suffixes are in order up to here, so no match is longer
 HEADER_BYTES = 4096  # one line of JSON, filled up with spaces
@@ -50,8 +52,7 @@ class Header:
     def encode(self) -> bytes:
         """The header as it stands in the file."""
         line = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}).encode()
-        if len(line) >= HEADER_BYTES:
-            raise ValueError(f"the model name of a datastore is too long: {len(self.model)} characters")
+        require(len(line) < HEADER_BYTES, f"the model name of a datastore is too long: {len(self.model)} characters")
         return line.ljust(HEADER_BYTES - 1) + b"\n"
 
     @classmethod
@@ -66,12 +67,12 @@ class Header:
         version = record.pop("version", None)
         if version != VERSION:
             raise ValueError(f"{path} is a datastore of version {version}, this wager reads {VERSION}; build it again")
-        wanted = {field.name: str if field.type == "str" else int for field in fields(cls)}
-        if set(record) != set(wanted) or any(type(record[name]) is not kind for name, kind in wanted.items()):
-            raise ValueError(f"{path} has a damaged datastore header; build it again")
+        types = {name: type(value).__name__ for name, value in record.items()}
+        whole = types == {field.name: field.type for field in fields(cls)}
+        require(whole, f"{path} has a damaged datastore header; build it again")
         header = cls(**record)
-        if header.width not in (2, 4) or not 0 < header.tokens < header.cells or header.byteorder != sys.byteorder:
-            raise ValueError(f"{path} has a datastore header that does not fit this machine; build it again")
+        fits = header.width in (2, 4) and 0 < header.tokens < header.cells and header.byteorder == sys.byteorder
+        require(fits, f"{path} has a datastore header that does not fit this machine; build it again")
         return header
 
 
@@ -90,13 +91,11 @@ class Datastore:
     def open(cls, path: Path | str) -> Datastore:
         """The datastore in this file; ValueError where it is none, or not whole."""
         path = Path(path)
-        if not path.is_file():
-            raise ValueError(f"no datastore {path}; `wager datastore build` makes one")
+        require(path.is_file(), f"no datastore {path}; `wager datastore build` makes one")
         with path.open("rb") as file:
             header = Header.decode(file.read(HEADER_BYTES), path)
-            size = path.stat().st_size
-            if size != header.file_bytes:
-                raise ValueError(f"datastore {path} has {size:,} bytes, not {header.file_bytes:,}; build it again")
+            size, whole = path.stat().st_size, header.file_bytes
+            require(size == whole, f"datastore {path} has {size:,} bytes, not {whole:,}; build it again")
             return cls(path, header, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
@@ -111,9 +110,6 @@ class Datastore:
             other = f"another tokenizer{made} ({self.header.fingerprint}, not {fingerprint})"
             raise ValueError(f"datastore {self.path} was made with {other}; build one for this model")
 
-    def __len__(self) -> int:
-        return self.header.tokens
-
     def key(self, tail: Sequence[int]) -> bytes:
         """The last tokens of a context as they are searched for."""
         width = self.header.width
@@ -124,11 +120,8 @@ class Datastore:
         post = bisect_left(self._signposts, key)
         low, high = max(0, post - 1) * self._stride, min(post * self._stride, len(self._suffixes))
         at = self._bisect(key, low, high)
-        match = 0
-        for near in (at - 1, at):
-            if 0 <= near < len(self._suffixes):
-                match = max(match, self._common(key, self._before(near, len(key))))
-        return at, match
+        beside = (near for near in (at - 1, at) if 0 <= near < len(self._suffixes))
+        return at, max(self._common(key, self._before(near, len(key))) for near in beside)
 
     def span(self, prefix: bytes, at: int) -> tuple[int, int]:
         """All suffixes that begin with this, given a place inside or beside them."""

@@ -1,7 +1,5 @@
 """A smaller model of the same vocabulary drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
@@ -10,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from wager.core import Hint
+from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.models.select import runner
 
@@ -27,8 +26,7 @@ class DraftModel(Drafter):
     cheap: ClassVar[bool] = False
 
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
-        if window < 0:
-            raise ValueError(f"a window has 1 token or more, or is 0 for all of them, not {window}")
+        require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
         self.runner = runner(model)
         self.runner.warm((1, 2))
@@ -73,9 +71,8 @@ class DraftModel(Drafter):
     def memory(self) -> int:
         """Bytes of its weights and its cache."""
         cache = self.runner.cache
-        layers = getattr(cache, "layers", None) or ()
-        held = [t for layer in layers for t in (layer.keys, layer.values)] if layers else [cache]
-        return sum(getattr(t, "nbytes", 0) for t in (*self.runner.model.parameters(), *held))
+        held = [tensor for layer in getattr(cache, "layers", ()) for tensor in (layer.keys, layer.values)] or [cache]
+        return sum(getattr(tensor, "nbytes", 0) for tensor in (*self.runner.model.parameters(), *held))
 
     def _let_go(self) -> None:
         """Leave out what lies between the first few tokens and the window, once it is as long as the window."""

@@ -1,7 +1,5 @@
 """Drafters by name: how the command line and the tests build them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable
@@ -9,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from wager.core.require import require
 from wager.drafters import shipped
 from wager.drafters.base import Drafter
 from wager.drafters.datastore import Datastore, fingerprint
@@ -18,19 +17,7 @@ from wager.drafters.suffix import Suffix
 from wager.drafters.together import Together
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")  # of a head or a model, as an arm can hold it
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a drafter may be made of."""
-
-    spec: str
-    name: str  # as in an arm
-    value: str  # what stands after the equals sign; of a shipped drafter its folder
-    load: Callable[[str], Any] | None = None  # turns a name into a loaded model
-    tokenizer: Any = None
-    target: str = ""  # name of the model that is drafted for
-    mark: Callable[[], str] | None = None  # gives its fingerprint
+Load = Callable[[str], Any]  # turns a name into a loaded model
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +25,7 @@ class Entry:
     """A drafter as it is listed."""
 
     summary: str
-    make: Callable[[Options], Drafter | None]
+    make: Callable[..., Drafter | None]  # from its name, what stands after the equals sign, and the options of `build`
     value: str = ""  # what stands after the equals sign; empty: nothing
     servable: bool = False  # in vLLM, beside others, one for every request
 
@@ -47,41 +34,40 @@ class Entry:
         return f"{name}={self.value}" if self.value else name
 
 
-def _entry(drafter: type[Drafter], make: Callable[[Options], Drafter], value: str = "") -> Entry:
+def _entry(drafter: type[Drafter], make: Callable[..., Drafter], value: str = "") -> Entry:
     return Entry((inspect.getdoc(drafter) or "").splitlines()[0], make, value, drafter.servable)
 
 
-def _retrieval(options: Options) -> Drafter:
-    store = Datastore.open(options.value)
-    if options.tokenizer is not None:
-        store.check(fingerprint(options.tokenizer))
+def _retrieval(name: str, path: str, *, tokenizer: Any, **_: Any) -> Drafter:
+    store = Datastore.open(path)
+    if tokenizer is not None:
+        store.check(fingerprint(tokenizer))
     return Retrieval(store)
 
 
-def _draft_model(options: Options) -> Drafter:
-    if options.load is None:
-        raise ValueError(f"drafter {options.spec!r} needs a way to load models; pass load=")
+def _draft_model(name: str, model: str, *, load: Load | None, **_: Any) -> Drafter:
+    if load is None:
+        raise ValueError(f"drafter '{name}={model}' needs a way to load models; pass load=")
     from wager.drafters.draft_model import DraftModel  # imports torch
 
-    return DraftModel(options.load(options.value), options.name)
+    return DraftModel(load(model), name)
 
 
-def _eagle(options: Options) -> Drafter:
+def _eagle(name: str, folder: str, **_: Any) -> Drafter:
     # By name: wager.eagle imports torch, and stands above this package.
-    head: Drafter = import_module("wager.eagle.drafter").Eagle(options.value, options.name)
+    head: Drafter = import_module("wager.eagle.drafter").Eagle(folder, name)
     return head
 
 
-def _together(options: Options) -> Drafter:
-    known: dict[str, Any] = {key: getattr(options, key) for key in ("load", "tokenizer", "target", "mark")}
-    specs = shipped.expand(options.value.split("+"), options.target, options.mark)
-    return Together([one for each in specs if (one := build(each, **known)) is not None])
+def _together(name: str, several: str, **options: Any) -> Drafter:
+    specs = shipped.expand(several.split("+"), options["target"], options["mark"])
+    return Together([one for each in specs if (one := build(each, **options)) is not None])
 
 
 DRAFTERS: dict[str, Entry] = {
-    "off": Entry("No drafter: plain decoding, which is always an arm.", lambda options: None),
-    "prompt-lookup": _entry(PromptLookup, lambda options: PromptLookup()),
-    "suffix": _entry(Suffix, lambda options: Suffix()),
+    "off": Entry("No drafter: plain decoding, which is always an arm.", lambda *_, **__: None),
+    "prompt-lookup": _entry(PromptLookup, lambda *_, **__: PromptLookup()),
+    "suffix": _entry(Suffix, lambda *_, **__: Suffix()),
     "retrieval": _entry(Retrieval, _retrieval, "PATH"),
     "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", _draft_model, "MODEL"),
     "eagle": Entry("Goes on from the target's own features with an EAGLE head.", _eagle, "PATH"),
@@ -95,12 +81,7 @@ SHIPPED: dict[str, str] = {
 
 
 def build(
-    spec: str,
-    *,
-    load: Callable[[str], Any] | None = None,
-    tokenizer: Any = None,
-    target: str = "",
-    mark: Callable[[], str] | None = None,
+    spec: str, *, load: Load | None = None, tokenizer: Any = None, target: str = "", mark: shipped.Mark | None = None
 ) -> Drafter | None:
     """The drafter a specification such as ``suffix`` or ``retrieval=PATH`` describes; None for ``off``.
 
@@ -113,7 +94,7 @@ def build(
     if named and not value:
         value = str(shipped.find(spec, target, mark).folder)
     entry = DRAFTERS["draft-model" if kind == "draft" else kind]
-    return entry.make(Options(spec, name, value, load, tokenizer, target, mark))
+    return entry.make(name, value, load=load, tokenizer=tokenizer, target=target, mark=mark)
 
 
 def parse(spec: str) -> tuple[str, str]:
@@ -127,16 +108,14 @@ def parse(spec: str) -> tuple[str, str]:
     name, equals, value = spec.partition("=")
     kind, colon, own = name.partition(":")
     if colon and kind in shipped.KINDS:
-        if not NAME.fullmatch(own) and not (own == shipped.EVERY and not equals and not maybe):
+        every = own == shipped.EVERY and not equals and not maybe
+        if (equals and not value) or not (every or NAME.fullmatch(own)):
             raise ValueError(f"drafter {spec!r} is written {kind}:NAME, {kind}:* or {kind}:NAME=PATH")
-        if equals and not value:
-            raise ValueError(f"drafter {spec!r} is written {kind}:NAME=PATH, or {kind}:NAME for one that is shipped")
         return name, value
-    if name not in DRAFTERS:
-        raise ValueError(f"unknown drafter {spec!r}; choose from {', '.join(written())}")
+    require(name in DRAFTERS, f"unknown drafter {spec!r}; choose from {', '.join(written())}")
     entry = DRAFTERS[name]
-    if bool(entry.value) != bool(value) or (equals and not value):
-        raise ValueError(f"drafter {spec!r} is written {entry.written(name)}")
+    fits = bool(entry.value) == bool(value) and not (equals and not value)
+    require(fits, f"drafter {spec!r} is written {entry.written(name)}")
     return name, value
 
 

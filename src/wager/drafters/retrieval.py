@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from wager.core import Hint, Tree
+from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.datastore import DEPTH, Datastore
 from wager.drafters.token_tree import grow
@@ -30,13 +31,10 @@ class Retrieval(Drafter):
     def __init__(
         self, datastore: Datastore | Path | str, *, shortest: int = 2, look: int = 32, name: str = "retrieval"
     ) -> None:
-        if not 1 <= shortest <= DEPTH:
-            raise ValueError(f"the shortest match has 1 to {DEPTH} tokens, not {shortest}")
-        if look < 1:
-            raise ValueError(f"retrieval looks at 1 occurrence or more, not {look}")
-        self.name = name
+        require(1 <= shortest <= DEPTH, f"the shortest match has 1 to {DEPTH} tokens, not {shortest}")
+        require(look >= 1, f"retrieval looks at 1 occurrence or more, not {look}")
+        self.name, self.shortest = name, shortest
         self.datastore = datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
-        self.shortest = shortest
         self.look = look  # occurrences counted; of more, so many spread evenly over them
         self._tail: list[int] = []  # the last tokens of the text, at most DEPTH, all in the vocabulary
 
@@ -45,9 +43,8 @@ class Retrieval(Drafter):
 
     def fit(self, vocabulary: int) -> None:
         held = self.datastore.header.vocabulary
-        if held > vocabulary:
-            sizes = f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}"
-            raise ValueError(f"{sizes}; build one with the target's tokenizer")
+        sizes = f"the datastore holds tokens of a vocabulary of {held:,} and the target has {vocabulary:,}"
+        require(held <= vocabulary, f"{sizes}; build one with the target's tokenizer")
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._tail = []
@@ -96,15 +93,11 @@ class Retrieval(Drafter):
 
     def _next(self, place: _Place, most: int) -> list[tuple[int, float, _Place]]:
         """The most frequent tokens of continuations at a place, the share of each, and the continuations with it."""
-        going, start = place
-        width = self.datastore.header.width
+        (going, start), width = place, self.datastore.header.width
         by: dict[bytes, dict[bytes, int]] = {}
         for text, times in going.items():
             by.setdefault(text[start : start + width], {})[text] = times
         total = sum(going.values())
         by.pop(b"\xff" * width, None)
-        counts = sorted((-sum(texts.values()), token) for token, texts in by.items())
-        return [
-            (int.from_bytes(token, "big"), -against / total, (by[token], start - width))
-            for against, token in counts[:most]
-        ]
+        counts = sorted((-sum(texts.values()), token) for token, texts in by.items())[:most]
+        return [(int.from_bytes(token, "big"), -n / total, (by[token], start - width)) for n, token in counts]

@@ -3,8 +3,6 @@
 A place holds a folder per target, and in it ``eagle-NAME`` and ``draft-NAME``, one folder each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence

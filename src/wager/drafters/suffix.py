@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 from weakref import finalize
 
-from wager.core import Hint, Tree
+from wager.core import Tree
+from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
-from wager.drafters.suffix_tree import Document, Limits, SuffixTree
+from wager.drafters.suffix_tree import Document, SuffixTree, limits
+from wager.drafters.token_tree import NOTHING, Continuation
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
     """A text that is being written, in both trees."""
 
-    own: SuffixTree  # of this text alone; gone once it has ended
+    own: SuffixTree  # of this text alone
     text: Document  # in that one, the prompt included
-    output: Document  # in the tree of all outputs
-    tokens: int = 0  # of output
+    output: Document  # in the tree of all outputs; empty where none are cached
 
 
 class _Outputs:
@@ -32,7 +33,7 @@ class _Outputs:
         self.tree = SuffixTree(depth)
         self.cached_tokens = 0
         self.abandoned: list[_Running] = []  # whose drafters are gone
-        self._past: deque[_Running] = deque()  # in the order they ended
+        self._past: deque[Document] = deque()  # in the order they ended
         self._running = 0
 
     def begin(self, prompt: Sequence[int]) -> _Running:
@@ -45,7 +46,6 @@ class _Outputs:
         return running
 
     def extend(self, running: _Running, tokens: Sequence[int]) -> None:
-        running.tokens += len(tokens)
         running.own.extend(running.text, tokens)
         if self.max_cached_tokens:
             self.tree.extend(running.output, tokens)
@@ -53,11 +53,11 @@ class _Outputs:
     def end(self, running: _Running) -> None:
         """Keep a text's output, and of all outputs no more than the most cached tokens: the oldest go first."""
         self._running -= 1
-        del running.own, running.text
-        running.output.close()
-        self._past.append(running)
-        self.cached_tokens += running.tokens
-        if not (running.tokens and self.max_cached_tokens):
+        output = running.output
+        output.active = []  # only counted from now on
+        self._past.append(output)
+        self.cached_tokens += len(output.tokens)
+        if not output.tokens:
             self._remove(self._past.pop())
         while self.cached_tokens > self.max_cached_tokens:
             self._remove(self._past.popleft())
@@ -77,9 +77,9 @@ class _Outputs:
         while self._past:
             self._remove(self._past.popleft())
 
-    def _remove(self, past: _Running) -> None:
-        self.tree.remove(past.output)
-        self.cached_tokens -= past.tokens
+    def _remove(self, output: Document) -> None:
+        self.tree.remove(output)
+        self.cached_tokens -= len(output.tokens)
 
 
 class Suffix(Drafter):
@@ -101,20 +101,16 @@ class Suffix(Drafter):
         max_cached_tokens: int = 50_000,
         name: str = "suffix",
     ) -> None:
-        if max_tree_depth < 2:
-            raise ValueError(f"a suffix tree needs a depth of at least 2 tokens, not {max_tree_depth}")
-        if not max_spec_factor > 0 or not 0 <= min_token_prob <= 1:
-            given = f"{max_spec_factor} and {min_token_prob}"
-            raise ValueError(f"max_spec_factor is above 0 and min_token_prob lies in [0, 1], not {given}")
-        if max_cached_tokens < 0:
-            raise ValueError(f"max_cached_tokens is a number of tokens, 0 for none, not {max_cached_tokens}")
+        require(max_tree_depth >= 2, f"a suffix tree needs a depth of at least 2 tokens, not {max_tree_depth}")
+        require(max_spec_factor > 0, f"max_spec_factor is above 0, not {max_spec_factor}")
+        require(0 <= min_token_prob <= 1, f"min_token_prob lies in [0, 1], not at {min_token_prob}")
+        require(max_cached_tokens >= 0, f"max_cached_tokens is 0 (none) or more, not {max_cached_tokens}")
         self.name = name
         # tokens of match and draft together: at a factor of 1, half of it is the longest draft
         self.max_tree_depth = max_tree_depth
         self.max_spec_factor = max_spec_factor  # most drafted tokens for each token matched
         self.min_token_prob = min_token_prob  # least empirical probability of a drafted token
         self.max_cached_tokens = max_cached_tokens  # of past outputs
-        self._limits: dict[int, Limits] = {}  # by the length proposed
         self._outputs = _Outputs(max_tree_depth, max_cached_tokens)
         self._tail: list[int] = []  # the last tokens of the text, at most the depth
         self._running: _Running | None = None
@@ -155,31 +151,21 @@ class Suffix(Drafter):
         self._outputs.extend(self._running, tokens)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
-        if length < 1 or len(self._tail) < 2 or self._running is None:
-            return Draft()
-        limits, least, running = self._limit(length), self.min_token_prob, self._running
-        path = running.own.best(running.text, self._tail, limits, least)
-        # The better of the best paths in the two trees; of equal ones that of the text itself.
-        other = self._outputs.tree.best(running.output, self._tail, limits, least, above=path.score)
-        tokens, survival, _, match = other if other.tokens else path
-        if not tokens:
-            return Draft()
-        # survival multiplies up along the draft; a hint holds the probability of each token given those before it
-        confidence = [own / before for before, own in zip([1.0, *survival], survival, strict=False)]
-        return Draft(tokens, Hint(match, tuple(confidence)))
+        return self._continuation(length).draft()
 
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
-        if length < 1 or len(self._tail) < 2 or self._running is None:
-            return Draft()
-        limits, least, running = self._limit(length), self.min_token_prob, self._running
-        own = running.own.tree(running.text, self._tail, limits, least, shape)
-        other = self._outputs.tree.tree(running.output, self._tail, limits, least, shape)
-        return (other if other.score > own.score else own).draft()
+        return self._continuation(length, shape).draft()
 
-    def _limit(self, length: int) -> Limits:
-        limits = self._limits.get(length)
-        if limits is None:
-            factor, depth = self.max_spec_factor, self.max_tree_depth
-            by_match = [min(length, int(match * factor + 1e-6)) for match in range(depth + 1)]
-            limits = self._limits[length] = Limits.of(by_match, depth)
-        return limits
+    def _continuation(self, length: int, shape: Tree | None = None) -> Continuation:
+        """The better of the best continuations in the two trees; of equal ones that of the text itself."""
+        running, tail, least = self._running, self._tail, self.min_token_prob
+        if length < 1 or len(tail) < 2 or running is None:
+            return NOTHING
+        most, outputs = limits(length, self.max_spec_factor, self.max_tree_depth), self._outputs.tree
+        if shape is None:
+            own = running.own.best(running.text, tail, most, least)
+            other = outputs.best(running.output, tail, most, least, above=own.score)
+        else:
+            own = running.own.tree(running.text, tail, most, least, shape)
+            other = outputs.tree(running.output, tail, most, least, shape)
+        return other if other.score > own.score else own

@@ -62,19 +62,14 @@ class Node:
         # It joins the next higher count: in front where it was the first of its own count, otherwise at the back.
         order = self.order
         assert order is not None
-        group, above = order[count], order.get(count + 1)
-        if len(group) == 1:
-            del order[count]
-            order[count + 1] = group if above is None else {token: None, **above}
+        above, was_first = order.get(count + 1), next(iter(order[count])) == token
+        self._take(order, token, count)
+        if above is None:
+            order[count + 1] = {token: None}
+        elif was_first:
+            order[count + 1] = {token: None, **above}
         else:
-            was_first = next(iter(group)) == token
-            del group[token]
-            if above is None:
-                order[count + 1] = {token: None}
-            elif was_first:
-                order[count + 1] = {token: None, **above}
-            else:
-                above[token] = None
+            above[token] = None
         if count >= self.top - 1:
             self.top = max(self.top, count + 1)
             self._elect()

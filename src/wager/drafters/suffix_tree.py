@@ -1,28 +1,16 @@
 """A suffix tree that counts every n-gram of some texts up to a depth: what suffix decoding drafts from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from wager.core import Tree
 from wager.drafters.suffix_node import Node, occurrences
-from wager.drafters.token_tree import EMPTY, TokenTree, grow
+from wager.drafters.token_tree import NOTHING, Continuation, grow
 
 END = -1  # stands for what follows the last token of a text; no token is negative
 PAGE = 1 << 32  # more tokens than a text has: positions count on from a multiple of this in every text
-
-
-class Path(NamedTuple):
-    """The likeliest continuation of a match."""
-
-    tokens: list[int]
-    survival: list[float]  # probability that the continuation goes this way up to and with each token
-    score: float  # their sum: the expected number of accepted tokens
-    match: int  # tokens of context matched
-
-
-NO_PATH = Path([], [], 0.0, 0)
 
 
 class Limits(NamedTuple):
@@ -31,28 +19,23 @@ class Limits(NamedTuple):
     by_match: list[int]
     order: list[int]  # lengths of match: those that may bring most first, of equal ones the longer
 
-    @classmethod
-    def of(cls, limits: Sequence[int], depth: int) -> Limits:
-        """These limits by length of match; match and draft together are no longer than the depth."""
-        within = [min(limit, depth - match) for match, limit in enumerate(limits)]
-        return cls(within, sorted(range(1, depth), key=lambda match: (-within[match], -match)))
+
+@cache
+def limits(length: int, factor: float, depth: int) -> Limits:
+    """So many tokens, at most ``factor`` for each token matched; match and draft are no longer than the depth."""
+    within = [min(length, int(match * factor + 1e-6), depth - match) for match in range(depth + 1)]
+    return Limits(within, sorted(range(1, depth), key=lambda match: (-within[match], -match)))
 
 
+@dataclass(slots=True, eq=False)
 class Document:
-    """A text in a suffix tree, which grows until it is closed."""
+    """A text in a suffix tree, which may grow."""
 
-    __slots__ = ("active", "number", "tokens", "version")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.tokens: list[int] = []
-        # nodes of the text's suffixes of 1, 2, … tokens, as far as they occur elsewhere too
-        self.active: list[Node] = []
-        self.version = 0  # of the tree that these are up to date with
-
-    def close(self) -> None:
-        """The text is over, and only counted from now on."""
-        self.active = []
+    number: int
+    tokens: list[int] = field(default_factory=list)
+    # Nodes of the text's suffixes of 1, 2, … tokens, as far as they occur elsewhere too.
+    active: list[Node] = field(default_factory=list)
+    version: int = 0  # of the tree that these are up to date with
 
 
 class SuffixTree:
@@ -156,11 +139,10 @@ class SuffixTree:
 
     def best(
         self, document: Document, context: Sequence[int], limits: Limits, least: float, above: float = 0.0
-    ) -> Path:
-        """The continuation with the highest score, if higher than ``above``; of equal ones that of the longest match.
+    ) -> Continuation:
+        """The chain with the highest score, if higher than ``above``; of equal ones that of the longest match.
 
-        ``context`` ends with the text and is at most ``depth`` long; no token is drafted whose survival is below
-        ``least``.
+        ``context`` ends with the text, at most ``depth`` tokens; none is drafted whose survival is below ``least``.
         """
         places = self._places(document, context)
         best, chosen, counts = above, 0, [1]
@@ -178,15 +160,17 @@ class SuffixTree:
             if score > best or (score == best and match > chosen > 0):
                 best, chosen, counts = score, match, path
         if not chosen:
-            return NO_PATH
+            return NOTHING
         tokens = self._tokens(places[chosen - 1], len(counts) - 1)
-        return Path(tokens, [count / counts[0] for count in counts[1:]], best, chosen)
+        return Continuation(tokens, [count / counts[0] for count in counts[1:]], best, chosen)
 
-    def tree(self, document: Document, context: Sequence[int], limits: Limits, least: float, shape: Tree) -> TokenTree:
+    def tree(
+        self, document: Document, context: Sequence[int], limits: Limits, least: float, shape: Tree
+    ) -> Continuation:
         """The tree of continuations that promises most tokens, of equal ones that of the longest match."""
         # A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
         places = self._places(document, context)
-        found, least = EMPTY, least * (1 - 1e-9)  # shares multiply up with rounding
+        found, least = NOTHING, least * (1 - 1e-9)  # shares multiply up with rounding
         for match in limits.order:
             most = limits.by_match[match]
             if match <= len(places) and (most, match) > (found.score, found.match):  # else none can be better

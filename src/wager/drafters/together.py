@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from wager.core import Arm, Tree
+from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
 
-if TYPE_CHECKING:
-    from wager.models.runner import Runner
+
+def _every(method: str) -> Callable[..., None]:
+    """The method of this name, called of every one of the drafters."""
+
+    def call(self: Together, *given: Any) -> None:
+        for drafter in self.drafters:
+            getattr(drafter, method)(*given)
+
+    return call
 
 
 class Together(Drafter):
@@ -20,33 +28,11 @@ class Together(Drafter):
     trees: ClassVar[bool] = True
 
     def __init__(self, drafters: Sequence[Drafter], name: str = "together") -> None:
-        if len(drafters) < 2:
-            raise ValueError(f"drafting together takes at least two drafters, not {len(drafters)}")
+        require(len(drafters) >= 2, f"drafting together takes at least two drafters, not {len(drafters)}")
         self.name, self.drafters = name, list(drafters)
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        for drafter in self.drafters:
-            drafter.begin(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        for drafter in self.drafters:
-            drafter.extend(tokens)
-
-    def end(self) -> None:
-        for drafter in self.drafters:
-            drafter.end()
-
-    def forget(self) -> None:
-        for drafter in self.drafters:
-            drafter.forget()
-
-    def fit(self, vocabulary: int) -> None:
-        for drafter in self.drafters:
-            drafter.fit(vocabulary)
-
-    def follow(self, target: Runner) -> None:
-        for drafter in self.drafters:
-            drafter.follow(target)
+    begin, extend, end = _every("begin"), _every("extend"), _every("end")
+    forget, fit, follow = _every("forget"), _every("fit"), _every("follow")
 
     def warm(self, arms: Iterable[Arm]) -> None:
         lengths = sorted({arm.length for arm in arms if arm.length})
@@ -59,7 +45,6 @@ class Together(Drafter):
 
     @property
     def memory(self) -> int:
-        """Bytes of all of them."""
         return sum(drafter.memory for drafter in self.drafters)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:

@@ -1,7 +1,5 @@
 """Trees of drafted tokens: the likeliest nodes first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
@@ -12,25 +10,27 @@ from wager.drafters.base import Draft
 Place = TypeVar("Place")
 
 
-class TokenTree(NamedTuple):
-    """A tree of continuations of a match."""
+class Continuation(NamedTuple):
+    """How a text goes on after a match: a chain, or a tree with ``parents``."""
 
     tokens: list[int]
-    parents: list[int]  # indices of tokens; -1: the match itself
-    survival: list[float]  # probability that the continuation goes through each token
+    survival: list[float]  # probability that the text goes through each token
     score: float  # their sum: the expected number of accepted tokens
     match: int  # tokens of context matched
+    parents: list[int] | None = None  # indices of tokens; -1: the match itself
 
     def draft(self) -> Draft:
         """As a proposal: its hint holds the probability of each token given those before it."""
         if not self.tokens:
             return Draft()
-        above = [1.0 if parent < 0 else self.survival[parent] for parent in self.parents]
+        above = [1.0, *self.survival[:-1]]
+        if self.parents is not None:
+            above = [1.0 if parent < 0 else self.survival[parent] for parent in self.parents]
         confidence = tuple([min(1.0, own / over) for own, over in zip(self.survival, above, strict=True)])
         return Draft(self.tokens, Hint(self.match, confidence), parents=self.parents)
 
 
-EMPTY = TokenTree([], [], [], 0.0, 0)
+NOTHING = Continuation([], [], 0.0, 0)
 
 
 def grow(
@@ -40,7 +40,7 @@ def grow(
     shape: Tree,
     least: float,
     match: int,
-) -> TokenTree:
+) -> Continuation:
     """The likeliest nodes of a tree whose root follows a match, none of them less likely than ``least``.
 
     ``children`` gives a place's likeliest tokens, at most so many: each with its share and where it leads. A node
@@ -59,7 +59,7 @@ def grow(
                 number += 1
                 heappush(waiting, (-alive * share, number, deep + 1, at, token, below))
         if not waiting or len(tokens) == shape.nodes:
-            return TokenTree(tokens, parents, survival, sum(survival), match)
+            return Continuation(tokens, survival, sum(survival), match, parents)
         against, _, deep, parent, token, place = heappop(waiting)
         alive, at = -against, len(tokens)
         tokens.append(token)

@@ -6,8 +6,6 @@ layer and ``fc``; the embedding and the output head are the target's. That is wh
 name it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,8 @@ from typing import Any
 
 import torch
 
-from wager.models.llama_weights import STEADY_ROPES
+from wager.core.require import require
+from wager.models.llama_weights import STEADY_ROPES, head_size
 
 WEIGHTS, INDEX, FREQUENT = "model.safetensors", "model.safetensors.index.json", "frequent.safetensors"
 FREQUENT_IDS = "frequent.ids"
@@ -34,30 +33,22 @@ class Checkpoint:
     tensors: dict[str, torch.Tensor]
     frequent: torch.Tensor | None  # (tokens,) ids, int64; None: all tokens
 
-    @property
-    def head_size(self) -> int:
-        """Numbers in one attention head."""
-        return _head_size(self.config)
-
 
 def read(folder: str | Path) -> Checkpoint:
     """The head in this folder; ValueError with one sentence where it is none."""
     folder = Path(folder).expanduser()
     content = read_config(folder)
     notes = content.get("wager", {})
-    if not isinstance(notes, dict):
-        raise _wrong(folder, "has no mapping under 'wager' in config.json; train or download it again")
+    _require(isinstance(notes, dict), folder, "has no mapping under 'wager' in config.json; train or download it again")
     config = _config(folder, content)
     tensors, wanted = _tensors(folder), shapes(config)
     for name, shape in wanted.items():
-        if name not in tensors:
-            raise _wrong(folder, f"has no tensor {name}; it is none of EAGLE's, or incomplete")
-        if (theirs := tuple(tensors[name].shape)) != shape:
-            raise _wrong(folder, f"has {name} of shape {theirs} where its config.json says {shape}")
-        if not tensors[name].is_floating_point():
-            raise _wrong(folder, f"has {name} in {tensors[name].dtype}; wager runs unquantized heads")
-    if more := sorted(tensors.keys() - wanted.keys() - set(BORROWED)):
-        raise _wrong(folder, f"has a tensor {more[0]}, which wager would leave out; it is another kind")
+        _require(name in tensors, folder, f"has no tensor {name}; it is none of EAGLE's, or incomplete")
+        theirs, dtype = tuple(tensors[name].shape), tensors[name].dtype
+        _require(theirs == shape, folder, f"has {name} of shape {theirs} where its config.json says {shape}")
+        _require(dtype.is_floating_point, folder, f"has {name} in {dtype}; wager runs unquantized heads")
+    more = sorted(tensors.keys() - wanted.keys() - set(BORROWED))
+    _require(not more, folder, f"has a tensor {''.join(more[:1])}, which wager would leave out; it is another kind")
     frequent = _frequent(folder, notes.get("frequent", 0), config.vocab_size)
     return Checkpoint(folder, config, notes, {name: tensors[name] for name in wanted}, frequent)
 
@@ -91,7 +82,7 @@ def write(
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
     """Every tensor a head has, and its shape."""
-    hidden, inner, size = config.hidden_size, config.intermediate_size, _head_size(config)
+    hidden, inner, size = config.hidden_size, config.intermediate_size, head_size(config)
     heads, num_kv_heads = config.num_attention_heads * size, config.num_key_value_heads * size
     return {
         "fc.weight": (hidden, 2 * hidden),
@@ -108,8 +99,7 @@ def shapes(config: Any) -> dict[str, tuple[int, ...]]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """What ``config.json`` says."""
-    if not folder.is_dir():
-        raise ValueError(f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
+    require(folder.is_dir(), f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
     try:
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -127,27 +117,20 @@ def _config(folder: Path, content: Mapping[str, Any]) -> Any:
     for key in NEEDED:
         if not isinstance(content.get(key), int) or content[key] < 1:
             raise ValueError(f"config.json of the head in {folder} has {key} {content.get(key)!r}; it is 1 or more")
-    if (layers := content["num_hidden_layers"]) != 1:
-        instead = "an EAGLE head has one (a whole model drafts as draft-model=MODEL)"
-        raise ValueError(f"{folder} holds a model of {layers} layers; {instead}")
+    layers, instead = content["num_hidden_layers"], "an EAGLE head has one (a whole model drafts as draft-model=MODEL)"
+    require(layers == 1, f"{folder} holds a model of {layers} layers; {instead}")
     try:
         config: Any = LlamaConfig(**{key: value for key, value in content.items() if key != "wager"})
         rope = config.rope_parameters["rope_type"]
     except Exception as error:  # transformers checks with exceptions of its own
         reason = _first_line(error.__cause__ or error)
         raise ValueError(f"config.json of the head in {folder} is no Llama's: {reason}") from None
-    if rope not in STEADY_ROPES or config.hidden_act != "silu":
-        covered = f"wager runs {', '.join(STEADY_ROPES)} and 'silu'"
-        raise _wrong(folder, f"has rotary type {rope!r} and activation {config.hidden_act!r}; {covered}")
-    heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
-    if heads % num_kv_heads:
-        multiple = "the first is a multiple of the second"
-        raise _wrong(folder, f"has {heads} attention heads for {num_kv_heads} of keys; {multiple}")
+    act, covered = config.hidden_act, f"{', '.join(STEADY_ROPES)} and 'silu'"
+    runs = rope in STEADY_ROPES and act == "silu"
+    _require(runs, folder, f"has rotary type {rope!r} and activation {act!r}; wager runs {covered}")
+    heads, keys = config.num_attention_heads, config.num_key_value_heads
+    _require(heads % keys == 0, folder, f"has {heads} attention heads, which is no multiple of its {keys} of keys")
     return config
-
-
-def _head_size(config: Any) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -158,13 +141,12 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
         named = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(named.values()))
     except FileNotFoundError:
-        raise _wrong(folder, f"has no {WEIGHTS}; train or download it again") from None
+        raise ValueError(f"the head in {folder} has no {WEIGHTS}; train or download it again") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"cannot read {INDEX} of the head in {folder}: {_first_line(error)}") from None
     tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
-        if not (folder / shard).is_file():
-            raise _wrong(folder, f"lacks its shard {shard}; download it again")
+        _require((folder / shard).is_file(), folder, f"lacks its shard {shard}; download it again")
         tensors |= _load(folder / shard)
     return tensors
 
@@ -184,8 +166,7 @@ def _frequent(folder: Path, count: int, vocabulary: int) -> torch.Tensor | None:
     if not count:
         return None
     path = folder / FREQUENT
-    if not path.is_file():
-        raise _wrong(folder, f"drafts {count:,} frequent tokens but has no {FREQUENT} to say which")
+    _require(path.is_file(), folder, f"drafts {count:,} frequent tokens but has no {FREQUENT} to say which")
     ids = _load(path).get(FREQUENT_IDS)
     if ids is None or ids.dim() != 1 or len(ids) != count:
         raise ValueError(f"{path} does not hold the {count:,} ids that config.json tells of; train the head again")
@@ -195,8 +176,8 @@ def _frequent(folder: Path, count: int, vocabulary: int) -> torch.Tensor | None:
     return ids
 
 
-def _wrong(folder: Path, what: str) -> ValueError:
-    return ValueError(f"the head in {folder} {what}")
+def _require(ok: bool, folder: Path, what: str) -> None:
+    require(ok, f"the head in {folder} {what}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,8 +6,6 @@ whatever changes is read from the device. Where the kernels of ``kernels`` can b
 and move without a new capture; where they cannot, an entry looks at the whole cache, masked.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -38,7 +36,8 @@ POSITION = {READ: 3 * WHERE, CHAIN: 3 * WHERE + 1, TREE: 3 * WHERE + 1}
 LAST = 3 * WHERE + 2
 TOKENS = 3 * WHERE + 3
 
-Body = Callable[[], Sequence[torch.Tensor]]
+Made = Sequence[torch.Tensor]
+Body = Callable[[], Made]
 
 
 class CUDAGraphHead(Head):
@@ -58,7 +57,7 @@ class CUDAGraphHead(Head):
         if before == self._followed:
             return
         device, dtype = self.embed.device, self.embed.dtype
-        self.replays: dict[Hashable, Callable[[], Sequence[torch.Tensor]]] = {}
+        self.replays: dict[Hashable, Body] = {}
         self.bound: set[Hashable] = set()  # graphs that hold the addresses of cache and tables
         self.captures = True
         self.fused = device.type in FUSED_ON and fits_kernels(self)
@@ -120,9 +119,8 @@ class CUDAGraphHead(Head):
 
     def _give_up(self, why: object) -> None:
         """Go on without the kernels, or, where that was it, without graphs."""
-        log.warning(
-            "drafting by %s is not used (%s): it will be slower", "kernels" if self.fused else "CUDA graphs", why
-        )
+        what = "kernels" if self.fused else "CUDA graphs"
+        log.warning("drafting by %s is not used (%s): it will be slower", what, why)
         self.captures, self.fused = self.fused, False
         self.replays, self.bound = {}, set()
 
@@ -142,8 +140,6 @@ class CUDAGraphHead(Head):
                 del self.replays[key]
             self.bound = set()
             self.columns = torch.arange(self.capacity, device=self.cache.device)
-
-    # -- what is asked for
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
@@ -166,9 +162,7 @@ class CUDAGraphHead(Head):
         whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
         if whole > LONGEST or not self.captures:
             return super().chain(out, length, gumbel)
-        held = self._hold(gumbel, out)
-        self._start(out, whole, whole)
-        made = self._chained(whole, held)
+        made = self._chained(out, whole, self._hold(gumbel, out))
         if made is None:
             return super().chain(out, length, gumbel)
         return Chain(made[0][:length], made[1 : 1 + length])
@@ -183,9 +177,7 @@ class CUDAGraphHead(Head):
         whole = depth
         if (depth, breadth) not in self.trees:
             whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
-        held = self._hold(gumbel, out)
-        self._start(out, breadth * whole, whole)
-        made = self._grown(whole, breadth, held)
+        made = self._grown(out, whole, breadth, self._hold(gumbel, out))
         if made is None:
             return super().tree(out, depth, breadth, nodes, gumbel)
         return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
@@ -199,11 +191,13 @@ class CUDAGraphHead(Head):
         if self.told != (*self.where, self.slots, self.length):
             self._tell((), 0)
 
-    def _chained(self, length: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor] | None:
+    def _chained(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None) -> Made | None:
+        self._start(out, length, length)
         key = ("chain" if gumbel is None else "sampled chain", length)
         return self._replayed(key, lambda: self._chain(length, gumbel))
 
-    def _grown(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor] | None:
+    def _grown(self, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
+        self._start(out, breadth * depth, depth)
         key = ("tree" if gumbel is None else "sampled tree", depth, breadth)
         return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
 
@@ -216,11 +210,9 @@ class CUDAGraphHead(Head):
             rows = gumbel.rows.new_zeros((LONGEST, gumbel.rows.shape[1]))
             self.held_noise = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
             for length in sorted(self.chains):
-                self._start(out, length, length)
-                self._chained(length, self.held_noise)
+                self._chained(out, length, self.held_noise)
             for depth, breadth in sorted(self.trees):
-                self._start(out, breadth * depth, depth)
-                self._grown(depth, breadth, self.held_noise)
+                self._grown(out, depth, breadth, self.held_noise)
         self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows
         self.held_noise.temperature.copy_(gumbel.temperature)
         return self.held_noise
@@ -234,21 +226,21 @@ class CUDAGraphHead(Head):
         self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
         self.told = (*where, slot + width, position + width)
 
-    # -- bodies: everything that changes is read from the device
+    # Bodies: everything that changes is read from the device.
 
-    def _read(self, width: int) -> Sequence[torch.Tensor]:
+    def _read(self, width: int) -> Made:
         """Read entries, and keep the output of the last real one."""
         self.part, self.rows = READ, self.inputs[None, READ : READ + WHERE]
         made = self.forward(self.inputs[TOKENS : TOKENS + width], self.features[:width])
         torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
         return ()
 
-    def _chain(self, length: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor]:
+    def _chain(self, length: int, gumbel: GumbelNoise | None) -> Made:
         self.part, self.rows = CHAIN, self.inputs[CHAIN : CHAIN + WHERE] + self.steps[:length]
         drafted = super().chain(self.last, length, gumbel)
         return drafted.tokens, *drafted.logits
 
-    def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Sequence[torch.Tensor]:
+    def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made:
         self.part = TREE
         return (grow(self, self.last, depth, breadth, gumbel),)
 
@@ -276,10 +268,8 @@ class CUDAGraphHead(Head):
         if self.fused:
             return fused_layer(self, self.scratch, tokens, features, self.rows[at])
         new = torch.arange(at, at + width, device=tokens.device)
-        slots = self.inputs[self.part + START] + new
-        return self._masked(
-            tokens, features, slots, self.inputs[POSITION[self.part]] + new, self.columns <= slots[:, None]
-        )
+        slots, positions = self.inputs[self.part + START] + new, self.inputs[POSITION[self.part]] + new
+        return self._masked(tokens, features, slots, positions, self.columns <= slots[:, None])
 
     def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
         if self.ahead is None:
@@ -307,9 +297,7 @@ class CUDAGraphHead(Head):
         mask = torch.where(visible, self.nothing[0], self.never)
         return self._layer(tokens, features, slots, self.capacity, (self.cos[positions], self.sin[positions]), mask)
 
-    # -- capturing
-
-    def _replayed(self, key: Hashable, body: Body) -> Sequence[torch.Tensor] | None:
+    def _replayed(self, key: Hashable, body: Body) -> Made | None:
         """Run a body, from its graph; its tensors are overwritten by the next run. None: it cannot be captured."""
         while key not in self.replays:
             if not self.captures:
@@ -324,8 +312,8 @@ class CUDAGraphHead(Head):
                 self.bound.add(key)
         return self.replays[key]()
 
-    def _captured(self, body: Body) -> Callable[[], Sequence[torch.Tensor]]:
-        def run() -> Sequence[torch.Tensor]:
+    def _captured(self, body: Body) -> Body:
+        def run() -> Made:
             self.ahead = 0
             try:
                 return body()
@@ -337,7 +325,7 @@ class CUDAGraphHead(Head):
         with torch.cuda.device(self.embed.device):
             graph, made = capture(run, self.pool)
 
-        def replay() -> Sequence[torch.Tensor]:
+        def replay() -> Made:
             graph.replay()
             return made
 

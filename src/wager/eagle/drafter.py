@@ -1,7 +1,5 @@
 """An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -50,24 +48,19 @@ class Eagle(Drafter):
             raise ValueError(f"{self.name} has {sizes}; take a head made for the target")
 
     def follow(self, target: Runner) -> None:
-        if target.device.type == "cuda":
+        if target.device.type == "cuda" and type(self.head) is Head:
             from wager.eagle.cuda_graphs import CUDAGraphHead
 
-            if not isinstance(self.head, CUDAGraphHead):
-                self.head = CUDAGraphHead(self.head.file.folder, window=self.window)
+            self.head = CUDAGraphHead(self.head.file.folder, window=self.window)
         self.head.follow(target)
         self._target = target
         self.begin(())
 
     def warm(self, arms: Iterable[Arm]) -> None:
         played = [arm for arm in arms if arm.length]
-        self.head.warm(
-            {arm.length for arm in played if arm.tree is None},
-            {(arm.length, arm.tree.breadth) for arm in played if arm.tree is not None},
-        )
+        trees = {(arm.length, arm.tree.breadth) for arm in played if arm.tree is not None}
+        self.head.warm({arm.length for arm in played if arm.tree is None}, trees)
         self.begin(())
-
-    # -- the text
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._text = list(prompt)
@@ -89,10 +82,7 @@ class Eagle(Drafter):
 
     @property
     def memory(self) -> int:
-        """Bytes of its weights and its cache."""
         return self.head.memory
-
-    # -- drafts
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         """A chain: its likeliest tokens; where the target is sampled drawn ones, as far as that is no waiting.

@@ -1,7 +1,5 @@
 """A head's layer on CUDA with its small operations fused into kernels; Triton is imported when they are used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 
@@ -23,7 +21,7 @@ def fits_kernels(head: Head) -> bool:
 
 def fused_layer(
     head: Head,
-    scratch: dict[int, torch.Tensor],  # rows -> room for attention's parts; filled here
+    scratch: dict[int, torch.Tensor],  # room for attention's parts
     tokens: torch.Tensor,  # (width,)
     features: torch.Tensor,  # (width, hidden)
     where: torch.Tensor,  # where the cache is, as ``kernels`` has it
@@ -34,14 +32,10 @@ def fused_layer(
     from wager.models import kernels
 
     width, heads, num_kv_heads, size = len(tokens), head.heads, head.num_kv_heads, head.size
-    rows = kernels.rows_for(heads // num_kv_heads * width)
-    if rows not in scratch:
-        shape = (num_kv_heads, kernels.SPLITS, rows, size + 2)
-        scratch[rows] = torch.empty(shape, dtype=torch.float32, device=tokens.device)
     x = linear(head_kernels.beside(tokens, head.embed, features), head.fc)
-    q, k, v = _parts(x, head.qkv, (heads * size, num_kv_heads * size, num_kv_heads * size))
-    q, k, v = q.view(width, heads, size), k.view(width, num_kv_heads, size), v.view(width, num_kv_heads, size)
-    mixed = kernels.attention(q, k, v, where, 0, scratch[rows], earlier)
+    parts = _parts(x, head.qkv, (heads * size, num_kv_heads * size, num_kv_heads * size))
+    q, k, v = (part.view(width, -1, size) for part in parts)
+    mixed = kernels.attention(q, k, v, where, 0, scratch, earlier)
     y = kernels.norm(x, head.norm, head.eps, linear(mixed, head.out))  # x has the attention added now
     inner = len(head.gate_up) // 2
     return x.addmm_(kernels.gate(*_parts(y, head.gate_up, (inner, inner))), head.down.t())

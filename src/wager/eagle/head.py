@@ -8,9 +8,6 @@ The target's output head makes logits of token p + 2 from it, and with the token
 The arithmetic is vLLM's, so a head is the same drafter there and here.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +15,14 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
+from wager.core.require import require
 from wager.eagle.checkpoint import Checkpoint, read
 from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
-from wager.models.attention import attend, rope_tables, rotate
+from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.fingerprint import agree, fingerprint
+from wager.models.llama_weights import head_size
 from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
@@ -47,14 +46,13 @@ class Head:
     captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
 
     def __init__(self, folder: str | Path, *, window: int = 0) -> None:
-        if window < 0:
-            raise ValueError(f"a window has 1 entry or more, or is 0 for all of them, not {window}")
+        require(window >= 0, f"a window has 1 entry or more, or is 0 for all of them, not {window}")
         self.file: Checkpoint = read(folder)
         self.window = window
         config = self.file.config
         self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.size = self.file.head_size
+        self.size = head_size(config)
         self.scale = self.size**-0.5
         self.pruned: PrunedLMHead | None = None  # the target's output head for frequent tokens
         self.embed = torch.empty(0)  # the target's
@@ -62,8 +60,6 @@ class Head:
         self.cos = self.sin = torch.empty(0)  # (positions, 1, head size)
         self.target: Runner | None = None
         self.begin()
-
-    # -- the target
 
     def follow(self, target: Runner) -> None:
         """Draft for this target from now on; ValueError where the head was made for another."""
@@ -114,8 +110,6 @@ class Head:
         self.nothing = torch.zeros((1, 1, 1), device=device, dtype=dtype)
         self.capacity = self.positions = 0
 
-    # -- cache
-
     def begin(self) -> None:
         """A new text: no entries."""
         self.length = 0  # entries of the text, or of the text and a chain
@@ -157,8 +151,6 @@ class Head:
         self.gone += self.slots - kept
         self.slots = kept
 
-    # -- forward
-
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
         """Entries of the text from ``start`` on, (entries, hidden) features with their tokens; the last one's output.
@@ -177,16 +169,12 @@ class Head:
     @torch.inference_mode()
     def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Entries one after the other: (width,) tokens and (width, hidden) features to (width, hidden) outputs."""
-        width, start = len(tokens), self.length
+        width, start, slots = len(tokens), self.length, self.slots
         self._reserve(width, start + width)
-        mask = None
-        if width > 1:
-            mask = self.nothing.new_full((width, width), -math.inf).triu_(1)
-            mask = torch.cat((mask.new_zeros(width, self.slots), mask), dim=1)
         rope = self.cos[start : start + width], self.sin[start : start + width]
-        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, rope, mask)
-        self.length, self.slots = start + width, self.slots + width
-        return out
+        self.length, self.slots = start + width, slots + width
+        unseen = mask(self.fc, width, slots)
+        return self._layer(tokens, features, slice(slots, self.slots), self.slots, rope, unseen)
 
     @torch.inference_mode()
     def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
@@ -196,12 +184,10 @@ class Head:
         """
         width, position = len(tokens), self.length - 1 + depth
         self._reserve(width, position + 1)
-        mask = torch.where(seen, 0.0, -math.inf).to(self.nothing.dtype)
-        mask = torch.cat((mask.new_zeros(width, self.slots + width - seen.shape[1]), mask), dim=1)
         rope = self.cos[position : position + 1], self.sin[position : position + 1]
-        out = self._layer(tokens, features, slice(self.slots, self.slots + width), self.slots + width, rope, mask)
-        self.slots += width
-        return out
+        start, self.slots = self.slots, self.slots + width
+        unseen = mask(self.fc, width, self.slots - seen.shape[1], seen)
+        return self._layer(tokens, features, slice(start, self.slots), self.slots, rope, unseen)
 
     def logits(self, out: torch.Tensor) -> torch.Tensor:
         """Logits of the tokens after entries, (width, vocabulary), or (width, pruned) of the frequent ones alone."""
@@ -278,23 +264,11 @@ class Head:
         at: slice | torch.Tensor,  # slots of the new entries
         end: int,  # slots that are looked at
         rope: tuple[torch.Tensor, torch.Tensor],  # (width or 1, 1, head size) each
-        mask: torch.Tensor | None,  # (width, end), added to the scores; None: everything is seen
+        unseen: torch.Tensor | None,  # (width, end), added to the scores; None: everything is seen
     ) -> torch.Tensor:
+        heads, num_kv_heads = self.heads, self.num_kv_heads
         x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc)
-        r = linear(self._attend(linear(x, self.qkv), at, end, rope, mask), self.out).add_(x)
-        gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
-        return linear(silu(gate).mul_(up), self.down).add_(r)
-
-    def _attend(
-        self,
-        qkv: torch.Tensor,  # (width, (heads + 2 kv heads) * head size)
-        at: slice | torch.Tensor,
-        end: int,
-        rope: tuple[torch.Tensor, torch.Tensor],
-        mask: torch.Tensor | None,
-    ) -> torch.Tensor:
-        width, heads, num_kv_heads, size = len(qkv), self.heads, self.num_kv_heads, self.size
-        qkv = qkv.view(width, heads + 2 * num_kv_heads, size)
+        qkv = linear(x, self.qkv).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
         rotated = rotate(qkv[:, : heads + num_kv_heads], *rope)
         fresh = torch.cat((rotated[:, heads:], qkv[:, heads + num_kv_heads :]), dim=1).transpose(0, 1)
         if isinstance(at, slice):
@@ -302,9 +276,10 @@ class Head:
         else:
             self.cache.index_copy_(1, at, fresh)
         keys, values = self.cache[:num_kv_heads, :end], self.cache[num_kv_heads:, :end]  # (kv heads, end, head size)
-        return attend(rotated[:, :heads].transpose(0, 1), keys, values, mask, self.scale)
-
-    # -- what it takes
+        mixed = attend(rotated[:, :heads].transpose(0, 1), keys, values, unseen, self.scale)
+        r = linear(mixed, self.out).add_(x)
+        gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
+        return linear(silu(gate).mul_(up), self.down).add_(r)
 
     @property
     def memory(self) -> int:

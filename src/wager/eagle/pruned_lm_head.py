@@ -1,7 +1,5 @@
 """The target's LM head with the rows of frequent tokens only: most of what a drafted token costs on a CPU."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 
@@ -18,17 +16,11 @@ class PrunedLMHead:
         self.ids = ids.to(weight.device)  # (rows,)
         self.rows = weight[self.ids]  # (rows, hidden)
         self.weight = packed.Weight((self.rows, None if bias is None else bias[self.ids]))
-        self.products = {packed.PLAIN: packed.product(self.weight)}
-        self.ways = [packed.PLAIN] * len(calibration.WIDTHS)
-        if packed.usable(self.rows):
-            self.ways = calibration.of_product("pruned lm_head", self.weight)
+        self.ways = calibration.of_product("pruned lm_head", self.weight) if packed.usable(self.rows) else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(width, hidden) to logits (width, rows)."""
-        way = calibration.way_at(self.ways, len(x))
-        if way not in self.products:
-            self.products[way] = packed.product(self.weight, way)
-        return self.products[way](x)
+        return packed.product(self.weight, calibration.way_at(self.ways, len(x)))(x)
 
     @property
     def memory(self) -> int:

@@ -1,7 +1,6 @@
 """Attention over a preallocated cache, shared by the target's forward and an EAGLE head's."""
 
-from __future__ import annotations
-
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -44,6 +43,19 @@ def attend(
         scores.view(-1, *mask.shape).add_(mask)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
     return torch.bmm(weights, values).view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
+
+
+def mask(like: torch.Tensor, width: int, before: int, seen: torch.Tensor | None = None) -> torch.Tensor | None:
+    """What new tokens may not see, (width, before and those of ``seen``), to be added to the scores; None: nothing.
+
+    ``seen``, (width, width or more), says which of the last tokens each sees, where they are no chain.
+    """
+    if seen is None and width == 1:
+        return None
+    unseen = like.new_full((width, width), -math.inf).triu_(1)
+    if seen is not None:
+        unseen = torch.where(seen, 0.0, -math.inf).to(like.dtype)
+    return torch.cat((unseen.new_zeros(width, before), unseen), dim=1)
 
 
 def rope_tables(rotary: Any, positions: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

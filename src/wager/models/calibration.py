@@ -1,7 +1,5 @@
 """Which way to run each operation at each width: measured once per machine in bounded time, and cached on disk."""
 
-from __future__ import annotations
-
 import logging
 import math
 import platform
@@ -35,28 +33,22 @@ Operations = Mapping[str, Mapping[str, Callable[[], Way]]]  # operation -> way -
 Plan = dict[str, list[str]]  # operation -> way at each of WIDTHS
 
 
-def way_at(ways: list[str], width: int) -> str:
-    """The way for this many tokens; one token always takes the plain one."""
-    if width < 2:
+def way_at(ways: list[str] | None, width: int) -> str:
+    """The way for this many tokens; one token always takes the plain one, and so does whatever has no ways."""
+    if width < 2 or ways is None:
         return PLAIN
     return ways[next((at for at, measured in enumerate(WIDTHS) if measured >= width), -1)]
 
 
 def ways_of(
-    make: Callable[[str], Callable[..., torch.Tensor]],  # from the name of a way
-    weight: Weight,
-    *,
-    fused: bool = False,
-    residual: bool = False,
+    make: Callable[[str], Callable[..., torch.Tensor]], weight: Weight, *, fused: bool = False, residual: bool = False
 ) -> dict[str, Callable[[], Way]]:
-    """The ways of an operation, for ``measure``; with ``residual`` it takes one beside its input."""
-    outputs, inputs = weight.shape
+    """The ways of an operation, each made from its name, for ``measure``; with ``residual`` it takes one too."""
+    sizes = weight.shape[::-1] if residual else weight.shape[1:]
+    given = {width: [torch.zeros(width, size) for size in sizes] for width in WIDTHS}
 
     def prepare(way: str) -> Way:
-        run, given = make(way), {}
-        for width in WIDTHS:
-            x = torch.zeros(width, inputs)
-            given[width] = (x, torch.zeros(width, outputs)) if residual else (x,)
+        run = make(way)
         return lambda width: run(*given[width])
 
     return {way: partial(prepare, way) for way in (PLAIN, PACKED, *((FUSED,) if fused else ()))}

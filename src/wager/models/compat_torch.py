@@ -1,7 +1,5 @@
 """Everything that reaches into private parts of torch: oneDNN's packed kernels, module tables, hooks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything that goes by class names or private attributes of transformers: caches, processors, criteria."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -13,9 +11,6 @@ REFUSED = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance runs the model a second time for every token",
     "SynthIDTextWatermarkLogitsProcessor": "it counts its calls, and drafts that are not kept would count",
 }
-
-
-# -- logits processors and stopping criteria
 
 
 def row_wise(processor: Any) -> bool:
@@ -67,9 +62,6 @@ def hidden_arguments() -> dict[str, Any]:
     return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
 
 
-# -- caches
-
-
 def croppable(layer: Any) -> bool:
     """Whether a cache's layer can forget its last tokens."""
     # Quantized layers inherit a crop that knows nothing of what they packed away.
@@ -92,9 +84,6 @@ def forget_recorded(cache: Any) -> None:
 def keeps_all(cache: Any) -> bool:
     """Whether a cache holds keys and values of all tokens, each at its place."""
     return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
-
-
-# -- models
 
 
 def attention_of(config: Any) -> str:

@@ -1,7 +1,5 @@
 """Capturing a CUDA graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

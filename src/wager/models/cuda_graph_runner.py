@@ -5,8 +5,6 @@ once. The cache may grow and move without a new capture, because the kernels rea
 do what the tokens see of each other, and the same graph serves chains and trees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -72,10 +70,15 @@ class CUDAGraphRunner(LlamaRunner):
             addresses = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
             # Padding is token 0: what stood there before may have been no token.
             given = [*addresses, self.capacity, start, int(parents is not None), *tokens, *[0] * (padded - width)]
-            if parents is not None:
-                given += _shape(parents, padded)
+            if parents is not None:  # depths and words; padding sees the cache and itself, and nothing sees it
+                depths, words = ancestry([*parents, *[-1] * (padded - width)])
+                given += depths + words
             self.inputs[: len(given)] = torch.tensor(given)
-            captured = self.captured.get(padded) or self._capture(padded)
+            if padded not in self.captured:
+                began = perf_counter()
+                graph, (final, logits) = capture(lambda: self._body(padded), self.pool)
+                self.captured[padded] = Captured(graph, final, logits, perf_counter() - began)
+            captured = self.captured[padded]
             captured.graph.replay()
             if self.watched:
                 self.features[start : start + width] = captured.final[:width]
@@ -84,45 +87,21 @@ class CUDAGraphRunner(LlamaRunner):
             return self.weights.logits(captured.final[width - keep : width])
         return captured.logits[width - keep : width]
 
-    def _capture(self, width: int) -> Captured:
-        """Record one width's forward."""
-        began = perf_counter()
-        graph, (final, logits) = capture(lambda: self._body(width), self.pool)
-        self.captured[width] = Captured(graph, final, logits, perf_counter() - began)
-        return self.captured[width]
-
     def _body(self, width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
         where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
-        scratch = self._scratch(width)
         x = embedding(tokens, self.weights.embed).clone()
         delta: torch.Tensor | None = None
         for at, (layer, block) in enumerate(zip(self.weights.layers, self.model.model.layers, strict=True)):
             attn, mlp = block.self_attn, block.mlp
             y = kernels.norm(x, layer.before, self.eps, delta)
-            q = linear(y, attn.q_proj.weight, attn.q_proj.bias).view(width, self.heads, self.head)
-            k = linear(y, attn.k_proj.weight, attn.k_proj.bias).view(width, self.num_kv_heads, self.head)
-            v = linear(y, attn.v_proj.weight, attn.v_proj.bias).view(width, self.num_kv_heads, self.head)
+            projections = (attn.q_proj, attn.k_proj, attn.v_proj)
+            q, k, v = (linear(y, by.weight, by.bias).view(width, -1, self.head) for by in projections)
             if layer.q_norm is not None and layer.k_norm is not None:
                 q, k = kernels.norm(q, layer.q_norm, self.eps), kernels.norm(k, layer.k_norm, self.eps)
-            mixed = kernels.attention(q, k, v, where, at, scratch)
+            mixed = kernels.attention(q, k, v, where, at, self.scratch)
             y = kernels.norm(x, layer.after, self.eps, linear(mixed, attn.o_proj.weight, attn.o_proj.bias))
-            opened = kernels.gate(
-                linear(y, mlp.gate_proj.weight, mlp.gate_proj.bias), linear(y, mlp.up_proj.weight, mlp.up_proj.bias)
-            )
+            opened = kernels.gate(*(linear(y, by.weight, by.bias) for by in (mlp.gate_proj, mlp.up_proj)))
             delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
         final = kernels.norm(x, self.weights.final, self.eps, delta)
         return final, self.weights.logits(final) if width <= WIDTHS[-1] else None
-
-    def _scratch(self, width: int) -> torch.Tensor:
-        rows = kernels.rows_for(self.heads // self.num_kv_heads * width)
-        if rows not in self.scratch:
-            shape = (self.num_kv_heads, kernels.SPLITS, rows, self.head + 2)
-            self.scratch[rows] = torch.empty(shape, dtype=torch.float32, device=self.device)
-        return self.scratch[rows]
-
-
-def _shape(parents: Sequence[int], padded: int) -> list[int]:
-    """A tree's depths and words; padding sees the cache and itself, and nothing sees it."""
-    depths, words = ancestry([*parents, *[-1] * (padded - len(parents))])
-    return depths + words

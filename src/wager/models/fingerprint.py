@@ -4,8 +4,6 @@ The mark has to be the same whichever dtype the model was loaded in, and roundin
 and then. So it is no hash of the weights: it holds a few of them coarsely, and two marks agree if those do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """Any decoder-only model of transformers, through its own forward."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import weakref
@@ -85,22 +83,17 @@ class HFRunner(Runner):
             compat.forget_recorded(self.cache)
         self.length = length
 
-    # -- trees
-
     @property
     def trees(self) -> bool:
         """Whether the model gives for a tree what it gives for each of its paths, over this cache; tried once."""
         config = self.model.config.get_text_config()
-        how, works = _TREES.get(self.model, ("", False))
-        if how != compat.attention_of(config):
-            works = self._try_tree(config)
-            _TREES[self.model] = compat.attention_of(config), works
-        return works and (self.cache is None or compat.keeps_all(self.cache))
+        how = compat.attention_of(config)
+        if _TREES.get(self.model, ("", False))[0] != how:
+            windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
+            _TREES[self.model] = how, self._positions and how in MASKED and not windowed and self._try_tree()
+        return _TREES[self.model][1] and (self.cache is None or compat.keeps_all(self.cache))
 
-    def _try_tree(self, config: Any) -> bool:
-        windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
-        if not self._positions or compat.attention_of(config) not in MASKED or windowed:
-            return False
+    def _try_tree(self) -> bool:
         tokens = [token % self.vocabulary for token in TRIED]
         trial = HFRunner(self.model)
         trial.begin()
@@ -138,8 +131,6 @@ class HFRunner(Runner):
                 kept[..., to:end, :] = kept.index_select(-2, torch.tensor(places, device=kept.device))
         if self.watched:
             self.features[to:end] = self.features[places]
-
-    # -- features
 
     @torch.no_grad()
     def watch(self) -> None:

@@ -176,7 +176,7 @@ def _gate(gate, up, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped
     tl.store(out + at, (opened.to(tl.float32) * y.to(tl.float32)).to(x.dtype), mask=inside)
 
 
-def rows_for(queries: int) -> int:
+def _rows(queries: int) -> int:
     """Rows of scratch memory for so many queries of a group: whole tiles, each a power of two of at least 16."""
     return max(16, int(triton.next_power_of_2(queries))) if queries <= TILE else int(triton.cdiv(queries, TILE)) * TILE
 
@@ -206,25 +206,28 @@ def attention(
     v: torch.Tensor,
     where: torch.Tensor,
     layer: int,
-    scratch: torch.Tensor,  # (num_kv_heads, SPLITS, rows, head + 2) float32, rows as many as `rows_for` says
+    scratch: dict[int, torch.Tensor],  # rows of queries -> room for the parts' results; filled here
     earlier: int = 0,  # tokens of the same tree that the cache holds after its first tokens; 0 for a chain
 ) -> torch.Tensor:
     """Put keys and values into the cache, and attend to all of it: (width, heads * head)."""
     # More than WIDEST_TREE tokens are always a chain.
     width, heads, head = q.shape
     assert not earlier or earlier + width <= WIDEST_TREE, "what a query sees of its tree is one word"
-    num_kv_heads, rows = k.shape[1], scratch.shape[2]
     dtype: Any = TRITON_DTYPE[q.dtype]
+    num_kv_heads = k.shape[1]
     share = heads // num_kv_heads
+    rows = _rows(share * width)
+    if rows not in scratch:
+        scratch[rows] = torch.empty((num_kv_heads, SPLITS, rows, head + 2), dtype=torch.float32, device=q.device)
     _rotate_store[(width, heads + 2 * num_kv_heads)](
         q, k, v, where, layer, earlier, heads, num_kv_heads, HEAD=head, HALF=head // 2, DTYPE=dtype, num_warps=1
     )
     tile = min(rows, TILE)
     _attend[(num_kv_heads, SPLITS, rows // tile)](
-        q, where, scratch, layer, earlier, width, share, num_kv_heads, rows, head**-0.5,
+        q, where, scratch[rows], layer, earlier, width, share, num_kv_heads, rows, head**-0.5,
         ROWS=tile, HEAD=head, BLOCK=64 if head <= 64 else 32, PARTS=SPLITS, DTYPE=dtype, WIDE=width > WIDEST_TREE,
         num_warps=4,
     )  # fmt: skip
     out = torch.empty((width, heads * head), dtype=q.dtype, device=q.device)
-    _combine[(width, heads)](scratch, out, width, share, rows, HEAD=head, PARTS=SPLITS, DTYPE=dtype, num_warps=2)
+    _combine[(width, heads)](scratch[rows], out, width, share, rows, HEAD=head, PARTS=SPLITS, DTYPE=dtype, num_warps=2)
     return out

@@ -2,10 +2,8 @@
 
 With one stream, transformers spends a good part of its time on small operations and Python. This is the same arithmetic
 over the model's own weights: a preallocated cache that is cropped by setting a number, rotary tables made once, one
-product for query, key and value. It runs on the CPU here; ``graphs`` captures it on CUDA.
+product for query, key and value. It runs on the CPU here; ``cuda_graph_runner`` captures it on CUDA.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -14,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding, rms_norm
 
-from wager.models.attention import attend, rope_tables, rotate
-from wager.models.llama_weights import Layer, llama_weights
+from wager.models.attention import attend, mask, rope_tables, rotate
+from wager.models.llama_weights import Layer, head_size, llama_weights
 from wager.models.runner import Runner, ancestry, seen
 
 
@@ -31,7 +29,7 @@ class LlamaRunner(Runner):
         self.dtype: torch.dtype = model.dtype
         self.eps = config.rms_norm_eps
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.head = head_size(config)
         # Scaling queries beforehand is exact in any dtype if it is by a power of two.
         scale = self.head**-0.5
         self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0
@@ -40,8 +38,6 @@ class LlamaRunner(Runner):
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2 kv heads, capacity, head), keys then values
         self.weights = llama_weights(model)
-
-    # -- cache
 
     def begin(self) -> None:
         self.length = 0
@@ -73,8 +69,6 @@ class LlamaRunner(Runner):
         if self.watched:
             self.features[to:end] = self.features.index_select(0, at)
 
-    # -- features
-
     @torch.inference_mode()
     def watch(self) -> None:
         if not self.watched:
@@ -90,8 +84,6 @@ class LlamaRunner(Runner):
     def project(self, x: torch.Tensor) -> torch.Tensor:
         return self.weights.logits(x)
 
-    # -- forward
-
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         width, start = len(tokens), self.length
@@ -100,40 +92,30 @@ class LlamaRunner(Runner):
         weights = self.weights
         if parents is None:
             cos, sin = self._rope(self.cos[start:end], self.sin[start:end])
-            mask = self._mask(width, start)
+            unseen = mask(self.cos, width, start)
         else:
             depths, words = ancestry(parents)
             at = torch.tensor(depths, device=self.device) + start
             cos, sin = self._rope(self.cos[at], self.sin[at])
-            mask = self._mask(width, start, seen(words, self.device))
+            unseen = mask(self.cos, width, start, seen(words, self.device))
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
         for layer, by, cache in zip(weights.layers, weights.products(width), self.cache, strict=True):
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
-            x = by.out(self._attend(qkv, layer, cache, cos, sin, mask), x)
+            x = by.out(self._attend(qkv, layer, cache, cos, sin, unseen), x)
             x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
         self.before, self.length = start, end
+        x = rms_norm(x if self.watched else x[-keep:], (self.hidden,), weights.final, self.eps)
         if self.watched:
-            x = rms_norm(x, (self.hidden,), weights.final, self.eps)
             self.features[start:end] = x
-            return self.weights.logits(x[-keep:])
-        return self.weights.logits(rms_norm(x[-keep:], (self.hidden,), weights.final, self.eps))
+        return weights.logits(x[-keep:])
 
     def _rope(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer."""
         # Queries are scaled by it too, and values stand still.
         queries, keys = (-1, self.heads, -1), (-1, self.num_kv_heads, -1)
-        still = torch.ones_like(cos).expand(keys)
-        turned = torch.cat(((cos * self.ahead).expand(queries), cos.expand(keys), still), dim=1)
-        return turned, torch.cat(((sin * self.ahead).expand(queries), sin.expand(keys), torch.zeros_like(still)), dim=1)
-
-    def _mask(self, width: int, start: int, tree: torch.Tensor | None = None) -> torch.Tensor | None:
-        """What new tokens may not see, (width, start + width), to be added to the scores; None: they see everything."""
-        # ``tree`` tells which of each other they see, (width, width), where they are no chain.
-        if width == 1:
-            return None
-        mask = torch.full((width, width), float("-inf"), dtype=self.dtype, device=self.device)
-        mask = mask.triu_(1) if tree is None else mask.masked_fill_(tree, 0)
-        return torch.cat((mask.new_zeros(width, start), mask), dim=1)
+        tables = (cos, torch.ones_like(cos)), (sin, torch.zeros_like(sin))
+        whole = [((by * self.ahead).expand(queries), by.expand(keys), still.expand(keys)) for by, still in tables]
+        return torch.cat(whole[0], dim=1), torch.cat(whole[1], dim=1)
 
     def _attend(
         self,
@@ -142,7 +124,7 @@ class LlamaRunner(Runner):
         cache: torch.Tensor,  # (2 kv heads, capacity, head), keys then values
         cos: torch.Tensor,  # (width, heads + 2 kv heads, head)
         sin: torch.Tensor,
-        mask: torch.Tensor | None,
+        unseen: torch.Tensor | None,
     ) -> torch.Tensor:
         width, start, end = len(qkv), self.length, self.length + len(qkv)
         heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
@@ -154,4 +136,4 @@ class LlamaRunner(Runner):
         qkv = rotate(qkv, cos, sin)
         cache[:, start:end] = qkv[:, heads:].transpose(0, 1)
         keys, values = cache[:num_kv_heads, :end], cache[num_kv_heads:, :end]  # (num_kv_heads, end, head)
-        return attend(qkv[:, :heads].transpose(0, 1), keys, values, mask, self.after)
+        return attend(qkv[:, :heads].transpose(0, 1), keys, values, unseen, self.after)

@@ -1,13 +1,10 @@
 """The weights of a Llama-shaped model, read once: who has that shape, and how its products are run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import weakref
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,8 +16,12 @@ LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwe
 NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
 LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
-Ways = tuple[str, str, str, str]  # of these operations
 STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
+
+
+def head_size(config: Any) -> int:
+    """Numbers in one attention head."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def why_not(model: Any) -> str:
@@ -37,7 +38,7 @@ def configured(model: Any) -> str:
         return "its weights are quantized or adapted"
     if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"its weights are {model.dtype}"
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head = head_size(config)
     if model.device.type == "cuda" and (head < 16 or head & (head - 1)):
         return f"a head of {head} is not a power of two of at least 16"
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
@@ -65,8 +66,7 @@ def composed(model: Any) -> str:
     return ""
 
 
-@dataclass(slots=True, frozen=True)
-class Products:
+class Products(NamedTuple):
     """One way to run a layer's products."""
 
     qkv: packed.Product
@@ -86,15 +86,11 @@ class Layer:
         self.q_norm, self.k_norm = (None if norm is None else norm.weight for norm in norms)
         self.qkv, self.out = of(attn.q_proj, attn.k_proj, attn.v_proj), of(attn.o_proj)
         self.gate, self.up, self.down = of(mlp.gate_proj), of(mlp.up_proj), of(mlp.down_proj)
-        self.products: dict[Ways, Products] = {}  # made when they are first used
 
-    def by(self, ways: Ways) -> Products:
+    def by(self, qkv: str, out: str, gated: str, down: str) -> Products:
         """The products run in these ways; weights that take packing are packed the first time."""
-        if ways not in self.products:
-            qkv, out = packed.product(self.qkv, ways[0]), packed.added(self.out, ways[1])
-            gated, down = packed.gated(self.gate, self.up, ways[2]), packed.added(self.down, ways[3])
-            self.products[ways] = Products(qkv, out, gated, down)
-        return self.products[ways]
+        attention = packed.product(self.qkv, qkv), packed.added(self.out, out)
+        return Products(*attention, packed.gated(self.gate, self.up, gated), packed.added(self.down, down))
 
 
 class LlamaWeights:
@@ -108,7 +104,6 @@ class LlamaWeights:
         self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
         self.plan: calibration.Plan = {}  # empty: everything is plain
-        self._heads: dict[str, packed.Product] = {}
         self._products: dict[int, list[Products]] = {}  # width -> of every layer
         if packed.usable(head.weight):
             if _fits(model):
@@ -120,27 +115,18 @@ class LlamaWeights:
         """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
         width = min(width, calibration.WIDTHS[-1])
         if width not in self._products:
+            qkv, out, gated, down = (calibration.way_at(self.plan.get(name), width) for name in OPERATIONS)
             try:
-                self._products[width] = self._made(width)
+                self._products[width] = [layer.by(qkv, out, gated, down) for layer in self.layers]
             except RuntimeError as error:
                 log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
                 self.plan, self._products = {}, {}
-                for layer in self.layers:
-                    layer.products = {}
-                self._products[width] = self._made(width)
+                return self.products(width)
         return self._products[width]
-
-    def _made(self, width: int) -> list[Products]:
-        plan = self.plan
-        qkv, out, gated, down = (calibration.way_at(plan[name], width) if plan else packed.PLAIN for name in OPERATIONS)
-        return [layer.by((qkv, out, gated, down)) for layer in self.layers]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The output head on (n, hidden)."""
-        way = calibration.way_at(self.plan["lm_head"], len(x)) if self.plan else packed.PLAIN
-        if way not in self._heads:
-            self._heads[way] = packed.product(self.lm_head, way)
-        return self._heads[way](x)
+        return packed.product(self.lm_head, calibration.way_at(self.plan.get("lm_head"), len(x)))(x)
 
     def _calibrated(self) -> calibration.Plan:
         """The fastest way of each operation, timed on some rows of one layer and of the output head."""
@@ -148,16 +134,14 @@ class LlamaWeights:
         whole = {"qkv": layer.qkv, "out": layer.out, "gated": layer.gate, "down": layer.down, "lm_head": self.lm_head}
         qkv, out, gate, down, head = (weight.sample(calibration.SAMPLE) for weight in whole.values())
         up = layer.up.sample(calibration.SAMPLE)
-        return calibration.calibrated(
-            {name: weight.shape for name, weight in whole.items()},
-            {
-                "qkv": ways_of(partial(packed.product, qkv), qkv),
-                "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
-                "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
-                "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
-                "lm_head": ways_of(partial(packed.product, head), head),
-            },
-        )
+        operations = {
+            "qkv": ways_of(partial(packed.product, qkv), qkv),
+            "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
+            "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
+            "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
+            "lm_head": ways_of(partial(packed.product, head), head),
+        }
+        return calibration.calibrated({name: weight.shape for name, weight in whole.items()}, operations)
 
 
 _KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
@@ -192,25 +176,20 @@ def stamp(model: Any) -> object:
     """
     if model.device.type != "cpu":
         return outline(model)
-    head = model.lm_head.weight
-    return [
-        (p.data_ptr(), compat_torch.version(p), float(p.detach().sum()) if p is head else _glance(p))
-        for p in model.parameters()
-    ]
-
-
-def _glance(weight: torch.Tensor) -> float:
-    flat = weight.detach().reshape(-1)
-    return float(flat[:: max(1, len(flat) // 16)].sum())
+    found = []
+    for weight in model.parameters():
+        flat = weight.detach().reshape(-1)
+        looked_at = flat if weight is model.lm_head.weight else flat[:: max(1, len(flat) // 16)]
+        found.append((weight.data_ptr(), compat_torch.version(weight), float(looked_at.sum())))
+    return found
 
 
 def sample_of(model: Any) -> Any | None:
     """The model with a few of its layers, the first and the last among them, which all others are like."""
     # A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
     layers = list(model.model.layers)
-    if sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3:
-        return None
-    if any(_kind(layer) != _kind(layers[0]) for layer in layers):
+    small = sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3
+    if small or any(_kind(layer) != _kind(layers[0]) for layer in layers):
         return None
     some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
     return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wager.core.require import require
 from wager.models import embedded
 from wager.models.embedded import Progress
 
@@ -20,15 +21,16 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_SECONDS = 5.0  # to wait for the hub's first answer; its client alone would try for half a minute per file
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
+WOULD_WORK = f"a model is {embedded.NAME} (embedded), a folder with config.json, or a Hugging Face id such as org/name"
 
 
 def load(
     name: str | Path, *, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and its tokenizer, ready to generate; see `load_model`."""
-    _check_choices(dtype, device)
+    place = _device(dtype, device)
     where = resolve(name, progress=progress)
-    return _model(name, where, dtype, device), _tokenizer(name, where)
+    return _model(name, where, dtype, place), _tokenizer(name, where)
 
 
 def load_model(
@@ -39,8 +41,8 @@ def load_model(
     dtype: float32, bfloat16 or float16; auto is float32 on a CPU, where half precision is often far slower, and what
     the model was published in elsewhere. device: auto is cuda where there is one, else cpu.
     """
-    _check_choices(dtype, device)
-    return _model(name, resolve(name, progress=progress), dtype, device)
+    place = _device(dtype, device)
+    return _model(name, resolve(name, progress=progress), dtype, place)
 
 
 def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> PreTrainedTokenizerBase:
@@ -60,15 +62,10 @@ def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str
         if not (folder / "config.json").is_file():
             raise ValueError(f"the folder {name} has no config.json, so it is not a model saved by transformers")
         return folder
-    if os.path.isfile(folder):
-        raise ValueError(f"{name} is a file, not a model; {_would_work()}")
+    require(not os.path.isfile(folder), f"{name} is a file, not a model; {WOULD_WORK}")
     if not isinstance(name, str) or not HUB_ID.fullmatch(name):
-        raise ValueError(f"no folder {str(name)!r}; {_would_work()}")
+        raise ValueError(f"no folder {str(name)!r}; {WOULD_WORK}")
     return _on_hub(name)
-
-
-def _would_work() -> str:
-    return f"a model is {embedded.NAME} (embedded), a folder with config.json, or a Hugging Face id such as org/name"
 
 
 def _on_hub(name: str) -> Path | str:
@@ -80,7 +77,7 @@ def _on_hub(name: str) -> Path | str:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS, token=None)
         return name
     except errors.HFValidationError:
-        raise ValueError(f"no folder {name!r}, and no id a hub could have; {_would_work()}") from None
+        raise ValueError(f"no folder {name!r}, and no id a hub could have; {WOULD_WORK}") from None
     except errors.GatedRepoError:
         problem = "it is on the hub, but gated: accept its terms there and log in with `hf auth login`"
     except errors.RepositoryNotFoundError:
@@ -94,13 +91,12 @@ def _on_hub(name: str) -> Path | str:
     downloaded = try_to_load_from_cache(name, "config.json")
     if isinstance(downloaded, str):
         return Path(downloaded).parent
-    raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {_would_work()}")
+    raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {WOULD_WORK}")
 
 
-def _model(name: str | Path, where: Path | str, dtype: str, device: str) -> PreTrainedModel:
+def _model(name: str | Path, where: Path | str, dtype: str, place: torch.device) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    place = _device(device)
     with _one_sentence(name, "configuration"):
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     _check_decoder_only(name, config)
@@ -121,23 +117,17 @@ def _tokenizer(name: str | Path, where: Path | str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _check_choices(dtype: str, device: str) -> None:
-    """Refuse a wrong dtype or device before a download, not after it."""
-    if dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
-    if device != "auto":
-        _device(device)
-
-
 def _dtype(name: str | Path, dtype: str, place: torch.device) -> str:
     if dtype == "auto" and place.type == "cpu":
         return "float32"
     return embedded.DTYPE if dtype == "auto" and name == embedded.NAME else dtype
 
 
-def _device(device: str) -> torch.device:
+def _device(dtype: str, device: str) -> torch.device:
+    """Where to put a model; refuses a wrong dtype or device, before a download and not after it."""
     import torch
 
+    require(dtype in DTYPES, f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

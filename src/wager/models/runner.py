@@ -1,7 +1,5 @@
 """A runner: one model, one stream, one forward at a time over a cache that can be cropped."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

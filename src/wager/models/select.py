@@ -1,7 +1,5 @@
 """Which runner a model gets."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from wager.core import REWARDS, Arm, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
+from wager.core.require import require as require  # for every policy
 
 Arms = Sequence[Arm]
 
@@ -231,12 +232,6 @@ def expected_tokens(acceptance: float, length: int) -> float:
     if acceptance >= 1.0:
         return length + 1.0
     return float((1.0 - acceptance ** (length + 1)) / (1.0 - acceptance))
-
-
-def require(ok: bool, what: str) -> None:
-    """Refuse a parameter with a sentence."""
-    if not ok:
-        raise ValueError(what)
 
 
 def _state(value: Any) -> Any:

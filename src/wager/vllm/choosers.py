@@ -34,18 +34,9 @@ class Decoding(NamedTuple):
 
     def of(self, some: list[int]) -> Decoding:
         """Some of the requests only."""
-        return Decoding(
-            [self.live[i] for i in some],
-            [self.sampled[i] for i in some],
-            self.slots[some],
-            self.fresh[some],
-            self.rows[some],
-            self.ends[some],
-            self.counts[some],
-            self.limits[some],
-            self.token_ids,
-            self.seconds,
-        )
+        live, sampled = [self.live[i] for i in some], [self.sampled[i] for i in some]
+        slots, fresh, rows, ends, counts, limits = (each[some] for each in self[2:8])
+        return Decoding(live, sampled, slots, fresh, rows, ends, counts, limits, self.token_ids, self.seconds)
 
 
 class Chooser(ABC):
@@ -130,42 +121,26 @@ class StepChooser(Chooser):
                 accepted += right
                 # The target's own token is as drafted, too: the draft was cut before that token was verified.
                 drafted += right if draft[right] == new[right] else length
-        arm, requests, seconds = self._arm, len(drafts), step.seconds
+        arm, requests, drafting, seconds = self._arm, len(drafts), self.draft_seconds, step.seconds
         self._played = (arm, requests, drafted, accepted, emitted, seconds)
         if seconds > 0:
-            self.policy.observe(
-                Round(
-                    arm,
-                    drafted,
-                    accepted,
-                    min(emitted, accepted + requests),
-                    requests,
-                    draft_seconds=self.draft_seconds,
-                    verify_seconds=seconds,
-                )
-            )
+            emitted = min(emitted, accepted + requests)
+            played = Round(arm, drafted, accepted, emitted, requests, draft_seconds=drafting, verify_seconds=seconds)
+            self.policy.observe(played)
 
     def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
-        before = self._arm
-        arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, before))
+        arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, self._arm))
         began = clock()
-        drafts = self._draft(arm, texts, step.limits)
+        drafts: list[list[int]] = [[] for _ in texts]
+        if arm.length:
+            which, limits = self.names.index(arm.drafter), np.minimum(step.limits, arm.length).tolist()
+            drafts = [own[which].propose(limit).tokens for own, limit in zip(texts, limits, strict=True)]
         self.draft_seconds = clock() - began
-        self._arm = arm
         if self.settings.uniform == "always":
             self._make_uniform(drafts, arm.length, step.limits)
-        self._switched = self._arm is not before
+        self._switched, self._arm = arm is not self._arm, arm
         self._live, self._drafts = step.live, drafts
         return drafts
-
-    def _draft(self, arm: Arm, texts: Texts, limits: np.ndarray) -> list[list[int]]:
-        if not arm.length:
-            return [[] for _ in texts]
-        which = self.names.index(arm.drafter)
-        return [
-            drafters[which].propose(min(arm.length, limit)).tokens
-            for drafters, limit in zip(texts, limits.tolist(), strict=True)
-        ]
 
     def count(self, *, mixed: bool, decision: float) -> None:
         batch = max(1, len(self._drafts))

@@ -1,10 +1,10 @@
 """What vLLM is started with for a model and its settings, and what that costs an engine that does not draft."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,8 @@ def arguments(
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
     if int(given.get("data_parallel_size") or 1) > 1 and not on_cpu():
-        raise ValueError(
-            "on a GPU vLLM drops the table of draft lengths, and their CUDA graphs, where there are data-parallel "
-            "ranks; start one server for each replica"
-        )
+        lost = "on a GPU vLLM drops the table of draft lengths, and their CUDA graphs, with data-parallel ranks"
+        raise ValueError(f"{lost}; start one server for each replica")
     rows = given.get("max_num_seqs")
     extra = _extra(given.pop("speculative_config", None))
     if extra.keys() & OWN_CHOICE:
@@ -89,21 +87,20 @@ def arguments(
     if settings.speculator:
         plugin.check()
     if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
-        raise ValueError(
-            f"{', '.join(settings.names)} cannot follow texts through a pipeline, where a request sits out every other "
-            "step; take a drafter that vLLM runs, or tensor parallelism"
-        )
+        names = ", ".join(settings.names)
+        cannot = f"{names} cannot follow texts through a pipeline, where a request sits out every other step"
+        raise ValueError(f"{cannot}; take a drafter that vLLM runs, or tensor parallelism")
     where = resolve(model, progress=progress)
     settings = located(settings, model, where)
     _check_drafters(where, settings, other_vocabulary=bool(extra.get("use_heterogeneous_vocab")))
     if settings.state:
-        _check_state(Path(settings.state), settings)
+        if not (folder := Path(settings.state).resolve().parent).is_dir():
+            raise ValueError(f"cannot keep policy state in {settings.state}: no folder {folder}")
+        state.open_state(Path(settings.state), settings.build_policy())
     speculative = {**speculative_config(settings, progress), **extra}
     if TABLE in speculative and rows and int(rows) <= settings.max_length:
-        raise ValueError(
-            f"vLLM makes graphs for lengths up to one less than max_num_seqs: raise it from {rows} to at least "
-            f"{settings.max_length + 1}, or the maximum length is too long"
-        )
+        least = f"raise it from {rows} to at least {settings.max_length + 1}, or the maximum length is too long"
+        raise ValueError(f"vLLM makes graphs for lengths up to one less than max_num_seqs: {least}")
     if settings.hook == SCHEDULER and not on_cpu() and not _graphs_are_set(given):
         requests = min(int(rows or GRAPH_REQUESTS), GRAPH_REQUESTS)
         given["cudagraph_capture_sizes"] = capture_sizes(requests, settings.max_length)
@@ -123,17 +120,11 @@ def arguments(
     }
 
 
-def located(settings: Settings, model: str | Path, where: Path | str | None = None) -> Settings:
-    """The same settings, with the folder of every drafter shipped for this model: ``eagle:ofa=FOLDER``.
-
-    ``where`` is what the model's name resolved to, if that is known.
-    """
-    where = resolve(model) if where is None else where
-    found = []
-    for spec in shipped.expand(settings.drafters, str(model), lambda: weights_fingerprint(where)):
-        if shipped.split(spec):
-            spec = f"{spec}={shipped.find(spec, str(model), lambda: weights_fingerprint(where)).folder}"
-        found.append(spec)
+def located(settings: Settings, model: str | Path, where: Path | str) -> Settings:
+    """The same settings, with the folder of every drafter shipped for this model, which is at ``where``."""
+    known = str(model), partial(weights_fingerprint, where)
+    specs = shipped.expand(settings.drafters, *known)
+    found = (f"{spec}={shipped.find(spec, *known).folder}" if shipped.split(spec) else spec for spec in specs)
     return replace(settings, drafters=tuple(found))
 
 
@@ -187,9 +178,8 @@ def _extra(given: Any) -> dict[str, Any]:
         raise ValueError(f"speculative_config is a mapping of vLLM's settings, not {given!r}")
     ours = (TABLE,) if OWN_CHOICE & given.keys() else (TABLE, "num_speculative_tokens")
     if clash := [key for key in ours if key in given]:
-        raise ValueError(
-            f"{', '.join(clash)} in speculative_config follows from the drafter and the maximum length; leave it out"
-        )
+        follows = "follows from the drafter and the maximum length; leave it out"
+        raise ValueError(f"{', '.join(clash)} in speculative_config {follows}")
     return dict(given)
 
 
@@ -197,20 +187,10 @@ def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: 
     for spec in settings.drafters:
         name, value = parse_drafter(spec)
         if name == "retrieval":
-            store = Datastore.open(value)
-            try:
+            with closing(Datastore.open(value)) as store:
                 store.check(fingerprint(load_tokenizer(where)))
-            finally:
-                store.close()
         elif engine_kind(name) and value:
             check_drafter_fits(spec, resolve(value), where, other_vocabulary=other_vocabulary)
-
-
-def _check_state(path: Path, settings: Settings) -> None:
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise ValueError(f"cannot keep policy state in {path}: no folder {folder}")
-    state.open_state(path, settings.build_policy())
 
 
 def on_cpu() -> bool:
@@ -225,11 +205,8 @@ def idle_overhead(plain: Any, speculating: Any) -> list[str]:
 
     Both are vLLM's own configurations of the same engine, without and with speculation.
     """
-    said = []
-    for what, of in _FEATURES.items():
-        before, after = of(plain), of(speculating)
-        if before != after:
-            said.append(f"{what}: {before} without speculation, {after} with it")
+    found = [(what, of(plain), of(speculating)) for what, of in _FEATURES.items()]
+    said = [f"{what}: {one} without speculation, {other} with it" for what, one, other in found if one != other]
     method = speculating.speculative_config.method
     lags = getattr(speculating, "use_v2_model_runner", False) and (method == "eagle" or method.endswith("mtp"))
     if method not in ("ngram", "ngram_gpu", "custom_class") and not lags:  # wager.vllm.lagging

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -82,57 +82,42 @@ def bucket(bits: int) -> str:
     return f"{low}" if low >= high else f"{low}-{high}"
 
 
+@dataclass(slots=True)
 class _Tally:
     """What one arm has brought so far; only ever added to, so that it can be read at any moment."""
 
-    __slots__ = ("accepted", "drafted", "emitted", "flushed", "goodput", "pulls", "seconds")
-
-    def __init__(self) -> None:
-        self.pulls = self.drafted = self.accepted = self.emitted = 0
-        self.seconds = 0.0
-        self.goodput: dict[int, list[float]] = {}  # bits of the batch -> tokens and seconds, forgetting; last exported
-        self.flushed: tuple[float, ...] = (0.0,) * len(PER_ARM)
-
-    @property
-    def totals(self) -> tuple[float, ...]:
-        """In the order of PER_ARM."""
-        return self.pulls, self.drafted, self.accepted, self.emitted, self.seconds
+    totals: list[float] = field(default_factory=lambda: [0] * len(PER_ARM))  # in the order of PER_ARM
+    flushed: list[float] = field(default_factory=lambda: [0] * len(PER_ARM))  # the totals last exported
+    # Bits of the batch -> tokens and seconds, forgetting; what was last exported.
+    goodput: dict[int, list[float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Totals:
     """What all steps have brought so far; the difference of two is what happened between."""
 
-    clean: int = 0  # steps
+    steps: int = 0
     mixed: int = 0  # steps
     batch: int = 0  # summed over steps
     lengths: float = 0.0  # summed over the decoding requests of all steps
     switches: int = 0
     deciding: float = 0.0  # seconds
     busy: float = 0.0  # seconds, pauses left out
-    pulls: int = 0
-    off: int = 0  # pulls
-    drafted: int = 0
-    accepted: int = 0
-    emitted: int = 0
+    off: float = 0  # pulls
+    pulls: float = 0
+    drafted: float = 0
+    accepted: float = 0
+    emitted: float = 0
 
     def since(self, before: _Totals) -> _Totals:
         return _Totals(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
-
-    @property
-    def steps(self) -> int:
-        return self.clean + self.mixed
-
-    @property
-    def length(self) -> float:
-        return self.lengths / self.batch if self.batch else 0.0
 
     def line(self) -> str:
         """One line for the log; there was a step."""
         parts = [
             f"{self.steps} step{'s' * (self.steps != 1)}",
             f"batch {self.batch / self.steps:.1f}",
-            f"length {self.length:.1f}",
+            f"length {self.lengths / max(1, self.batch):.1f}",
             f"acceptance {100 * self.accepted / self.drafted:.0f} %" if self.drafted else "nothing drafted",
             f"{self.emitted / self.busy:.1f} tokens/s" if self.busy else f"{self.emitted} tokens",
             f"off {100 * self.off / self.pulls:.0f} % of rounds" if self.pulls else "no rounds",
@@ -163,10 +148,6 @@ class Meter:
         export: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if hook not in ("scheduler", "proposer"):
-            raise ValueError(f"the hook is scheduler or proposer, not {hook!r}")
-        if not interval > 0 or not log_seconds >= 0:
-            raise ValueError(f"a meter needs an interval above 0 and log_seconds from 0, not {interval}, {log_seconds}")
         self.interval, self.log_seconds, self.clock = interval, log_seconds, clock
         self.export = export and _exportable()
         self._tallies = {arm: _Tally() for arm in arms}
@@ -175,9 +156,8 @@ class Meter:
         self._switch_seconds = self._switch_flushed = -1.0  # none measured yet
         self.pending: list[Callable[[], None]] = []  # each calls `played` for what it has not counted yet
         self._lock = threading.Lock()
-        self._ticked = clock()
-        self._due = self._ticked + interval
-        self._log_due = self._ticked + log_seconds
+        self._ticked = now = clock()
+        self._due, self._log_due = now + interval, now + log_seconds
         if self.export:
             counters, gauges = _exported()
             gauges["wager_info"].labels(hook, policy, ",".join(drafters), wager.__version__).set(1)
@@ -185,9 +165,8 @@ class Meter:
                 for kind in kinds:
                     counters[name].labels(str(kind))  # shown from the start, as 0
         if self.export or log_seconds:
-            threading.Thread(
-                target=_turn_when_idle, args=(weakref.ref(self), interval), name="wager-metrics", daemon=True
-            ).start()
+            known = weakref.ref(self), interval
+            threading.Thread(target=_turn_when_idle, args=known, name="wager-metrics", daemon=True).start()
 
     def played(
         self, arm: Arm, requests: int, drafted: int, accepted: int, emitted: int, seconds: float, batch: int
@@ -197,15 +176,14 @@ class Meter:
         ``seconds`` is their share of the step, ``batch`` how many requests decoded in the whole step. 0 seconds: not
         timed, as in a mixed step; tokens count, goodput stays.
         """
-        tally = self._tallies.get(arm)
-        if tally is None:
-            tally = self._tallies[arm] = _Tally()
-        tally.pulls += requests
-        tally.drafted += drafted
-        tally.accepted += accepted
-        tally.emitted += emitted
+        tally = self._tallies.get(arm) or self._tallies.setdefault(arm, _Tally())
+        totals = tally.totals
+        totals[0] += requests
+        totals[1] += drafted
+        totals[2] += accepted
+        totals[3] += emitted
         if seconds > 0:
-            tally.seconds += seconds
+            totals[4] += seconds
             self._seconds += seconds
             cell = tally.goodput.get(bits := batch.bit_length())
             if cell is None:
@@ -215,28 +193,19 @@ class Meter:
                 cell[1] = FORGET * cell[1] + seconds
 
     def step(
-        self,
-        batch: int,
-        length: float,
-        decision_seconds: float,
-        *,
-        mixed: bool = False,
-        switched: bool = False,
+        self, batch: int, length: float, decision_seconds: float, *, mixed: bool = False, switched: bool = False
     ) -> None:
         """Count one step: its decoding requests, the mean length they were given and what deciding took.
 
         ``mixed``: the step held prefill work and was not learned from.
         """
         totals = self._totals
-        if mixed:
-            totals.mixed += 1
-        else:
-            totals.clean += 1
+        totals.steps += 1
+        totals.mixed += mixed
         totals.batch += batch
         totals.lengths += length * batch
         totals.deciding += decision_seconds
-        if switched:
-            totals.switches += 1
+        totals.switches += switched
 
     def switch_cost(self, seconds: float) -> None:
         """Note the latest estimate of what switching speculation on costs."""
@@ -270,30 +239,24 @@ class Meter:
                     log.info(totals.since(self._logged).line())
                 self._logged = totals
 
-    @property
-    def late(self) -> bool:
-        """Whether ticks have stopped with a turn due."""
-        return self.clock() > self._due + self.interval / 2
+    def turn_if_late(self) -> None:
+        """Turn if ticks have stopped with a turn due."""
+        if (now := self.clock()) > self._due + self.interval / 2:
+            self.turn(now)
 
     def _now(self) -> _Totals:
         """A copy of the totals with those over the arms."""
         for count in self.pending:
             count()
         tallies = list(self._tallies.items())
-        return replace(
-            self._totals,
-            pulls=sum(tally.pulls for _, tally in tallies),
-            off=sum(tally.pulls for arm, tally in tallies if arm.length == 0),
-            drafted=sum(tally.drafted for _, tally in tallies),
-            accepted=sum(tally.accepted for _, tally in tallies),
-            emitted=sum(tally.emitted for _, tally in tallies),
-        )
+        off = sum(tally.totals[0] for arm, tally in tallies if arm.length == 0)
+        pulls, drafted, accepted, emitted, _ = (sum(tally.totals[at] for _, tally in tallies) for at in range(5))
+        return replace(self._totals, off=off, pulls=pulls, drafted=drafted, accepted=accepted, emitted=emitted)
 
     def _flush(self, totals: _Totals) -> None:
-        if not self.export:
-            return
         try:
-            self._write(totals.since(self._flushed))
+            if self.export:
+                self._write(totals.since(self._flushed))
         except (OSError, ValueError) as error:  # the folder is full, a clock went back: the server goes on
             log.warning("wager stops exporting metrics: %s", error)
             self.export = False
@@ -303,7 +266,7 @@ class Meter:
         """Export what changed; ``new`` is what happened since the last flush."""
         counters, gauges = _exported()
         for arm, tally in list(self._tallies.items()):
-            totals = tally.totals
+            totals = list(tally.totals)
             for name, now, before in zip(PER_ARM, totals, tally.flushed, strict=True):
                 if now != before:
                     counters[name].labels(str(arm)).inc(now - before)
@@ -313,13 +276,13 @@ class Meter:
                     gauges["wager_goodput"].labels(str(arm), bucket(bits)).set(goodput)
                     cell[2] = goodput
         if new.steps:
-            counters["wager_steps_total"].labels("clean").inc(new.clean)
+            counters["wager_steps_total"].labels("clean").inc(new.steps - new.mixed)
             counters["wager_steps_total"].labels("mixed").inc(new.mixed)
             counters["wager_switches_total"].inc(new.switches)
             counters["wager_decision_seconds_total"].inc(new.deciding)
             gauges["wager_batch"].set(new.batch / new.steps)
         if new.batch:
-            gauges["wager_length"].set(new.length)
+            gauges["wager_length"].set(new.lengths / new.batch)
         gauges["wager_updated_timestamp_seconds"].set(time.time())
         if self._switch_seconds != self._switch_flushed:
             gauges["wager_switch_seconds"].set(self._switch_seconds)
@@ -329,7 +292,6 @@ class Meter:
 def _turn_when_idle(meter: weakref.ref[Meter], interval: float) -> None:
     """Do what tick would have done, as long as there is a meter."""
     while (found := meter()) is not None:
-        if found.late:
-            found.turn(found.clock())
+        found.turn_if_late()
         del found
         time.sleep(interval)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wager.core import OFF, Arm
+from wager.core.require import require
 from wager.drafters import Drafter, registry
 from wager.policies import Policy
 from wager.vllm import compat
@@ -38,37 +39,25 @@ class Proposer:
     alive: Container[str] = ()  # all requests that are not over
 
     def __init__(self, vllm_config: VllmConfig) -> None:
+        from vllm.distributed import get_tensor_model_parallel_rank
+
         compat.check_version()
         compat.name_requests(Proposer)
         settings = Settings.of(vllm_config.additional_config)
         configured = vllm_config.speculative_config.num_speculative_tokens
-        if configured != settings.max_length:
-            raise ValueError(
-                f"wager drafts up to {settings.max_length} tokens, but vLLM was configured for {configured}; start "
-                "both with `wager serve` or engine_args"
-            )
+        differ = f"wager drafts up to {settings.max_length} tokens, but vLLM was configured for {configured}"
+        require(configured == settings.max_length, f"{differ}; start both with `wager serve` or engine_args")
         drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
-        first = _first_rank()  # every rank drafts the same, and only the first one's drafts are used
+        first = int(get_tensor_model_parallel_rank()) == 0  # every rank drafts the same, and its drafts alone are used
         policy = settings.build_policy()
-        meter = Meter(
-            PROPOSER,
-            settings.policy,
-            (OFF, *(Arm(d.name, n) for d in drafters for n in range(1, settings.max_length + 1))),
-            drafters=settings.names,
-            log_seconds=settings.log_seconds if first else 0.0,
-            export=first,
-        )
+        arms = (OFF, *(Arm(d.name, n) for d in drafters for n in range(1, settings.max_length + 1)))
+        seconds = settings.log_seconds if first else 0.0
+        meter = Meter(PROPOSER, settings.policy, arms, drafters=settings.names, log_seconds=seconds, export=first)
         replica = vllm_config.parallel_config.data_parallel_index
         self.state_file = open_state(Path(settings.state), policy, replica) if settings.state and first else None
         self.control = PolicyFile(settings, policy) if settings.control else None
-        self.batch = BatchProposer(
-            policy,
-            settings,
-            drafters,
-            meter,
-            rows=vllm_config.scheduler_config.max_num_seqs,
-            context=vllm_config.model_config.max_model_len,
-        )
+        rows, context = vllm_config.scheduler_config.max_num_seqs, vllm_config.model_config.max_model_len
+        self.batch = BatchProposer(policy, settings, drafters, meter, rows=rows, context=context)
 
     def load_model(self, *given: Any, **named: Any) -> None:
         """Called by vLLM; there is no model to load."""
@@ -119,10 +108,8 @@ class BatchProposer:
         """This policy decides from now on."""
         chooser = self._choosers.get(id(policy))
         if chooser is None:
-            kind = RequestChooser if policy.per_request else StepChooser
-            chooser = self._choosers[id(policy)] = kind(
-                policy, self.settings, [d.name for d in self.drafters], self.meter
-            )
+            kind, names = RequestChooser if policy.per_request else StepChooser, [d.name for d in self.drafters]
+            chooser = self._choosers[id(policy)] = kind(policy, self.settings, names, self.meter)
         elif chooser is not self.chooser:
             chooser.forget()  # what it drafted when it was last used is not what is being verified now
         self.chooser: Chooser = chooser
@@ -207,9 +194,3 @@ def _end(stream: Stream) -> None:
     for drafter in stream.payload or ():
         drafter.end()
     stream.payload = None
-
-
-def _first_rank() -> bool:
-    from vllm.distributed import get_tensor_model_parallel_rank
-
-    return int(get_tensor_model_parallel_rank()) == 0

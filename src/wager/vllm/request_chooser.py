@@ -1,7 +1,5 @@
 """A drafter and a length for every request of a step; every drafter is scored on how the text went on."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -89,22 +87,18 @@ class RequestChooser(Chooser):
         return drafts
 
     def _propose(self, context: Context, texts: Texts, clock: Callable[[], float]) -> tuple[list[Draft], list[float]]:
-        """What the drafters the policy selects propose for every request, drafter by drafter, and the seconds of each.
-
-        The others propose nothing.
-        """
+        """What every drafter proposes for every request, and its seconds; one that is not selected proposes nothing."""
         names = self.policy.select_drafters(context)
         proposals: list[Draft] = []
         seconds: list[float] = []
-        before = clock()
         for which, name in enumerate(self.names):
-            if name in names:
-                proposals += [own[which].propose(self.longest) for own in texts]
-            else:
+            if name not in names:
                 proposals += [NO_DRAFT] * len(texts)
-            after = clock()
-            seconds.append(after - before if name in names else 0.0)
-            before = after
+                seconds.append(0.0)
+                continue
+            before = clock()
+            proposals += [own[which].propose(self.longest) for own in texts]
+            seconds.append(clock() - before)
         return proposals, seconds
 
     def count(self, *, mixed: bool, decision: float) -> None:

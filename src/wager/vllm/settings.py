@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from wager.core import OFF, Arm
+from wager.core.require import require
 from wager.drafters import registry, shipped
 from wager.policies import POLICIES, Policy, build
 from wager.policies.registry import parse
@@ -44,27 +45,19 @@ class Settings:
     speculator: bool = False  # matching drafters run in the model runner (wager.vllm.speculator), all as one drafter
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_length <= LONGEST:
-            raise ValueError(f"the maximum length is 1 to {LONGEST} tokens, not {self.max_length}")
-        if self.budget < 0:
-            raise ValueError(f"the token budget is 0 (none) or more, not {self.budget}")
-        if self.uniform not in ("auto", "always", "never"):
-            raise ValueError(f"uniform is auto, always or never, not {self.uniform!r}")
-        if not self.log_seconds >= 0:
-            raise ValueError(f"log_seconds is 0 (none) or more, not {self.log_seconds}")
+        require(1 <= self.max_length <= LONGEST, f"max_length is 1 to {LONGEST} tokens, not {self.max_length}")
+        require(self.budget >= 0, f"the token budget is 0 (none) or more, not {self.budget}")
+        require(self.uniform in ("auto", "always", "never"), f"uniform is auto, always or never, not {self.uniform!r}")
+        require(self.log_seconds >= 0, f"log_seconds is 0 (none) or more, not {self.log_seconds}")
         names = [name for name, _ in map(parse_drafter, self.drafters)]
-        if not names:
-            raise ValueError(f"name at least one drafter: {_choices()}")
-        if len(set(names)) != len(names):
-            raise ValueError(f"a drafter is named twice in {', '.join(self.drafters)}")
+        require(bool(names), f"name at least one drafter: {_choices()}")
+        require(len(set(names)) == len(names), f"a drafter is named twice in {', '.join(self.drafters)}")
         engines = [name for name in names if engine_kind(name)]
         beside = set(names) - set(engines)
         alone = engines and beside and (engines[0].endswith(("ngram", "ngram_gpu")) or not beside <= set(MATCHING))
         if len(engines) > 1 or alone:
-            raise ValueError(
-                f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; beside a model there can be "
-                f"{' and '.join(MATCHING)}, without one also retrieval"
-            )
+            can = f"beside a model there can be {' and '.join(MATCHING)}, without one also retrieval"
+            raise ValueError(f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; {can}")
         if self.budget and self.hook == SCHEDULER:
             raise ValueError(f"a token budget is for {', '.join(OWN_DRAFTERS)}; {names[0]} drafts one length for all")
         self.build_policy()
@@ -110,8 +103,7 @@ class Settings:
         if not self.budget:
             return build(spec, self.arms, seed=self.seed, tokens=TOKENS)
         able = [key for key, entry in POLICIES.items() if entry.make.per_request and "budget" in entry.parameters]
-        if name not in able:
-            raise ValueError(f"policy {name!r} has no token budget; {', '.join(able)} has")
+        require(name in able, f"policy {name!r} has no token budget; {', '.join(able)} has")
         return build(spec, self.arms, seed=self.seed, budget=self.budget)
 
     def additional_config(self) -> dict[str, Any]:
@@ -125,13 +117,11 @@ class Settings:
         """The settings an engine was started with."""
         given = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
         if not isinstance(given, Mapping):
-            raise ValueError(
-                f"vLLM was started with wager's hook but without its settings; start it with `wager serve`, or pass "
-                f"what wager.vllm.engine_args gives, additional_config={{{KEY!r}: …}} included"
-            )
-        unknown = set(given) - {f.name for f in fields(cls)}
-        if unknown:
-            raise ValueError(f"additional_config[{KEY!r}] has no setting {', '.join(sorted(unknown))}")
+            instead = f"pass what wager.vllm.engine_args gives, additional_config={{{KEY!r}: …}} included"
+            missing = "vLLM was started with wager's hook but without its settings"
+            raise ValueError(f"{missing}; start it with `wager serve`, or {instead}")
+        unknown = sorted(set(given) - {f.name for f in fields(cls)})
+        require(not unknown, f"additional_config[{KEY!r}] has no setting {', '.join(unknown)}")
         return cls(**{**given, "drafters": tuple(given.get("drafters", ()))})
 
 
@@ -146,14 +136,13 @@ def parse_drafter(spec: str) -> tuple[str, str]:
         return name, ""
     if colon and kind in NAMED:
         if own == shipped.EVERY and not equals:
-            raise ValueError(
-                f"{spec} is several drafters, and vLLM runs one model beside the target; name one, as in {kind}:ofa"
-            )
+            one = f"vLLM runs one model beside the target; name one, as in {kind}:ofa"
+            raise ValueError(f"{spec} is several drafters, and {one}")
+        return registry.parse(spec)
+    if name in OWN_DRAFTERS:
         return registry.parse(spec)
     if name not in ENGINE_DRAFTERS:
-        if name not in OWN_DRAFTERS:
-            raise ValueError(f"unknown drafter {spec!r} for serving; choose from {_choices()}")
-        return registry.parse(spec)
+        raise ValueError(f"unknown drafter {spec!r} for serving; choose from {_choices()}")
     if (name == "ngram") == bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {name}" + ("" if name == "ngram" else "=MODEL"))
     return name, value
@@ -174,23 +163,19 @@ def adopt(settings: Settings, config: Mapping[str, Any]) -> Settings:
     """
     method, length = config.get("method"), config.get("num_speculative_tokens")
     if not isinstance(method, str) or not isinstance(length, int):
-        raise ValueError(
-            "a speculative_config of your own names its method and num_speculative_tokens, which is then the maximum "
-            "length"
-        )
+        needs = "its method and num_speculative_tokens, which is then the maximum length"
+        raise ValueError(f"a speculative_config of your own names {needs}")
     if method in FIXED:
         raise ValueError(f"vLLM's method {method!r} has a draft length of its own, which wager cannot change")
     if config.get("enable_adaptive_verification"):
         raise ValueError("enable_adaptive_verification and wager both decide how much is verified; leave one out")
     if settings.max_length not in (MAX_LENGTH, length):
-        raise ValueError(
-            f"the maximum length is {settings.max_length} and num_speculative_tokens is {length}; leave one out"
-        )
+        both = f"the maximum length is {settings.max_length} and num_speculative_tokens is {length}"
+        raise ValueError(f"{both}; leave one out")
     beside = () if settings.drafters == DRAFTERS else settings.drafters
     if not set(beside) <= set(MATCHING):
-        raise ValueError(
-            f"method in speculative_config says who drafts, and so does the drafter {', '.join(beside)}; leave one out"
-        )
+        both = f"method in speculative_config says who drafts, and so does the drafter {', '.join(beside)}"
+        raise ValueError(f"{both}; leave one out")
     return replace(settings, drafters=(*beside, f"{ADOPTED}:{method}"), max_length=length, speculator=bool(beside))
 
 

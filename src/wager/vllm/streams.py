@@ -1,7 +1,5 @@
 """Which row of vLLM's batch is which request, and how much of each text is known."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -39,10 +37,6 @@ class Streams:
         self._by_row: list[Stream | None] = []
         self._flagged: list[Stream] = []  # fresh or resumed in the last step
         self.counts = self.ends = self.before = np.zeros(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        """How many requests are known."""
-        return len(self._streams)
 
     @property
     def settled(self) -> bool:

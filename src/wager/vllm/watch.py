@@ -6,6 +6,7 @@ import math
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -37,23 +38,19 @@ class Scrape:
         """Over all labels, as engines of one server have each their own."""
         return sum(self.named(name).values())
 
-    def by(self, label: str, name: str) -> dict[str, float]:
+    def by(self, label: str, name: str) -> defaultdict[str, float]:
         """Label's value -> total."""
-        totals: dict[str, float] = {}
+        totals: defaultdict[str, float] = defaultdict(float)
         for labels, value in self.named(name).items():
-            key = dict(labels).get(label, "")
-            totals[key] = totals.get(key, 0.0) + value
+            totals[dict(labels).get(label, "")] += value
         return totals
 
-    def since(self, before: Scrape | None) -> Scrape:
+    def since(self, before: Scrape) -> Scrape:
         """How far every counter has come; one that went back started anew with its server."""
-        earlier = before.values if before else {}
-        grown = {}
-        for key, value in self.values.items():
-            start = earlier.get(key, 0.0)
-            grown[key] = value - start if value >= start else value
-        seconds = self.updated - before.updated if before and before.updated and self.updated else 0.0
-        return Scrape(seconds if seconds > 0 else self.at - (before.at if before else 0.0), grown)
+        starts = {key: before.values.get(key, 0.0) for key in self.values}
+        grown = {key: value - starts[key] if value >= starts[key] else value for key, value in self.values.items()}
+        seconds = self.updated - before.updated if before.updated and self.updated else 0.0
+        return Scrape(seconds if seconds > 0 else self.at - before.at, grown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,24 +171,14 @@ def view(before: Scrape | None, now: Scrape) -> View:
     """What two scrapes say; from one alone, only what holds since the start."""
     grown = now.since(before) if before else None
     labels = [dict(labels) for labels, value in now.named("wager_info").items() if value]
-    said = {
-        key: ", ".join(sorted({each.get(key, "") for each in labels})) or "unknown"
-        for key in ("policy", "hook", "drafters", "version")
-    }
-    goodput: dict[str, dict[str, float]] = {}
-    for series, value in now.named("wager_goodput").items():
-        goodput.setdefault(dict(series)["arm"], {})[dict(series)["batch"]] = value
+    names = ("policy", "hook", "drafters", "version")
+    said = {key: ", ".join(sorted({each.get(key, "") for each in labels})) or "unknown" for key in names}
+    goodput: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    series = [(dict(labels), value) for labels, value in now.named("wager_goodput").items()]
+    for cell, value in sorted(series, key=lambda one: _low(one[0]["batch"])):
+        goodput[cell["arm"]][cell["batch"]] = value
     whole, last = _rounds(now), _rounds(grown) if grown else {}
-    arms = [
-        ArmView(
-            arm,
-            last[arm].rounds / grown.at if grown and grown.at > 0 else None,
-            last.get(arm),
-            whole[arm],
-            {bucket: goodput[arm][bucket] for bucket in sorted(goodput.get(arm, {}), key=_low)},
-        )
-        for arm in sorted(whole, key=_order)
-    ]
+    rates = {arm: rounds.rounds / grown.at for arm, rounds in last.items()} if grown and grown.at > 0 else {}
     kinds = now.by("kind", "wager_steps_total")
     return View(
         seconds=grown.at if grown else None,
@@ -205,30 +192,26 @@ def view(before: Scrape | None, now: Scrape) -> View:
         acceptance=_acceptance(grown) if grown else None,
         acceptance_whole=_acceptance(now),
         steps=sum(kinds.values()),
-        mixed_share=_ratio(kinds.get("mixed", 0.0), sum(kinds.values())),
+        mixed_share=_ratio(kinds["mixed"], sum(kinds.values())),
         switches=now.total("wager_switches_total"),
         switches_last=grown.total("wager_switches_total") if grown else None,
         switch_seconds=_only(now, "wager_switch_seconds"),
         decision_us=_decision_us(grown) if grown else None,
         decision_us_whole=_decision_us(now),
-        buckets=sorted({bucket for found in goodput.values() for bucket in found}, key=_low),
-        arms=arms,
+        buckets=sorted({cell["batch"] for cell, _ in series}, key=_low),
+        arms=[
+            ArmView(arm, rates.get(arm), last.get(arm), whole[arm], goodput[arm]) for arm in sorted(whole, key=_order)
+        ],
     )
 
 
 def _rounds(counted: Scrape) -> dict[str, Rounds]:
     """Arm -> its rounds."""
-    pulls = counted.by("arm", "wager_pulls_total")
-    drafted = counted.by("arm", "wager_drafted_tokens_total")
-    accepted = counted.by("arm", "wager_accepted_tokens_total")
-    emitted = counted.by("arm", "wager_emitted_tokens_total")
+    names = ("pulls", "drafted_tokens", "accepted_tokens", "emitted_tokens")
+    pulls, drafted, accepted, emitted = (counted.by("arm", f"wager_{name}_total") for name in names)
+    every = sum(pulls.values())
     return {
-        arm: Rounds(
-            rounds=count,
-            share=_ratio(count, sum(pulls.values())),
-            acceptance=_ratio(accepted.get(arm, 0.0), drafted.get(arm, 0.0)),
-            mat=_ratio(emitted.get(arm, 0.0), count),
-        )
+        arm: Rounds(count, _ratio(count, every), _ratio(accepted[arm], drafted[arm]), _ratio(emitted[arm], count))
         for arm, count in pulls.items()
     }
 
