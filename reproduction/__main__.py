@@ -1,7 +1,5 @@
 """`python -m reproduction`: the papers' tables and figures, re-run here. From a checkout: it is not installed."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

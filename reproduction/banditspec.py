@@ -1,7 +1,5 @@
 """BanditSpec: tables 1 to 4 and figure 3."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from reproduction import runs

@@ -1,7 +1,5 @@
 """The parts that claims are made of, checked against a comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from reproduction.comparison import Comparison

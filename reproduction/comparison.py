@@ -1,7 +1,5 @@
 """Methods against tasks: MAT and speed, read from what `wager bench generate --json` writes and from runs alike."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ EAGLE head is what its rounds took beyond that in results/eagle-cpu.json and res
 draft model and a token to catch up on were timed by `wager record` on the CPU and are assumed on the H200.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from wager.simulation import RoundCost, VerifyCost

@@ -1,7 +1,5 @@
 """What an experiment is: a paper's claim, the runs that try it here, and a verdict computed from their figures."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

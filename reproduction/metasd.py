@@ -1,7 +1,5 @@
 """MetaSD: tables 2 to 17 and 19, figures 2, 3 and 6."""
 
-from __future__ import annotations
-
 from reproduction import metasd_claims as claims
 from reproduction import metasd_rewards as rewards
 from reproduction import runs

@@ -1,7 +1,5 @@
 """MetaSD's claims about choosing among drafters, checked against results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from reproduction.claims import HOME, at_home, away_from_home, beats, home, one_for_all, specialists

@@ -1,7 +1,5 @@
 """MetaSD's claims about rewards, draft lengths, windows and batches, checked against results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

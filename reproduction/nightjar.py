@@ -1,7 +1,5 @@
 """Nightjar: figures 2, 5, 6, 8 to 11 and tables 1 to 3."""
 
-from __future__ import annotations
-
 from reproduction import nightjar_claims as claims
 from reproduction import runs
 from reproduction.experiment import Longer, experiment

@@ -1,7 +1,5 @@
 """Nightjar's claims, checked against results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """On-the-fly adaptation: tables 1, 2, 3, 7, 9, 10, 12, 13 and figure 3."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from reproduction import onthefly_claims as claims

@@ -1,7 +1,5 @@
 """On-the-fly adaptation's claims, checked against results."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """docs/reproduction.md, made of the kept results: it cannot say what they do not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Prompts in other words: the instruction around a question is rephrased, the question itself stays."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Every experiment by name, in the order of the papers."""
 
-from __future__ import annotations
-
 from reproduction import banditspec, metasd, nightjar, onthefly
 from reproduction.experiment import Experiment
 

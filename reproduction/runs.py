@@ -1,7 +1,5 @@
 """The runs that experiments share, in their quick and their full form."""
 
-from __future__ import annotations
-
 from reproduction.engine import Generated
 from reproduction.recorded import STORE, Recorded
 from reproduction.simulated import SD, Served

@@ -1,7 +1,5 @@
 """One engine of reproduction.turns: vLLM in a process of its own, and the turns it takes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -14,8 +14,6 @@ heads: the shape of Llama 3 8B with random weights and a random EAGLE head, whos
 probabilities (vLLM's synthetic acceptance): well, fairly and badly trained.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

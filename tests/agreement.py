@@ -1,7 +1,5 @@
 """Streams of contexts and rounds on which a policy and its slow reference are compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

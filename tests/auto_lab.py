@@ -1,7 +1,5 @@
 """Set-ups for the tests of `auto`: engines, servers, random rounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoders whose policies keep their state, in a cache of the test's own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Arm, Context, Round, rewards and traces."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError

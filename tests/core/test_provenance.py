@@ -1,7 +1,5 @@
 """Where a result comes from: the commit, and the command without the machine's paths."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The format of recordings."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

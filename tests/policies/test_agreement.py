@@ -1,7 +1,5 @@
 """The package's policies decide as the slow references do, round after round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

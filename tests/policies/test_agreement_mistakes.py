@@ -1,7 +1,5 @@
 """A mistake in a reference is noticed by the comparison with the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What must hold for every policy."""
 
-from __future__ import annotations
-
 import json
 import math
 import tracemalloc

@@ -1,7 +1,5 @@
 """Policies in an engine whose drafts are made in one step and verified in the next."""
 
-from __future__ import annotations
-
 import random
 from itertools import accumulate
 from operator import mul

@@ -1,7 +1,5 @@
 """References of BanditSpec's two arm selection algorithms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

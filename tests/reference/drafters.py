@@ -1,7 +1,5 @@
 """Slow, obvious references of the drafters: every one looks through the whole text, or all documents, each time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What every reference shares: the whole history in lists, and the few rules that hold for all policies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 

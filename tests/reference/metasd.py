@@ -1,7 +1,5 @@
 """References of MetaSD's bandits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """References of Nightjar and of the framework it is built on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

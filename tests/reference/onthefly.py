@@ -1,7 +1,5 @@
 """References of on-the-fly adaptation's methods."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

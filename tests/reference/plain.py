@@ -1,7 +1,5 @@
 """References of the policies that learn nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from reference.history import Reference, off_or_shortest

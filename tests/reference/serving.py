@@ -1,7 +1,5 @@
 """References of the policies from serving and of the linear contextual bandits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

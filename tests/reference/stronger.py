@@ -1,7 +1,5 @@
 """References of the bandits that use the truncated geometric's likelihood."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

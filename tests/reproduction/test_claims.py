@@ -1,7 +1,5 @@
 """Every table and figure has an experiment, and verdicts follow from figures both ways."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

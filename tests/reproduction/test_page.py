@@ -1,7 +1,5 @@
 """docs/reproduction.md is what the results make, and the command lists, runs, writes and refuses."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

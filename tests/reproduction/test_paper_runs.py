@@ -1,7 +1,5 @@
 """The runs behind the experiments: recorded texts, simulations, and real rounds of a tiny model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The scheduler hook's clock: how often the policy is asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Each hook has a class and a server of its own: ``-n 2 --dist loadscope`` tests both at once.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

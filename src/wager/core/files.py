@@ -1,7 +1,5 @@
 """Files that are always whole: policy states, results, pages."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

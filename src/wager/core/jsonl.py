@@ -3,8 +3,6 @@
 So a file cut off in the middle of its last line is still a good one. A path that ends in .gz is compressed.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping

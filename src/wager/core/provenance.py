@@ -1,7 +1,5 @@
 """Where a result comes from: the command, the commit, the date, the machine and the versions."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@ A trace tells what was played; a recording tells what would have come of anythin
 on it without a model. JSON lines: a header, then one line a text.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

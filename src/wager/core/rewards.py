@@ -4,8 +4,6 @@ Every function takes the round and ``longest``, the largest length among the pol
 MetaSD's N_max), so that arms of different length stay comparable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

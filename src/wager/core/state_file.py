@@ -1,7 +1,5 @@
 """What a policy learned, kept in a file from one run to the next."""
 
-from __future__ import annotations
-
 import copy
 import threading
 import warnings

@@ -3,8 +3,6 @@
 The first line is a header; every other line is one request's start or one round.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

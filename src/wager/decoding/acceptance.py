@@ -16,8 +16,6 @@ without replacement). They are tried in order, each by the rule above, and what 
     after the last child, draw from what is left of p.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """What a policy may know of a prompt before the first round: numbers."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a request gives back: its text as it comes, and how it came about."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

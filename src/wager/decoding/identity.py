@@ -1,7 +1,5 @@
 """Are two texts the same, and if not, is it a tie?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """A request as transformers itself prepares it: its defaults, its logits processors, its stopping criteria."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ Sampled by the residual rule (``acceptance``): each drafted token is accepted wi
 from the residual follows the first that is not. The distribution is the same; the text depends on what was drafted.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

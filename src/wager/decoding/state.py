@@ -1,7 +1,5 @@
 """Where a decoder's policy keeps its state, and what that state belongs to."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """BanditSpec: UCBSpec and EXP3Spec."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from itertools import accumulate
 from math import exp, log, sqrt

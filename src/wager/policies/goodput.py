@@ -1,7 +1,5 @@
 """Two published rules Nightjar compares with: DSD's goodput model and TETRIS' token budget."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate

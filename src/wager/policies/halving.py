@@ -1,7 +1,5 @@
 """MetaSD's elimination rules: few switches, then commit."""
 
-from __future__ import annotations
-
 import math
 
 from wager.core import Arm, Context, Round

@@ -1,7 +1,5 @@
 """Linear contextual bandits with the batch size as context."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 from wager.core import Arm, Context, Round

@@ -1,7 +1,5 @@
 """MetaSD: UCB with alignment feedback, its two forms for changing text, and EXP3."""
 
-from __future__ import annotations
-
 from collections import deque
 from math import log, sqrt
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Nightjar and the ADA-BINGREEDY it grew from."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

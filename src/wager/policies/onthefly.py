@@ -1,7 +1,5 @@
 """On-the-fly adaptation: the analytical model, the state machines and Q-learning."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from wager.core import OFF, Arm, Context, Round, Signal

@@ -1,7 +1,5 @@
 """Rules that learn nothing: what every other policy is measured against."""
 
-from __future__ import annotations
-
 from wager.core import OFF, Arm, Context
 from wager.policies.base import Arms, Policy, require
 

@@ -4,8 +4,6 @@ Both see a round as a run of Bernoulli trials: every accepted token a success, t
 failure. That is the truncated geometric's likelihood (BanditSpec eq. 4) and uses more of a round than its length.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

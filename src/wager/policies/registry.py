@@ -1,7 +1,5 @@
 """Policies by name, with parameters: how the command line and the tests build them."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """On-the-fly adaptation's choice of a drafter per prompt."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round, Signal

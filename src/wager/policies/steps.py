@@ -1,7 +1,5 @@
 """A policy in an engine that drafts at the end of one step and verifies in the next: one arm for the whole batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The work is cut into parts, each a file of its own written in one go: what a kil
 run goes on with the parts that are missing. Several processes can share the parts between them.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From a plan to a trainer, and from a trained drafter to a folder that wager and vLLM both load, and back."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

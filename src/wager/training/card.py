@@ -1,7 +1,5 @@
 """A drafter's card: what it was trained on, how, and what it is worth."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one file that says what is trained: a target, its prompts by domain, the drafters to be made of its answers."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """What a drafter is worth on greedy answers it has not seen: acceptance per position, and tokens a round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

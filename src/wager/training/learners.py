@@ -1,7 +1,5 @@
 """What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any

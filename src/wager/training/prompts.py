@@ -1,7 +1,5 @@
 """Prompts for the target to answer, made of corpora: instructions, code, questions, translations, long documents."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """The training loop: steps, looks at held-out answers, checkpoints to go on from, the best drafter kept."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

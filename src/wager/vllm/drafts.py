@@ -1,7 +1,5 @@
 """Steps without drafts. The V2 model runner copies drafts to and fro in every step; each copy is a kernel launch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ NOTHING = _Nothing()
 class DraftTable(torch.Tensor):
     """The runner's drafts by slot. Where there are none nothing is written, and no tokens are read without a launch."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # a plain tensor otherwise
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a plain tensor otherwise
 
     def __setitem__(self, where: Any, value: Any) -> None:
         if value is not NOTHING:

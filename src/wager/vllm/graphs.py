@@ -6,8 +6,6 @@ tokens each are 15 tokens; the next size, 16, has graphs for 1, 2 and 4 tokens a
 18. Such a step, a third of all combinations, runs outside the full graphs and takes several times as long.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One draft length a step for the whole batch: the scheduler hook's clock and counters around a policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any

@@ -5,8 +5,6 @@ Each request's own text is searched (prompt lookup) and, where there is one, a r
 what is finished. Nothing is copied to the CPU and nothing waits for the device.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

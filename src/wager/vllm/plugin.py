@@ -5,8 +5,6 @@ either, so two functions are replaced: the factory ``init_speculator``, and ``Cu
 replacements read the engine's configuration and leave every engine alone that was not started by wager.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

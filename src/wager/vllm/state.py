@@ -1,7 +1,5 @@
 """The file that keeps what an engine's policy learned."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 from pathlib import Path

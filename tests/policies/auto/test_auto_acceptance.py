@@ -1,7 +1,5 @@
 """The acceptance models learn what tells tokens apart."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

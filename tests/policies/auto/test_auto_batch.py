@@ -1,7 +1,5 @@
 """A batch is decided from the same models, request by request."""
 
-from __future__ import annotations
-
 import json
 import math
 import timeit

@@ -1,7 +1,5 @@
 """Every hand-set number of `auto` stands in its config, and experiments can change it or leave out an idea."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import FrozenInstanceError, fields

@@ -1,7 +1,5 @@
 """What does not pay now is tried again, and no more than that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The latency models find what rounds take, in spite of outliers, and notice changes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One request is decided as by the slow reference, and whatever is kept between rounds does not show."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

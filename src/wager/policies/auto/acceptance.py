@@ -10,8 +10,6 @@ that can be scored.
 positions, drafters, requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The arms available in a round, arranged for the decision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Arrays over a batch are (K, N): positions, then drafters and requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

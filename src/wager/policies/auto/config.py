@@ -1,7 +1,5 @@
 """Every hand-set number of `auto`, with its unit and the reason for its value."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from math import sqrt
 from typing import Any

@@ -1,8 +1,6 @@
 """What `auto` does to keep learning: which drafters it calls, when it drafts although that does not seem to pay, and
 which kinds of steps it tries in a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

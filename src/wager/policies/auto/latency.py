@@ -1,7 +1,5 @@
 """One model of latency: seconds by batch size, width, drafter and catch-up, and the tokens a second is worth."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from wager.core import Round

@@ -1,7 +1,5 @@
 """`auto`: the drafter and length of largest expected value, from learned acceptance and learned latency."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import exp, inf
 

@@ -5,8 +5,6 @@ one that is little known is tried, and one that is well known and worse is not. 
 before them, those are dropped, and the counts of the other drafters are cut down so that they are tried again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
 from math import sqrt

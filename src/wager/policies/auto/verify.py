@@ -3,8 +3,6 @@
 A batch has too many combinations of requests and draft tokens to time each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 from typing import ClassVar
