@@ -8,6 +8,7 @@ import numpy as np
 from wager.core import Arm, Context, Round
 from wager.core.batch import Ints
 from wager.policies.auto.latency import StepLatency
+from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
 
@@ -54,6 +55,7 @@ class StepRounds:
         self.tokens = 0  # emitted since the engine started
         self._drafter = arms[-1].drafter
         self._observed: set[int] = set()  # batch sizes of which a round was observed
+        self._kinds: set[tuple[int, int]] = set()  # buckets of batch sizes and lengths that have passed, with overlap
         self._chose = policy  # the arm of the last step
         self._arm = arms[0]  # off: nothing has been drafted before the first step
         self._batch = 0  # that the last step was planned for
@@ -111,7 +113,9 @@ class StepRounds:
         accepted = min(accepted, step.drafted)
         if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
-        if step.held:
+        kind = bucket(batch), arm.length
+        if step.held or (self.overlap and kind not in self._kinds):  # the first may pay for what others find done
+            self._kinds.add(kind)
             return Counts(step.drafted, accepted, emitted, seconds)
         self._observed.add(batch)
         if self.overlap:

@@ -1,5 +1,7 @@
 """The one file that says what is trained: a target, its prompts by domain, the drafters to be made of its answers."""
 
+from __future__ import annotations  # the types of the fields are read as they are written
+
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -120,12 +120,10 @@ class Exploration(Learner):
         self.allowance = self.config.allowance
         self.selection.begin()
 
-    def drafted(self, hinted: bool, above_average: bool) -> None:
-        """Something was drafted. A probe is repeated: of a drafter with hints, whose acceptance is known anyway, until
-        its latency is believed; of another as long as it goes better than usual."""
-        probes = self.rounds_since_draft - self.config.probe_interval + 1
-        again = probes < self.config.repeats if hinted else above_average
-        self.rounds_since_draft = self.rounds_since_draft + 1 if probes > 0 and again else 0
+    def drafted(self, again: bool) -> None:
+        """Something was drafted; a probe is repeated if it is to be made again."""
+        probe = self.rounds_since_draft >= self.config.probe_interval
+        self.rounds_since_draft = self.rounds_since_draft + 1 if probe and again else 0
 
     def follow(self, drafter: str) -> None:
         """Learn for how many rounds a drafter without hints is run; empty: another kind of round came."""

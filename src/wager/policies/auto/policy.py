@@ -283,9 +283,11 @@ class Auto(Policy):
         key, length = self._key(arm), arm.length if arm.tree or batch > 1 else drafted
         if not drafted:
             exploration.rounds_since_draft += 1
-        else:
-            usual = self.positional.of(key, length).rate if unhinted else 0.0
-            exploration.drafted(hinted, round.accepted > usual * (round.accepted + round.rejected))
+        elif unhinted:  # as long as it goes better than usual
+            usual = self.positional.of(key, length).rate
+            exploration.drafted(round.accepted > usual * (round.accepted + round.rejected))
+        else:  # acceptance is known anyway: until its latency is believed
+            exploration.drafted(self.latency.verify.doubted(drafted + 1))
         exploration.follow(arm.drafter if unhinted else "")
         if batch > 1 and round.verify_seconds > 1e-9:
             # by what was played: a drafter may have had less to propose than it was allowed

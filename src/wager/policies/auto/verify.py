@@ -79,7 +79,7 @@ class VerifyLatency(Learner):
             self._average()
         known, expected = self.rounds[width], self.seconds[width]
         # A first time far beyond the guess may be a stall: it is believed when it repeats.
-        verdict = self.filter.judge(width, seconds, expected, known > 0 or 2.0 * seconds > config.outlier * expected)
+        verdict = self.filter.judge(width, seconds, expected, known > 0 or seconds > config.outlier * expected)
         if verdict == OUTLIER:
             return
         if verdict == CHANGED:  # the other widths are doubted, and width 1 is timed
@@ -122,7 +122,7 @@ class VerifyLatency(Learner):
         self.settle()
 
     def _unstalled(self) -> list[float]:
-        """Ratios of which those timed a few times only are no larger than a wider one's: there was a stall, then."""
+        """The ratios; one timed a few times only is no larger than a wider one's: there was a stall, then."""
         ratios, lowest = list(self.ratios), inf
         for width in range(len(ratios) - 1, 0, -1):
             if self.rounds[width]:
@@ -144,6 +144,10 @@ class VerifyLatency(Learner):
                 last, level = width, ratios[width]
             guesses[width] = level + share * (width - last)
         return guesses
+
+    def doubted(self, width: int) -> bool:
+        """Whether its last round took far from what was expected, and was not learned from."""
+        return self.filter.streak.get(width, 0) > 0
 
     def overdue(self) -> bool:
         """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
