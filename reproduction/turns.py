@@ -72,11 +72,11 @@ def summary(plan: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     made = []
     for (kind, batch, name, policy), own in cells.items():
-        beside = plain[kind, batch]
-        ratios = sorted(
-            row["rate"] / statistics.fmean(other["rate"] for other in beside if other["turn"] == row["turn"])
-            for row in own
-        )
+        beside = plain.get((kind, batch), [])
+        by_turn = {row["turn"]: [other["rate"] for other in beside if other["turn"] == row["turn"]] for row in own}
+        ratios = sorted(row["rate"] / statistics.fmean(by_turn[row["turn"]]) for row in own if by_turn[row["turn"]])
+        if not ratios:  # so far: the round is not over
+            continue
         fast, plain_fast = at_full_speed(own), at_full_speed(beside)
         made.append({
             "plan": plan, "kind": kind, "batch": batch, "engine": name, "policy": policy, "turns": len(own),

@@ -16,7 +16,7 @@ VLLM = {
     "--data-parallel-size",
 }
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
-TURNS = {"--prompts", "--out", "--seconds", "--rounds"}  # python -m reproduction.turns
+TURNS = {"--prompts", "--out", "--seconds", "--rounds", "--only", "--stress"}  # python -m reproduction.turns
 
 
 @dataclass(frozen=True)
