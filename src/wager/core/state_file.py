@@ -66,15 +66,16 @@ class StateFile:
         before = self.policy.state_dict()
         try:
             content = self._read()
-            why = _older(content)
-            if not why:
-                for key, ours in self.of.items():
-                    if (theirs := content["of"].get(key)) != ours:
-                        raise ValueError(f"it was learned with {key} {theirs!r}, not {ours!r}")
-                state: dict[str, Any] = content["state"]
-                self.policy.load_state_dict(copy.deepcopy(state))
-                return state
-            strict = False
+            for key, version in (("version", VERSION), ("wager", wager.__version__)):
+                if content.get(key) != version:  # a state means what the wager that wrote it makes of it
+                    strict = False
+                    raise ValueError(f"it has {key} {content.get(key)}, not {version}")
+            for key, ours in self.of.items():
+                if (theirs := content["of"].get(key)) != ours:
+                    raise ValueError(f"it was learned with {key} {theirs!r}, not {ours!r}")
+            state: dict[str, Any] = content["state"]
+            self.policy.load_state_dict(copy.deepcopy(state))
+            return state
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -118,37 +119,27 @@ class StateFile:
 
     def _write(self, state: dict[str, Any]) -> None:
         content = {"format": FORMAT, "version": VERSION, "wager": wager.__version__, "of": self.of, "state": state}
-        why = ""
+        why = "interrupted"
         try:
             with self._writing:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 files.write_json(self.path, content)
+            why = ""
         except OSError as error:
             why = error.strerror or str(error)
         except (TypeError, ValueError) as error:  # a policy of the user's own
             why = f"its state is not JSON ({error})"
-        except BaseException:
-            self.learned = True
-            raise
-        if why:
-            self.learned = True
-            if not self._warned:
-                self._warned = True
-                self.warn(f"cannot save policy state to {self.path}: {why}")
+        finally:
+            self.learned = self.learned or bool(why)
+        if why and not self._warned:
+            self._warned = True
+            self.warn(f"cannot save policy state to {self.path}: {why}")
 
     def restore(self) -> None:
         """Let the policy go on from what was loaded, once it was reset."""
         self.learned = False
         if self.loaded is not None:
             self.policy.load_state_dict(copy.deepcopy(self.loaded))
-
-
-def _older(content: dict[str, Any]) -> str:
-    """How the file's version differs, if it does: a state means what the version of wager that wrote it makes of it."""
-    for key, ours in (("version", VERSION), ("wager", wager.__version__)):
-        if content.get(key) != ours:
-            return f"it has {key} {content.get(key)}, not {ours}"
-    return ""
 
 
 def refuse_foreign(path: Path) -> None:

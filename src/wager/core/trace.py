@@ -5,14 +5,14 @@ The first line is a header; every other line is one request's start or one round
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from wager.core.arm import Arm
 from wager.core.context import PromptFeatures
-from wager.core.jsonl import LinesWriter, header
+from wager.core.jsonl import LinesWriter, read_lines
 from wager.core.round import Round
 
 FORMAT = "wager-trace"
@@ -92,28 +92,10 @@ class TraceWriter(LinesWriter):
 
 def read_meta(path: str | Path) -> dict[str, Any]:
     """What the header says of the trace: model, machine, command."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return header(file.readline(), path, FORMAT, VERSION, TraceError)
+    meta: dict[str, Any] = next(read_lines(path, FORMAT, VERSION, TraceError, decode))
+    return meta
 
 
 def read(path: str | Path) -> Iterator[Record]:
     """The records of a trace in order; a truncated last line is left out."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        header(file.readline(), path, FORMAT, VERSION, TraceError)
-        number, held = 1, ""
-        for line in file:
-            if held:
-                yield _at(held, path, number)
-            number, held = number + 1, line
-        if held.endswith("\n"):
-            yield _at(held, path, number)
-        elif held:
-            with suppress(TraceError):
-                yield decode(held)
-
-
-def _at(line: str, path: str | Path, number: int) -> Record:
-    try:
-        return decode(line)
-    except TraceError as error:
-        raise TraceError(f"{path}, line {number}: {error}") from error
+    return islice(read_lines(path, FORMAT, VERSION, TraceError, decode), 1, None)
