@@ -123,7 +123,7 @@ def _made(kind: type[T], given: Mapping[str, Any], where: str) -> T:
         raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(known)}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     for key, value in values.items():
-        wanted = str(known[key].type).partition("[")[0]
+        wanted = getattr(known[key].type, "__name__", "")
         fits = {"str": str, "int": int, "float": (int, float), "tuple": tuple}[wanted]
         if not isinstance(value, fits) or isinstance(value, bool):  # type: ignore[arg-type]
             raise ValueError(f"{where}: {key} is a {wanted}, not {value!r}")
