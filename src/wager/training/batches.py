@@ -26,15 +26,10 @@ class Batch:
         """The same on another device."""
         return Batch(*(x.to(device, non_blocking=True) for x in (self.tokens, self.prompts, self.lengths)))
 
-    def answered(self) -> torch.Tensor:
-        """(texts, longest): whether a token belongs to an answer."""
-        at = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (at >= self.prompts[:, None]) & (at < self.lengths[:, None])
-
     def continued(self) -> torch.Tensor:
         """(texts, longest): whether a token belongs to an answer that goes on after it."""
-        answered = self.answered()
-        return answered & torch.cat((answered[:, 1:], torch.zeros_like(answered[:, :1])), 1)
+        at = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (at >= self.prompts[:, None]) & (at + 1 < self.lengths[:, None])
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:

@@ -12,7 +12,7 @@ from wager.training import answers
 from wager.training.answers import Text
 from wager.training.batches import once
 from wager.training.config import Answers
-from wager.training.learners import Learner
+from wager.training.learners import Learner, mixed
 from wager.training.prompts import Prompt
 
 LENGTHS = (1, 2, 3, 4, 5)  # of drafts
@@ -59,7 +59,9 @@ def judge(
     """The drafter on these greedy texts, once for every length."""
     found = [Judged(length) for length in lengths]
     for batch in once(texts, tokens):
-        for row in learner.accepted(batch.to(device)).tolist():
+        with mixed(device):
+            rows = learner.accepted(batch.to(device)).tolist()
+        for row in rows:
             for one in found:
                 one.add(row)
     return found
@@ -79,7 +81,7 @@ def greedy_answers(
     work = answers.parts(prompts, tokenizer, how)
     with TemporaryDirectory() as spare:
         folder = kept or Path(spare)
-        answers.answer(model, work, folder, tokens, done=lambda part: done(len(work)))
+        answers.answer(model, work, folder, tokens, done=lambda *_: done(len(work)))
         wanted = {prompt.key for part in work for prompt, _ in part.prompts}
         found = {text.key: text for text in answers.texts(folder) if text.key in wanted}
     if found.keys() != wanted:
@@ -99,8 +101,7 @@ def judge_by_task(
     for name, learner in drafters.items():
         for task in tasks:
             own = [text for text in texts if text.domain == task]
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
-                found = judge(learner, own, BATCH_TOKENS, model.device, LENGTHS)
+            found = judge(learner, own, BATCH_TOKENS, model.device, LENGTHS)
             rows[name][task] = {
                 "texts": len(own),
                 "mat": {str(j.length): round(j.mat, 4) for j in found},
