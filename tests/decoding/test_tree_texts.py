@@ -152,7 +152,7 @@ def test_processors_shown_siblings_are_noticed(monkeypatch: pytest.MonkeyPatch) 
         """Shows every position of a tree all tokens before it, as in a chain."""
 
         def _tree_scores(self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
-            return self.request.processors(self.ids.with_draft(tokens), logits)
+            return self.processors(self._with_draft(tokens), logits)
 
     monkeypatch.setattr(decoding, "Loop", InOrder)
     model = tiny()

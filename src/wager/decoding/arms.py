@@ -81,7 +81,7 @@ def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
 
 
 def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Sequence[Tree | str]) -> list[Arm]:
-    shapes = dict.fromkeys(_shape(tree) for tree in trees)
+    shapes = dict.fromkeys(Tree.parse(tree.strip()) if isinstance(tree, str) else tree for tree in trees)
     able = [name for name, drafter in drafters.items() if drafter.trees]
     if shapes and not able:
         raise ValueError(f"no drafter here drafts trees; there are {', '.join(drafters) or 'none'}, drafting chains")
@@ -92,16 +92,6 @@ def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Seque
     return [
         Arm(name, length, shape) for name in able for shape in shapes for length in lengths if length <= shape.nodes
     ]
-
-
-def _shape(tree: Tree | str) -> Tree:
-    """A shape, or how one is written, BREADTHxNODES."""
-    if isinstance(tree, Tree):
-        return tree
-    breadth, _, nodes = tree.strip().partition("x")
-    if not (breadth.isdecimal() and nodes.isdecimal()):
-        raise ValueError(f"{tree!r} is not the shape of a tree; write BREADTHxNODES, such as 4x16")
-    return Tree(int(breadth), int(nodes))
 
 
 def _check(tree: Tree) -> None:
