@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import wager
 from wager.core import files
+from wager.core.require import require
 
 FORMAT = "wager-state"
 VERSION = 1
@@ -85,8 +86,7 @@ class StateFile:
         except DAMAGED:
             why = "its state is damaged"
         self.policy.load_state_dict(before)  # it may have got half of it
-        if strict:
-            raise ValueError(f"policy state {self.path} does not fit: {why}; name another file or remove it")
+        require(not strict, f"policy state {self.path} does not fit: {why}; name another file or remove it")
         self.warn(f"policy state {self.path} is not used and will be replaced: {why}")
         return None
 
@@ -95,8 +95,7 @@ class StateFile:
             content = files.read_json(self.path)
         except ValueError as error:
             raise ValueError(f"it is damaged ({error})") from None
-        if content.get("format") != FORMAT:
-            raise ValueError(f"it does not say that it is a {FORMAT}")
+        require(content.get("format") == FORMAT, f"it does not say that it is a {FORMAT}")
         return content
 
     def tick(self) -> None:
@@ -145,8 +144,7 @@ class StateFile:
 def refuse_foreign(path: Path) -> None:
     """Refuse a file that is something else: it would be replaced."""
     try:
-        if path.is_dir():
-            raise ValueError(f"policy state {path} is a folder; name a file in it")
+        require(not path.is_dir(), f"policy state {path} is a folder; name a file in it")
         with path.open("rb") as file:
             head = file.read(256)
     except OSError:

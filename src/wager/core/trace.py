@@ -13,6 +13,7 @@ from typing import Any
 from wager.core.arm import Arm
 from wager.core.context import PromptFeatures
 from wager.core.jsonl import LinesWriter, read_lines
+from wager.core.require import require
 from wager.core.round import Round
 
 FORMAT = "wager-trace"
@@ -65,15 +66,13 @@ def decode(line: str) -> Record:
     """Read one line of a trace back."""
     try:
         (kind, body), *rest = json.loads(line).items()
-        if rest or kind not in ("round", "request"):
-            raise ValueError(f"a line holds one 'round' or one 'request', not {kind!r}")
+        one = not rest and kind in ("round", "request")
+        require(one, f"a line holds one 'round' or one 'request', not {kind!r}")
         if kind == "request":
-            features = body.pop("prompt", None)
-            if features is not None:
+            if (features := body.pop("prompt", None)) is not None:
                 features = PromptFeatures(**{**features, "tfidf": tuple(features.get("tfidf", ()))})
             return Request(prompt=features, **body)
-        if not all(isinstance(body.get(count, 0), int) for count in COUNTS):
-            raise ValueError("a count is a whole number")
+        require(all(isinstance(body.get(count, 0), int) for count in COUNTS), "a count is a whole number")
         return Round(arm=Arm.parse(body.pop("arm")), overlap=tuple(body.pop("overlap", ())), **body)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TraceError(f"not a trace record ({error})") from error

@@ -32,8 +32,7 @@ class UCBSpec(RewardPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.pulls, slots)
-        if first is not None:
+        if (first := self.unplayed(self.pulls, slots)) is not None:
             return first
         scale = self.spread / 2
         constant = 1 + 2 * log(len(self.arms) / self.delta) + 4 * log(self.rounds)

@@ -34,8 +34,7 @@ class DSD(ModelPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.played, slots)
-        if first is not None:
+        if (first := self.unplayed(self.played, slots)) is not None:
             return first
         at_zero, per_token = self.latency()
         per_width = per_token * context.batch

@@ -17,8 +17,7 @@ class LinUCB(RewardPolicy):
     ) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(alpha >= 0 and batch_scale > 0, f"alpha and batch_scale are positive, not {alpha} and {batch_scale}")
-        self.width = alpha
-        self.batch_scale = batch_scale
+        self.width, self.batch_scale = alpha, batch_scale
         self.reset()
 
     def reset(self) -> None:
@@ -68,6 +67,5 @@ class LinTS(LinUCB):
         super().__init__(arms, alpha=v, batch_scale=batch_scale, reward=reward, seed=seed)
 
     def bonus(self) -> list[float]:
-        draws: list[float] = self.rng.standard_normal(len(self.arms)).tolist()
         scale = self.width * self.spread
-        return [scale * z for z in draws]
+        return [scale * z for z in self.rng.standard_normal(len(self.arms)).tolist()]

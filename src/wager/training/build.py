@@ -20,6 +20,7 @@ from wager.training.config import KINDS, Drafter, Plan
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
+Weights = Mapping[str, torch.Tensor]
 Export = Callable[[Path, Mapping[str, Any]], None]
 LEFT_OUT = {"_name_or_path", "id2label", "label2id", "problem_type", "return_dict", "chunk_size_feed_forward"}
 
@@ -92,12 +93,7 @@ def best(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def save(
-    folder: Path,
-    drafter: Drafter,
-    weights: Mapping[str, torch.Tensor],
-    config: Any,
-    notes: Mapping[str, Any],
-    common: Sequence[int] = (),
+    folder: Path, drafter: Drafter, weights: Weights, config: Any, notes: Mapping[str, Any], common: Sequence[int] = ()
 ) -> None:
     """Write the drafter beside where it belongs, then put it in its place, whole."""
     from safetensors.torch import save_file
@@ -129,7 +125,7 @@ def loaded(folder: Path, target: Target) -> Learner:
     kind = notes.get("kind") if isinstance(notes, dict) else None
     if kind not in KINDS:
         raise ValueError(f"{folder} holds no drafter that `wager train` made: its config.json does not say which kind")
-    weights: Mapping[str, torch.Tensor]
+    weights: Weights
     columns: torch.Tensor | None = None
     if kind == "eagle":
         head = checkpoint.read(folder)

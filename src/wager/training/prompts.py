@@ -18,17 +18,10 @@ LIMIT = 4000  # characters of a passage
 NAME = re.compile(r"(?<=[a-z,] )(?:[A-Z][a-z]+(?: of| the| [A-Z][a-z]+)+|[A-Z][a-z]{4,})")
 SUMMARIZE = ("Summarize: {}", "Summarize this text in a few sentences.\n\n{}", "{}\n\nSummarize the above.")
 ASKED = (
-    "Who is {}?",
-    "What is {}?",
-    "What is {} known for?",
-    "When was {} founded or born?",
-    "Where is {}?",
-    "Tell me about {}.",
-    "Why is {} important?",
-    "What happened to {}?",
-    "How did {} begin?",
+    "Who is {}?", "What is {}?", "What is {} known for?", "When was {} founded or born?", "Where is {}?",
+    "Tell me about {}.", "Why is {} important?", "What happened to {}?", "How did {} begin?",
     "Explain {} to a student in a few sentences.",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
