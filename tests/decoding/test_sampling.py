@@ -272,7 +272,7 @@ def off_rows(target: Table, certain: bool, loop: type[Loop] = Loop) -> float:
     with torch.inference_mode():
         request = Prepared(torch.tensor([PROMPT]), Processors([]), [MaxLengthCriteria(TREE_TOKENS)], None)
         for step in played.run(request, sampler(RESIDUAL, VOCABULARY)):
-            lengths[step.accepted] += 1
+            lengths[step.round.accepted if step.round else 0] += 1
     assert min(lengths[n] for n in range(4)) > TREE_TOKENS / 200, "every length of path occurs"
     text = np.array(played.text[len(PROMPT) - 2 :])
     seen = np.zeros((VOCABULARY,) * 3)

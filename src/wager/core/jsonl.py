@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, ClassVar, Self, cast
 
 
 def open_text(path: Path, mode: str) -> IO[str]:
@@ -21,9 +21,12 @@ def open_text(path: Path, mode: str) -> IO[str]:
 class LinesWriter:
     """Appends to a new file, which is never one that is there; use it as a context manager."""
 
-    def __init__(self, path: str | Path, format: str, version: int, meta: Mapping[str, Any] | None) -> None:
+    format: ClassVar[str]
+    version: ClassVar[int]
+
+    def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
         self._file = open_text(Path(path), "x")
-        self.append({"format": format, "version": version, "meta": dict(meta or {})})
+        self.append({"format": self.format, "version": self.version, "meta": dict(meta or {})})
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append one line, which can be read at once."""

@@ -5,7 +5,6 @@ on it without a model. JSON lines: a header, then one line a text.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,8 +93,7 @@ class Text:
 class RecordingWriter(LinesWriter):
     """Append texts to a new recording; use it as a context manager."""
 
-    def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
-        super().__init__(path, FORMAT, VERSION, meta)
+    format, version = FORMAT, VERSION
 
     def write(self, text: Text) -> None:
         """Append one text."""

@@ -81,8 +81,7 @@ def decode(line: str) -> Record:
 class TraceWriter(LinesWriter):
     """Append records to a new trace file; use it as a context manager."""
 
-    def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
-        super().__init__(path, FORMAT, VERSION, meta)
+    format, version = FORMAT, VERSION
 
     def write(self, record: Record) -> None:
         """Append one record."""

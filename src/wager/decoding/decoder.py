@@ -18,8 +18,8 @@ from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
 from wager.decoding.features import Prompts
-from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece, TextStream
-from wager.decoding.loop import EVERYTHING, Loop, Step
+from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
+from wager.decoding.loop import EVERYTHING, Loop
 from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import open_state
@@ -118,7 +118,7 @@ class Decoder:
                 now = perf_counter()  # here: saving the state after the text is no decoding
                 seconds[bool(pieces)] += now - began
                 began = now
-                pieces.append(_piece(step, text))
+                pieces.append(text.shown(step) if text is not None else step)
                 if watch is not None:
                     if watch(pieces[-1]) is False:
                         break
@@ -137,7 +137,7 @@ class Decoder:
         text = self._text_stream()
         prepared = self.prepare(prompt, settings)
         for step in self.run(prepared, self.target, label, seed):
-            yield _piece(step, text)
+            yield text.shown(step)
         if rest := text.end():
             yield Piece(rest, (), (), None)
 
@@ -231,7 +231,7 @@ class Decoder:
 
     def run(
         self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None, streamer: Any = None
-    ) -> Generator[Step, None, None]:
+    ) -> Generator[Piece, None, None]:
         """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
         length, room = prepared.ids.shape[1], f"the model holds {target.limit:,} with at least one new one"
         require(length < target.limit, f"the prompt has {length:,} tokens, and {room}")
@@ -272,11 +272,3 @@ class Decoder:
             self._busy = False
             if played and self.state is not None and self.state.policy is self.policy:
                 self.state.tick()
-
-
-def _piece(step: Step, text: TextStream | None) -> Piece:
-    shown = text.push(step.tokens) if text is not None else ""
-    sources = [PLAIN] * len(step.tokens)
-    if step.round is not None and step.round.drafted:
-        sources = [step.round.arm.drafter] * step.accepted + [BONUS] * (len(step.tokens) - step.accepted)
-    return Piece(shown, tuple(step.tokens), tuple(sources), step.round, step.rejected)

@@ -1,8 +1,10 @@
 """What a request gives back: its text as it comes, and how it came about."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,10 @@ class TextStream:
         self.start, self.given = self.given, len(self.tokens)
         return str(now[len(before) :])
 
+    def shown(self, piece: Piece) -> Piece:
+        """The piece with its text."""
+        return replace(piece, text=self.push(piece.tokens))
+
     def end(self) -> str:
         """Whatever is left."""
         return self.push((), end=True)
@@ -38,13 +44,13 @@ class TextStream:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One step's share of a streamed text."""
+    """What one step added to the text."""
 
     text: str  # may be empty where a character is not complete yet
     tokens: tuple[int, ...]
     sources: tuple[str, ...]  # where each token came from: a drafter's name, 'bonus' or 'plain'
     round: Round | None  # None for the token that came out of the prompt's own forward
-    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take
+    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take; of a tree those off its path
 
 
 @dataclass(slots=True)

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple
 
 import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
+from wager.decoding.generation import BONUS, PLAIN, Piece
 from wager.decoding.prepare import Prepared, Stopping
 from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
 
+Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
-
-
-class Step(NamedTuple):
-    """What one step added to the text."""
-
-    tokens: list[int]
-    accepted: int  # how many of them came from the round's drafter; the rest are the target's own
-    round: Round | None  # None for the token that came out of the prompt's own forward
-    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take; of a tree those off its path
 
 
 class Loop:
@@ -37,15 +29,8 @@ class Loop:
     of the prompt as it has read already, nothing as a rule.
     """
 
-    def __init__(
-        self,
-        target: Runner,
-        drafters: Mapping[str, Drafter],
-        policy: Policy,
-        arms: tuple[Arm, ...],
-        needs: frozenset[Signal],
-        features: Callable[[Sequence[int], float], PromptFeatures],
-    ) -> None:
+    def __init__(self, target: Runner, drafters: Mapping[str, Drafter], policy: Policy, arms: tuple[Arm, ...],
+                 needs: frozenset[Signal], features: Features) -> None:  # fmt: skip
         self.target, self.drafters, self.policy = target, drafters, policy
         self.needs, self.features = needs, features
         hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
@@ -62,8 +47,8 @@ class Loop:
         """That of the next token, among the new ones."""
         return len(self.text) - self.begins
 
-    def run(self, request: Prepared, sampler: Sampler) -> Iterator[Step]:
-        """Steps of the request until it is finished; ``finish`` then says why."""
+    def run(self, request: Prepared, sampler: Sampler) -> Iterator[Piece]:
+        """The request's pieces, without their text, until it is finished; ``finish`` then says why."""
         self.sampler, self.processors = sampler, request.processors
         self.stopping = Stopping(request.criteria, self.target.limit)
         self.text: list[int] = request.ids[0].tolist()
@@ -78,7 +63,7 @@ class Loop:
         while not self.finish:
             yield self._round()
 
-    def _prefill(self) -> Step:
+    def _prefill(self) -> Piece:
         """Read the prompt and take the first token, which its own forward gives."""
         unread = self.text[self.target.length :]
         self.prompt: PromptFeatures | None = None
@@ -88,9 +73,9 @@ class Loop:
         else:
             logits = self.target.prefill(unread)
         tokens, _ = self._commit([self._accept(logits, NO_DRAFT)[1]])
-        return Step(tokens, 0, None)
+        return Piece("", tuple(tokens), (PLAIN,) * len(tokens), None)
 
-    def _round(self) -> Step:
+    def _round(self) -> Piece:
         # Choose.
         began = perf_counter()
         room = min(self.longest, self.stopping.limit - len(self.text) - 1)  # the target adds one itself
@@ -127,7 +112,8 @@ class Loop:
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing
-        return Step(tokens, min(accepted, len(tokens)), played, rejected)
+        sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
+        return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected)
 
     def _propose(self, room: int) -> tuple[Context, dict[str, Draft]]:
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""

@@ -27,8 +27,7 @@ class UCBSpec(RewardPolicy):
     def reset(self) -> None:
         super().reset()
         self.rounds = 0
-        self.pulls = [0] * len(self.arms)
-        self.sums = [0.0] * len(self.arms)
+        self.pulls, self.sums = [0] * len(self.arms), [0.0] * len(self.arms)
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)

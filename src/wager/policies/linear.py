@@ -1,6 +1,7 @@
 """Linear contextual bandits with the batch size as context."""
 
 from math import sqrt
+from operator import add
 
 from wager.core import Arm, Context, Round
 from wager.policies.base import Arms, RewardPolicy, require
@@ -45,12 +46,8 @@ class LinUCB(RewardPolicy):
         i = self.slot[round.arm]
         x = round.batch / self.batch_scale
         reward = self.value(round)
-        gram, sums = self.gram[i], self.sums[i]
-        gram[0] += 1
-        gram[1] += x
-        gram[2] += x * x
-        sums[0] += reward
-        sums[1] += reward * x
+        gram = self.gram[i] = list(map(add, self.gram[i], (1.0, x, x * x)))
+        sums = self.sums[i] = list(map(add, self.sums[i], (reward, reward * x)))
         det = gram[0] * gram[2] - gram[1] * gram[1]
         flat, cross, steep = gram[2] / det, -gram[1] / det, gram[0] / det
         theta = flat * sums[0] + cross * sums[1], cross * sums[0] + steep * sums[1]

@@ -118,9 +118,6 @@ class Nightjar(AdaBinGreedy):
         """Seconds to catch up on so much lag at this batch size, from the nearest case measured."""
         if not self.catch_up:
             return 0.0
-        bits = (lag.bit_length(), batch.bit_length())
-        known = self.catch_up.get(bits)
-        if known is None:
-            nearest = min(self.catch_up, key=lambda k: (abs(k[0] - bits[0]) + abs(k[1] - bits[1]), k))
-            known = self.catch_up[nearest]
-        return known[1]
+        lags, sizes = lag.bit_length(), batch.bit_length()
+        nearest = min(self.catch_up, key=lambda k: (abs(k[0] - lags) + abs(k[1] - sizes), k))
+        return self.catch_up[nearest][1]

@@ -30,9 +30,7 @@ class TrialPolicy(RewardPolicy):
         super().reset()
         k = len(self.arms)
         self.rounds = 0
-        self.pulls = [0] * k
-        self.wins = [0] * k
-        self.losses = [0] * k
+        self.pulls, self.wins, self.losses = [0] * k, [0] * k, [0] * k
         self.seconds = [1.0] * k  # mean per round; stays 1 where the goal is tokens
 
     def observe(self, round: Round) -> None:

@@ -56,15 +56,8 @@ def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: 
     return made
 
 
-def answer(
-    model: Any,
-    work: Sequence[Part],
-    folder: Path,
-    max_tokens: int,
-    *,
-    shard: tuple[int, int] = (0, 1),
-    done: Callable[[int, float], None] = lambda *_: None,
-) -> None:
+def answer(model: Any, work: Sequence[Part], folder: Path, max_tokens: int, *, shard: tuple[int, int] = (0, 1),
+           done: Callable[[int, float], None] = lambda *_: None) -> None:  # fmt: skip
     """Answer every part of this shard that is not in the folder yet; ``done`` gets the tokens and seconds of each."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in work[shard[0] :: shard[1]]:

@@ -58,7 +58,7 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     """What trains a drafter of the plan on these answers, and what writes it to a folder afterwards."""
     common = frequent(texts, drafter.frequent) if drafter.frequent else None
     made, config = learner(drafter, target, columns=None if common is None else torch.from_numpy(common).long())
-    domains = plan.domains_of(drafter)
+    domains = tuple(plan.domains) if drafter.domains == ("*",) else drafter.domains
     if drafter.start:
         made.module.load_state_dict(best(work / drafter.start))
     own = [text for text in texts if text.domain in domains]

@@ -40,7 +40,7 @@ class Drafter:
 
     name: str  # its folder: eagle-ofa, draft-code
     kind: str
-    domains: tuple[str, ...] = ("*",)
+    domains: tuple[str, ...] = ("*",)  # to learn from; *: all
     start: str = ""  # another drafter of the plan to start from
     steps: int = 2000
     tokens: int = 16384  # a step
@@ -66,10 +66,6 @@ class Plan:
     answers: Answers
     domains: Mapping[str, tuple[Source, ...]]
     drafters: Mapping[str, Drafter] = field(default_factory=dict)
-
-    def domains_of(self, drafter: Drafter) -> tuple[str, ...]:
-        """The domains a drafter learns from."""
-        return tuple(self.domains) if drafter.domains == ("*",) else drafter.domains
 
 
 def read(path: Path) -> Plan:

@@ -67,15 +67,8 @@ def judge(
     return found
 
 
-def greedy_answers(
-    model: Any,
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
-    tokens: int,
-    longest: int,
-    kept: Path | None,
-    done: Callable[[int], None],
-) -> list[Text]:
+def greedy_answers(model: Any, tokenizer: Any, prompts: Sequence[Prompt], tokens: int, longest: int,
+                   kept: Path | None, done: Callable[[int], None]) -> list[Text]:  # fmt: skip
     """The target's greedy answers, kept in a folder or taken from it; ``done`` gets the number of parts after each."""
     how = Answers((0.0,), (1.0,), tokens, longest, 256 if model.device.type == "cuda" else 1)
     work = answers.parts(prompts, tokenizer, how)
@@ -89,13 +82,8 @@ def greedy_answers(
     return list(found.values())
 
 
-def judge_by_task(
-    drafters: Mapping[str, Any],
-    texts: Sequence[Text],
-    tasks: Sequence[str],
-    model: Any,
-    done: Callable[[str, str], None],
-) -> Rows:
+def judge_by_task(drafters: Mapping[str, Any], texts: Sequence[Text], tasks: Sequence[str], model: Any,
+                  done: Callable[[str, str], None]) -> Rows:  # fmt: skip
     """Tokens a round and acceptance of every drafter on every task."""
     rows: Rows = {name: {} for name in drafters}
     for name, learner in drafters.items():
