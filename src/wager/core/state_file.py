@@ -44,17 +44,9 @@ class StateFile:
     finds a whole file.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        policy: Stateful,
-        of: Mapping[str, str] | None = None,
-        *,
-        strict: bool = False,
-        in_background: bool = False,
-        warn: Callable[[str], None] = _warn,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, path: Path, policy: Stateful, of: Mapping[str, str] | None = None, *, strict: bool = False,
+                 in_background: bool = False, warn: Callable[[str], None] = _warn,
+                 clock: Callable[[], float] = monotonic) -> None:  # fmt: skip
         self.path, self.policy, self.of = path, policy, dict(of or {})
         self.in_background, self.warn, self.clock = in_background, warn, clock
         self.learned = False  # anything since it was loaded or saved

@@ -53,13 +53,9 @@ def _compact(value: Any) -> dict[str, Any]:
     return out
 
 
-def _line(record: Record) -> dict[str, Any]:
+def encode(record: Record) -> dict[str, Any]:
+    """What a line of a trace holds, as JSON."""
     return {"round" if isinstance(record, Round) else "request": _compact(record)}
-
-
-def encode(record: Record) -> str:
-    """One line of a trace, without its newline."""
-    return json.dumps(_line(record), allow_nan=False, separators=(",", ":"))
 
 
 def decode(line: str) -> Record:
@@ -85,7 +81,7 @@ class TraceWriter(LinesWriter):
 
     def write(self, record: Record) -> None:
         """Append one record."""
-        self.append(_line(record))
+        self.append(encode(record))
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:

@@ -41,12 +41,8 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
     return built
 
 
-def build_arms(
-    arms: Sequence[Arm | str] | None,
-    drafters: Mapping[str, Drafter],
-    lengths: Sequence[int],
-    trees: str | Sequence[Tree | str] = (),
-) -> tuple[Arm, ...]:
+def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter], lengths: Sequence[int],
+               trees: str | Sequence[Tree | str] = ()) -> tuple[Arm, ...]:  # fmt: skip
     """Plain decoding first, then every drafter with every length, as a chain and in every tree; or the arms asked for.
 
     ``trees`` are shapes such as ``4x16``, for the drafters that can draft trees, as deep as the lengths that fit in.

@@ -241,15 +241,14 @@ def _pack(value: Any) -> Any:
         return {"array": value.tolist()}
     if isinstance(value, set):
         return {"set": sorted(value)}
-    if isinstance(value, deque):
-        return {"deque": [_pack(v) for v in value], "maxlen": value.maxlen}
     if isinstance(value, dict):
         return {"map": [[_pack(k), _pack(v)] for k, v in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_pack(v) for v in value]}
-    if isinstance(value, list):
-        return [_pack(v) for v in value]
-    return value
+    if not isinstance(value, (list, tuple, deque)):
+        return value
+    items = [_pack(v) for v in value]
+    if isinstance(value, deque):
+        return {"deque": items, "maxlen": value.maxlen}
+    return {"tuple": items} if isinstance(value, tuple) else items
 
 
 def _unpack(value: Any) -> Any:

@@ -118,13 +118,8 @@ class Trainer:
     # -- checkpoints
 
     def _save(self) -> None:
-        state = {
-            "drafter": asdict(self.drafter),
-            "progress": asdict(self.progress),
-            "module": self.learner.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "best": self.best,
-        }
+        state: dict[str, Any] = {"drafter": asdict(self.drafter), "progress": asdict(self.progress), "best": self.best}
+        state |= {"module": self.learner.module.state_dict(), "optimizer": self.optimizer.state_dict()}
         with files.replacing(self.checkpoint) as file:
             torch.save(state, file)
         log = {"drafter": asdict(self.drafter), "looks": self.progress.looks}
