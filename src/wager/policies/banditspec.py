@@ -60,9 +60,8 @@ class EXP3Spec(RewardPolicy):
 
     def reset(self) -> None:
         super().reset()
-        k = len(self.arms)
         self.rounds = 0
-        self.scores = [0.0] * k  # minus the sum of importance-weighted losses
+        self.scores = [0.0] * len(self.arms)  # minus the sum of importance-weighted losses
         self.drawn: list[int] = []  # places the latest choice was made from ...
         self.chances: list[float] = []  # ... and their probabilities
 

@@ -27,10 +27,8 @@ class DSD(ModelPolicy):
 
     def reset(self) -> None:
         super().reset()
-        # drafter -> [accepted, rejected, draft seconds, draft steps]
-        self.counts: dict[str, list[float]] = {}
-        # rounds, and sums of x, y, x^2, x y for x = tokens verified and y = seconds
-        self.verify = [0.0] * 5
+        self.counts: dict[str, list[float]] = {}  # drafter -> [accepted, rejected, draft seconds, draft steps]
+        self.verify = [0.0] * 5  # rounds, and sums of x, y, x^2, x y for x = tokens verified and y = seconds
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)

@@ -34,8 +34,7 @@ class Halving(RewardPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        done = len(self.alive) == 1
-        quota = self.quota
+        done, quota = len(self.alive) == 1, self.quota
         for i in self.alive:
             if i in slots and (done or self.pulls[i] < quota):
                 return self.arms[i]

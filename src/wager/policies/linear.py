@@ -26,8 +26,7 @@ class LinUCB(RewardPolicy):
         k = len(self.arms)
         self.gram = [[1.0, 0.0, 1.0] for _ in range(k)]  # A as [A00, A01, A11]
         self.sums = [[0.0, 0.0] for _ in range(k)]
-        # (theta0, theta1, and A^-1 as 00, 01, 11)
-        self.models = [(0.0, 0.0, 1.0, 0.0, 1.0)] * k
+        self.models = [(0.0, 0.0, 1.0, 0.0, 1.0)] * k  # theta0, theta1, and A^-1 as 00, 01, 11
 
     def choose(self, context: Context) -> Arm:
         x = context.batch / self.batch_scale

@@ -81,7 +81,6 @@ class Thompson(TrialPolicy):
 
     # A draw stays good until its arm is played again, so the longer an arm waits, the more it draws at a time.
     learned = (*TrialPolicy.learned, "sizes", "drawn")
-
     BLOCK = 128  # draws at a time, at most
 
     def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:

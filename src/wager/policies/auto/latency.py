@@ -92,10 +92,8 @@ class DraftLatency(Learner):
         if not known:  # a drafter takes that share of what the target would
             return share * (1.0 + share * tokens) * plain
         size = tokens.bit_length()
-        if size in known:
-            return known[size]
-        smaller = [other for other in known if other < size]
-        return known[max(smaller)] if smaller else known[min(known)]
+        nearest = size if size in known else max((other for other in known if other < size), default=min(known))
+        return known[nearest]
 
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
