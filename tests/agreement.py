@@ -107,15 +107,8 @@ class Stream:
             if rng.random() < 0.5
         }
         self.number += 1
-        return Context(
-            arms=tuple(arms),
-            batch=self.batch,
-            tokens=self.tokens,
-            previous=self.previous,
-            lag={drafter: lag for drafter, lag in self.behind.items() if lag > 0 or rng.random() < 0.5},
-            hints=hints,
-            prompt=prompt,
-        )
+        lag = {drafter: lag for drafter, lag in self.behind.items() if lag > 0 or rng.random() < 0.5}
+        return Context(tuple(arms), self.batch, self.tokens, self.previous, lag, hints, prompt=prompt)
 
     def new_prompt(self) -> PromptFeatures:
         rng = self.rng
@@ -157,19 +150,12 @@ class Stream:
         overlap = tuple(float(p * u) for u in rng.random(arm.length)) if p < 1 and rng.random() < 0.7 else ()
         clock = float(self.scenario.clock) * (rng.random() > 0.01)
         played = Round(
-            arm=arm,
-            drafted=drafted,
-            accepted=accepted,
-            emitted=emitted,
-            batch=batch,
-            rejected=rejected if rng.random() < 0.5 else -1,
+            arm, drafted, accepted, emitted, batch, rejected if rng.random() < 0.5 else -1,
             draft_seconds=clock * speed * 0.002 * drafted / batch * (0.8 + 0.4 * rng.random()),
             verify_seconds=clock * (0.02 + 0.0004 * (drafted + batch)) * (0.9 + 0.2 * rng.random()),
-            lag=lag,
             lag_seconds=clock * (0.004 * lag * (1 + batch / 20)) * (0.5 + rng.random()) if lag else 0.0,
-            overlap=overlap,
-            repeated=None if rng.random() < 0.2 else self.integer(0, min(2, emitted)),
-        )
+            repeated=None if rng.random() < 0.2 else self.integer(0, min(2, emitted)), lag=lag, overlap=overlap,
+        )  # fmt: skip
         for drafter in self.behind:
             self.behind[drafter] = 0 if drafter == arm.drafter else self.behind[drafter] + -(-emitted // batch)
         self.previous = arm

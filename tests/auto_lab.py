@@ -52,6 +52,12 @@ def run_of(rng: np.random.Generator, chances: Sequence[float]) -> int:
     return next((j for j, chance in enumerate(chances) if rng.random() >= chance), len(chances))
 
 
+def any_hint(rng: np.random.Generator, longest: int) -> Hint:
+    size = int(rng.integers(0, longest + 1))
+    sure = tuple((rng.random(int(rng.integers(0, size + 1))) ** 0.3).tolist())
+    return Hint(int(rng.integers(0, 14)), sure, size)  # a match without a size: it may propose any number of tokens
+
+
 def random_context(rng: np.random.Generator, policy: Auto, number: int) -> Context:
     """Hints of x, y and z, now and then missing; a tree, and w, which never says anything beforehand."""
     hints = {}

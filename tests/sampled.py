@@ -12,14 +12,14 @@ import torch
 from draws import sampler
 from fit import misfit
 from small import SPECIAL, Following, text_of
-from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
+from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList, MaxLengthCriteria
 from transformers.utils import logging
 
 from wager.core import Hint, Signal
 from wager.decoding.arms import build_arms
 from wager.decoding.features import Prompts
-from wager.decoding.loop import Loop, Request
-from wager.decoding.prepare import Processors, Stopping, prepared
+from wager.decoding.loop import Loop
+from wager.decoding.prepare import Prepared, Processors, prepared
 from wager.decoding.sampler import RESIDUAL, SHARED
 from wager.drafters import Draft, Drafter, DraftSampler
 from wager.drafters import draft_model as draft_models
@@ -138,17 +138,21 @@ def drafter(kind: str, target: Table, store: Path) -> Drafter:
     return Wrong(target) if kind == "wrong" else Oracle(target)
 
 
+def request_of(processors: Processors, tokens: int) -> Prepared:
+    return Prepared(torch.tensor([PROMPT]), processors, [MaxLengthCriteria(len(PROMPT) + tokens)], None)
+
+
 def rows_seen(
     loop: Loop, target: Table, processors: Processors, tokens: int, rule: str = RESIDUAL, each: int = 400
 ) -> tuple[np.ndarray, Counter[tuple[str, int]]]:
     """How often each token followed each two, (vocabulary,) * 3, and how many tokens every drafter had kept."""
     seen = np.zeros((VOCABULARY,) * 3)
     kept: Counter[tuple[str, int]] = Counter()
-    stopping = Stopping([], len(PROMPT) + each)
+    request = request_of(processors, each)
     with torch.inference_mode():
         for _ in range(tokens // each):
             target.begin()
-            for step in loop.run(Request(PROMPT, processors, stopping, sampler(rule, VOCABULARY))):
+            for step in loop.run(request, sampler(rule, VOCABULARY)):
                 if step.round is not None:
                     kept[step.round.arm.drafter, step.round.accepted - step.round.drafted] += 1
             text = np.array(loop.text[len(PROMPT) - 2 :])
@@ -229,11 +233,11 @@ def joint(after: Callable[[Text], np.ndarray], tokens: int = FIRST) -> np.ndarra
 
 def first_tokens(loop: Loop, target: Table, processors: Processors, texts: int, rule: str) -> np.ndarray:
     seen = np.zeros((VOCABULARY,) * FIRST)
-    stopping = Stopping([], len(PROMPT) + FIRST + 1)
+    request = request_of(processors, FIRST + 1)
     with torch.inference_mode():
         for _ in range(texts):
             target.begin()
-            for _ in loop.run(Request(PROMPT, processors, stopping, sampler(rule, VOCABULARY))):
+            for _ in loop.run(request, sampler(rule, VOCABULARY)):
                 pass
             seen[tuple(loop.text[len(PROMPT) : len(PROMPT) + FIRST])] += 1
     return seen

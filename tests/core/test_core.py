@@ -10,20 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import rounds
 
-from wager.core import (
-    OFF,
-    REWARDS,
-    Arm,
-    Context,
-    Hint,
-    PromptFeatures,
-    Request,
-    Round,
-    TraceError,
-    TraceWriter,
-    Tree,
-    trace,
-)
+from wager.core import OFF, REWARDS, Arm, Context, Hint, PromptFeatures, Request, Round, TraceError, Tree, trace
 
 
 @pytest.mark.parametrize("text", ["off", "suffix:4", "eagle:ofa:6", "eagle:6@4x20"])
@@ -49,31 +36,19 @@ def test_values_are_frozen_and_slotted() -> None:
 FOUR = Arm("suffix", 4)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"drafted": 5},
-        {"accepted": 5},
-        {"accepted": -1},
-        {"emitted": 0},
-        {"emitted": 4},
-        {"batch": 0},
-        {"rejected": 2},
-        {"draft_seconds": -1.0},
-        {"verify_seconds": float("nan")},
-        {"lag_seconds": float("inf")},
-        {"lag": -1},
-        {"overlap": (0.5, 1.5)},
-        {"overlap": (0.5,) * 5},
-        {"overlap": (float("nan"), 0.5)},
-        {"repeated": 4},
-    ],
-)
-def test_a_round_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+IMPOSSIBLE = {
+    "drafted": (5,), "accepted": (5, -1), "emitted": (0, 4), "batch": (0,), "rejected": (2,), "lag": (-1,),
+    "draft_seconds": (-1.0,), "verify_seconds": (float("nan"),), "lag_seconds": (float("inf"),), "repeated": (4,),
+    "overlap": ((0.5, 1.5), (0.5,) * 5, (float("nan"), 0.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "wrong"), [(field, x) for field, values in IMPOSSIBLE.items() for x in values])
+def test_a_round_that_cannot_be_is_refused(field: str, wrong: object) -> None:
     fine = {"drafted": 4, "accepted": 2, "emitted": 3}
     Round(FOUR, **fine)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r".+"):
-        Round(FOUR, **{**fine, **wrong})  # type: ignore[arg-type]
+        Round(FOUR, **{**fine, field: wrong})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +101,11 @@ def test_rewards_are_what_the_papers_define() -> None:
 
 @given(st.lists(rounds() | st.builds(Request, label=st.text(max_size=5)), max_size=8))
 def test_a_trace_gives_back_what_was_written(records: list[Request | Round]) -> None:
-    assert [trace.decode(trace.encode(record)) for record in records] == records
+    assert [trace.decode(json.dumps(trace.encode(record))) for record in records] == records
 
 
 def _write(path: Path, records: list[Request | Round]) -> Path:
-    with TraceWriter(path, {"model": "none"}) as writer:
+    with trace.TraceWriter(path, {"model": "none"}) as writer:
         for record in records:
             writer.write(record)
     return path
@@ -159,27 +134,15 @@ def test_a_truncated_last_line_is_left_out(tmp_path: Path) -> None:
     assert list(trace.read(path)) == RECORDS
 
 
-@pytest.mark.parametrize("content", ["", "hello\n", "[]\n", '{"format": "other"}\n', "\x00\x01\n"])
-def test_a_file_that_is_no_trace_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_what_is_no_trace_of_this_version_and_a_broken_line_are_refused_with_where(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    path.write_text(content)
-    with pytest.raises(TraceError, match="is not a wager trace"):
-        list(trace.read(path))
-
-
-def test_a_later_version_and_a_broken_line_are_refused_with_where(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text(json.dumps({"format": "wager-trace", "version": 99}) + "\n")
-    with pytest.raises(TraceError, match="version 99"):
-        list(trace.read(path))
+    later = json.dumps({"format": "wager-trace", "version": 99}) + "\n"
+    for content, says in (("hello\n", "not a wager trace"), ("\0\1\n", "not a wager trace"), (later, "version 99")):
+        path.write_text(content)
+        with pytest.raises(TraceError, match=says):
+            list(trace.read(path))
     _write(tmp_path / "u.jsonl", list(RECORDS))
     lines = (tmp_path / "u.jsonl").read_text().splitlines()
     path.write_text("\n".join([lines[0], '{"round": {"arm": "suffix:4"}}', *lines[1:]]) + "\n")
     with pytest.raises(TraceError, match="line 2"):
         list(trace.read(path))
-
-
-def test_a_trace_is_never_overwritten(tmp_path: Path) -> None:
-    path = _write(tmp_path / "t.jsonl", list(RECORDS))
-    with pytest.raises(FileExistsError):
-        TraceWriter(path)

@@ -88,23 +88,20 @@ def test_processors_that_look_at_the_text_do_not_change_it() -> None:
         assert ours(decoder, **settings) == expected
 
 
-def test_a_crop_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny()
-    decoder = informed(model)
-    monkeypatch.setattr(decoding, "Loop", CropsTooLittle)
-    assert not first_difference_is_a_tie(model, PROMPT, ours(decoder), plain(model), TOLERANCE)
+class KeepsTooMuch(Loop):
+    """Keeps one token more of every draft."""
+
+    def _accept(self, logits: torch.Tensor, draft: Draft) -> Any:
+        kept, _, scores = super()._accept(logits, draft)
+        kept = min(kept + 1, len(draft.tokens))
+        return kept, int(scores[kept].argmax()), scores
 
 
-def test_a_draft_kept_one_token_too_far_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Generous(Loop):
-        def _accept(self, logits: torch.Tensor, draft: Draft) -> Any:
-            kept, _, scores = super()._accept(logits, draft)
-            kept = min(kept + 1, len(draft.tokens))
-            return kept, int(scores[kept].argmax()), scores
-
+@pytest.mark.parametrize("bug", [CropsTooLittle, KeepsTooMuch])
+def test_a_crop_or_a_draft_off_by_one_is_noticed(bug: type[Loop], monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny()
     decoder = informed(model, drafters=[Told([[*PROMPT, *plain(model)]])])
-    monkeypatch.setattr(decoding, "Loop", Generous)
+    monkeypatch.setattr(decoding, "Loop", bug)
     assert not first_difference_is_a_tie(model, PROMPT, ours(decoder), plain(model), TOLERANCE)
 
 
@@ -200,17 +197,13 @@ def test_sampled_texts_are_compared_by_scores_and_noise() -> None:
 
 def test_processors_count() -> None:
     model = tiny()
-    text = (
-        wager.Decoder(model, drafters="off")
-        .generate(PROMPT, max_new_tokens=3, do_sample=False, eos_token_id=None)
-        .tokens
-    )
+    text = plain(model, max_new_tokens=3)
     second = [*text[:2], next(token for token in PROMPT if token != text[2])]  # which a penalty hits
-    plain, penalised = (
+    free, penalised = (
         difference(model, PROMPT, second, text, do_sample=False, **more) for more in ({}, {"repetition_penalty": 9.0})
     )
     without = difference(model, PROMPT, second, text)
-    assert plain.gap == pytest.approx(without.gap, rel=1e-4)
+    assert free.gap == pytest.approx(without.gap, rel=1e-4)
     assert penalised.gap != pytest.approx(without.gap, rel=1e-2)
 
 

@@ -21,14 +21,14 @@ from draws import sampler
 from fit import FITS, misfit
 from sampled import PROCESSORS, PROMPT, VOCABULARY, Table, Text, drafter, engine, off, off_together, rows_due, rows_seen
 from small import Following, text_of
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, MaxLengthCriteria
 from transformers.utils import logging
 
 import wager
 from wager.core import OFF, Arm, Signal, Tree
 from wager.decoding.features import Prompts
-from wager.decoding.loop import Loop, Request
-from wager.decoding.prepare import Processors, Stopping
+from wager.decoding.loop import Loop
+from wager.decoding.prepare import Prepared, Processors
 from wager.decoding.sampler import RESIDUAL, SHARED, RoundSampler
 from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
@@ -270,10 +270,9 @@ def off_rows(target: Table, certain: bool, loop: type[Loop] = Loop) -> float:
     torch.manual_seed(1)
     lengths: Counter[int] = Counter()
     with torch.inference_mode():
-        for step in played.run(
-            Request(PROMPT, Processors([]), Stopping([], TREE_TOKENS), sampler(RESIDUAL, VOCABULARY))
-        ):
-            lengths[step.accepted] += 1
+        request = Prepared(torch.tensor([PROMPT]), Processors([]), [MaxLengthCriteria(TREE_TOKENS)], None)
+        for step in played.run(request, sampler(RESIDUAL, VOCABULARY)):
+            lengths[step.round.accepted if step.round else 0] += 1
     assert min(lengths[n] for n in range(4)) > TREE_TOKENS / 200, "every length of path occurs"
     text = np.array(played.text[len(PROMPT) - 2 :])
     seen = np.zeros((VOCABULARY,) * 3)

@@ -215,22 +215,13 @@ class Counting(Policy):
         self.count += 1
 
 
-def counting(model: Any) -> Counting:
-    return Counting(decoder(model, where=False).arms)
-
-
-def test_a_policy_of_ones_own_is_remembered(model: Any) -> None:
-    first = decoder(model, policy=counting(model))
+def test_a_policy_of_ones_own_is_remembered_and_told_where_its_state_is_no_json(model: Any) -> None:
+    arms = decoder(model, where=False).arms
+    first, own = decoder(model, policy=Counting(arms)), Counting(arms)
     rounds = len(answer(first))
     keep(first)
-    own = counting(model)
-    decoder(model, policy=own)
-    assert own.count == rounds > 0
-
-
-def test_a_state_that_is_no_json_is_said_and_stops_nobody(model: Any) -> None:
-    own = counting(model)
     made = decoder(model, policy=own)
+    assert own.count == rounds > 0
     answer(made)
     own.count = object()
     with pytest.warns(StateWarning, match="its state is not JSON"):

@@ -126,17 +126,14 @@ def test_a_bug_with_trees_changes_the_text(bug: str, monkeypatch: pytest.MonkeyP
     assert any(ours(decoder) != expected for _ in range(3))
 
 
-LOOKING: list[dict[str, Any]] = [
-    {"repetition_penalty": 1.5},
-    {"no_repeat_ngram_size": 2},
-    {"suppress_tokens": [8], "repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
-    {"min_new_tokens": 20, "eos_token_id": [8, 48]},
-]
-
-
 def test_processors_see_each_nodes_own_path() -> None:
     model = tiny()
-    for settings in LOOKING:
+    for settings in (
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"suppress_tokens": [8], "repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
+        {"min_new_tokens": 20, "eos_token_id": [8, 48]},
+    ):
         expected = plain(model, **settings)
         decoder = grafted(model, expected)
         kept = 0
@@ -152,7 +149,7 @@ def test_processors_shown_siblings_are_noticed(monkeypatch: pytest.MonkeyPatch) 
         """Shows every position of a tree all tokens before it, as in a chain."""
 
         def _tree_scores(self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
-            return self.request.processors(self.ids.with_draft(tokens), logits)
+            return self.processors(self._with_draft(tokens), logits)
 
     monkeypatch.setattr(decoding, "Loop", InOrder)
     model = tiny()
@@ -211,18 +208,11 @@ def test_tokens_the_target_lacks_take_their_branch_with_them() -> None:
 def test_the_drop_in_plays_trees_over_padding_and_a_cache_of_the_callers() -> None:
     model = tiny()
     ids = torch.tensor([[0, 0, 0, *PROMPT]])
-    mask = torch.ones_like(ids)
-    mask[:, :3] = 0
-    settings: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False}
-    expected = model.generate(ids, attention_mask=mask, **settings)[0].tolist()
-    drafter = Grafted(expected)
-    decoder = wager.Decoder(model, drafters=[drafter], policy="random", lengths=(4,), trees=("4x12",))
-
-    def generate(*args: Any, **given: Any) -> Any:
-        return wager.generate(*args, decoder=decoder, **given)
-
+    settings: dict[str, Any] = {"attention_mask": (ids > 0).long(), "max_new_tokens": 40, "do_sample": False}
+    expected = model.generate(ids, **settings)[0].tolist()
+    decoder = wager.Decoder(model, drafters=[Grafted(expected)], policy="random", lengths=(4,), trees=("4x12",))
     for _ in range(3):
-        got = model.generate(ids, attention_mask=mask, custom_generate=generate, **settings)
+        got = model.generate(ids, custom_generate=wager.generate, decoder=decoder, **settings)
         assert got[0].tolist() == expected
 
 

@@ -1,6 +1,7 @@
 """EAGLE heads through the engine: greedy text, sampled distributions, what rounds report."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from eagle_setup import following, reading
 from fit import FITS, misfit
 from heads import PROMPT, TEXT, plain, save, tiny
 from identity import first_difference_is_a_tie
+from transformers import MaxLengthCriteria
 
 import wager
 from wager.core import Arm, Signal
 from wager.decoding.arms import build_arms
 from wager.decoding.features import Prompts
-from wager.decoding.loop import Loop, Request
-from wager.decoding.prepare import Processors, Stopping
-from wager.decoding.sampler import RESIDUAL, SHARED
+from wager.decoding.loop import Loop
+from wager.decoding.prepare import Prepared, Processors
+from wager.decoding.sampler import RESIDUAL, SHARED, Greedy
 from wager.drafters import Draft, Drafter
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.together import Together
@@ -57,8 +59,8 @@ def distributed(target: Runner, model: Any, drafter: Drafter, arms: Sequence[str
     with torch.inference_mode():
         for _ in range(texts):
             target.begin()
-            stopping = Stopping([], len(prompt) + 6)
-            for _step in loop.run(Request(prompt, Processors([]), stopping, sampler(rule, vocabulary))):
+            request = Prepared(torch.tensor([prompt]), Processors([]), [MaxLengthCriteria(len(prompt) + 6)], None)
+            for _step in loop.run(request, sampler(rule, vocabulary)):
                 if len(loop.text) >= len(prompt) + 3:
                     break
             seen[tuple(loop.text[len(prompt) : len(prompt) + 3])] += 1
@@ -104,7 +106,7 @@ class Checked(Loop):
         found = super()._overlap(scores, draft)
         for at in range(len(draft.tokens)):
             text = torch.tensor([self.at_draft + draft.tokens[:at]])
-            q = torch.softmax(self.request.processors(text, draft.logits[at : at + 1]), -1)
+            q = torch.softmax(self.processors(text, draft.logits[at : at + 1]), -1)
             p = torch.softmax(scores[at], -1)
             assert found[at] == pytest.approx(float(torch.minimum(p, q[0]).sum()), abs=1e-5)
             assert 0.0 < found[at] < 1.0
@@ -126,7 +128,8 @@ def test_greedy_rounds_tell_the_overlap_of_both(tmp_path: Path, kind: str, setti
     loop = Checked(target, {drafter.name: drafter}, build("random", arms), arms, needs, Prompts().features)
     prepared = wager.Decoder(model, drafters="off", policy="off").prepare(PROMPT, {"max_new_tokens": 25, **settings})
     target.begin()
-    for step in loop.run(Request(list(PROMPT), prepared.processors, Stopping([], len(PROMPT) + 25))):
+    request = replace(prepared, criteria=[MaxLengthCriteria(len(PROMPT) + 25)])
+    for step in loop.run(request, Greedy()):
         assert step.round is None or len(step.round.overlap) == step.round.drafted
     assert loop.compared > 10
 

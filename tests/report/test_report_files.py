@@ -115,9 +115,9 @@ def test_a_live_page_grows_with_its_trace_and_ends_without_a_refresh(tmp_path: P
     def add(some: list[Any], rest: str = "") -> None:
         seen.append(page.read_text())
         with path.open("a") as file:
-            file.write("".join(traces.encode(r) + "\n" for r in some) + rest)
+            file.write("".join(json.dumps(traces.encode(r)) + "\n" for r in some) + rest)
 
-    half = traces.encode(rounds[20])
+    half = json.dumps(traces.encode(rounds[20]))
     clock = Clock(lambda: add(rounds[10:20], half[:15]), lambda: add([], half[15:] + "\n"), lambda: add(rounds[21:]))
     follow(path, page, every=2.0, idle=6.0, sleep=clock.sleep, clock=clock)
     assert all('<meta http-equiv="refresh" content="2">' in each for each in seen)

@@ -16,7 +16,6 @@ from wager.cli.screen import bar, table, wide
 from wager.training import answers as self_distillation
 from wager.training import config as plans
 from wager.training import prompts as made
-from wager.training.answers import Done
 
 app = typer.Typer(
     help="Make drafters for a target: generate its answers, train heads and small models on them, evaluate these.",
@@ -50,9 +49,9 @@ def answers(
     with bar("answering", mine) as update:
         total, seconds = 0, 0.0
 
-        def done(part: Done) -> None:
+        def done(tokens: int, taken: float) -> None:
             nonlocal total, seconds
-            total, seconds = total + part.tokens, seconds + part.seconds
+            total, seconds = total + tokens, seconds + taken
             update(advance=1, note=f"{total:,} tokens, {total / seconds:,.0f} a second" if seconds else "already there")
 
         self_distillation.answer(model, work, folder, plan.answers.max_tokens, shard=(first, count), done=done)

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9_.*-]+(:[A-Za-z0-9_.*-]+)*")
-_SHAPE = re.compile(r"(?P<breadth>\d+)x(?P<nodes>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,13 @@ class Tree:
 
     def __str__(self) -> str:
         return f"{self.breadth}x{self.nodes}"
+
+    @classmethod
+    def parse(cls, text: str) -> Tree:
+        """Read a shape back from how it is written."""
+        if not (shape := re.fullmatch(r"(\d+)x(\d+)", text)):
+            raise ValueError(f"{text!r} is not the shape of a tree; write BREADTHxNODES, such as 4x16")
+        return cls(int(shape[1]), int(shape[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +72,9 @@ class Arm:
             return OFF
         body, _, shape = text.partition("@")
         drafter, _, length = body.rpartition(":")
-        tree = _SHAPE.fullmatch(shape) if shape else None
-        if not drafter or not length.isdecimal() or (shape and tree is None):
+        if not drafter or not length.isdecimal():
             raise ValueError(f"{text!r} is not an arm; write 'off', 'drafter:length' or 'drafter:length@BREADTHxNODES'")
-        return cls(drafter, int(length), Tree(int(tree["breadth"]), int(tree["nodes"])) if tree else None)
+        return cls(drafter, int(length), Tree.parse(shape) if shape else None)
 
 
 OFF = Arm("off", 0)

@@ -58,6 +58,11 @@ class Choices:
     length: Ints  # (B,) tokens; 0: none
     arm: Arm = OFF  # stands for the whole step where one arm has to: the longest chosen
 
+    @classmethod
+    def off(cls, count: int) -> Choices:
+        """No request drafts."""
+        return cls(np.full(count, -1), np.zeros(count, np.int64))
+
 
 @dataclass(slots=True)
 class BatchRound:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from wager.core.arm import Arm
+from wager.core.require import require
 
 
 class Signal(Enum):
@@ -44,12 +45,9 @@ class PromptFeatures:
     tfidf: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"a prompt has at least 1 token, not {self.length}")
-        if not (math.isfinite(self.perplexity) and self.perplexity >= 1):
-            raise ValueError(f"a perplexity is finite and at least 1, not {self.perplexity}")
-        if not all(map(math.isfinite, self.tfidf)):
-            raise ValueError(f"TF-IDF scores are finite, not {self.tfidf}")
+        require(self.length >= 1, f"a prompt has at least 1 token, not {self.length}")
+        require(1 <= self.perplexity < math.inf, f"a perplexity is finite and at least 1, not {self.perplexity}")
+        require(all(map(math.isfinite, self.tfidf)), f"TF-IDF scores are finite, not {self.tfidf}")
 
     @property
     def vector(self) -> tuple[float, ...]:

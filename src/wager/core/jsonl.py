@@ -5,10 +5,10 @@ So a file cut off in the middle of its last line is still a good one. A path tha
 
 import gzip
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self, cast
+from typing import IO, Any, ClassVar, Self, cast
 
 
 def open_text(path: Path, mode: str) -> IO[str]:
@@ -21,9 +21,12 @@ def open_text(path: Path, mode: str) -> IO[str]:
 class LinesWriter:
     """Appends to a new file, which is never one that is there; use it as a context manager."""
 
-    def __init__(self, path: str | Path, format: str, version: int, meta: Mapping[str, Any] | None) -> None:
+    format: ClassVar[str]
+    version: ClassVar[int]
+
+    def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
         self._file = open_text(Path(path), "x")
-        self.append({"format": format, "version": version, "meta": dict(meta or {})})
+        self.append({"format": self.format, "version": self.version, "meta": dict(meta or {})})
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append one line, which can be read at once."""
@@ -37,20 +40,37 @@ class LinesWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def header(line: str, path: str | Path, format: str, version: int, error: type[ValueError]) -> dict[str, Any]:
-    """The meta data of a file whose first line this is; the error where it is not such a file of this version."""
+def read_lines(
+    path: str | Path, format: str, version: int, error: type[ValueError], decode: Callable[[str], object]
+) -> Iterator[Any]:
+    """The header's meta data, then what ``decode`` makes of each line; a last line that was cut off is left out.
+
+    The error is raised, by ``decode`` too, where the file is not one of this format and version.
+    """
     kind = format.removeprefix("wager-")
     try:
-        content = json.loads(line)
-        known = content["format"] == format and isinstance(content.get("meta", {}), dict)
-    except (ValueError, TypeError, KeyError):
-        known = False
-    if not known:
-        raise error(f"{path} is not a wager {kind}: its first line is not a '{format}' header")
-    if content.get("version") != version:
-        raise error(f"{path} is a {kind} of version {content.get('version')}; this wager reads version {version}")
-    return dict(content.get("meta", {}))
+        with open_text(Path(path), "r") as file:
+            try:
+                content = json.loads(file.readline())
+                known = content["format"] == format and isinstance(content.get("meta", {}), dict)
+            except (ValueError, TypeError, KeyError, EOFError):
+                known = False
+            if not known:
+                raise error(f"{path} is not a wager {kind}: its first line is not a '{format}' header")
+            if (theirs := content.get("version")) != version:
+                raise error(f"{path} is a {kind} of version {theirs}; this wager reads version {version}")
+            yield content.get("meta", {})
+            for number, line in enumerate(file, 2):
+                try:
+                    yield decode(line)
+                except error as why:
+                    if line.endswith("\n"):
+                        raise error(f"{path}, line {number}: {why}") from why
+    except EOFError:  # compressed, and cut off
+        return
+    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as why:
+        raise error(f"{path} is not a wager {kind} ({why})") from None

@@ -39,11 +39,10 @@ def commit() -> str:
         return named
     package = Path(wager.__file__).resolve().parent
     root = _git(package, "rev-parse", "--show-toplevel")
+    described = ""
     if root and Path(root).resolve() == package.parents[1]:  # not some other repository that holds the environment
         described = _git(package, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-        if described:
-            return described
-    return f"wager {wager.__version__}, installed"
+    return described or f"wager {wager.__version__}, installed"
 
 
 def _git(folder: Path, *words: str) -> str:

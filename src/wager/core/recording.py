@@ -4,16 +4,13 @@ A trace tells what was played; a recording tells what would have come of anythin
 on it without a model. JSON lines: a header, then one line a text.
 """
 
-import gzip
 import json
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wager.core.context import Hint
-from wager.core.jsonl import LinesWriter, header, open_text
+from wager.core.jsonl import LinesWriter, read_lines
 
 FORMAT = "wager-recording"
 VERSION = 2
@@ -96,8 +93,7 @@ class Text:
 class RecordingWriter(LinesWriter):
     """Append texts to a new recording; use it as a context manager."""
 
-    def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
-        super().__init__(path, FORMAT, VERSION, meta)
+    format, version = FORMAT, VERSION
 
     def write(self, text: Text) -> None:
         """Append one text."""
@@ -117,24 +113,13 @@ class RecordingWriter(LinesWriter):
 
 def read(path: Path) -> tuple[dict[str, Any], list[Text]]:
     """What a recording's header says of it, and its texts; a truncated last line is left out."""
-    texts: list[Text] = []
-    try:
-        with open_text(path, "r") as file:
-            meta = header(file.readline(), path, FORMAT, VERSION, RecordingError)
-            for number, line in enumerate(file, 2):
-                if not line.endswith("\n"):
-                    break
-                texts.append(_text(line, path, number))
-    except EOFError:  # compressed, and cut off
-        pass
-    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise RecordingError(f"{path} is not a wager recording ({error})") from None
+    meta, *texts = read_lines(path, FORMAT, VERSION, RecordingError, _text)
     if not texts:
         raise RecordingError(f"{path} holds no text")
     return meta, texts
 
 
-def _text(line: str, path: Path, number: int) -> Text:
+def _text(line: str) -> Text:
     try:
         body = json.loads(line)
         tracks = {}
@@ -143,4 +128,4 @@ def _text(line: str, path: Path, number: int) -> Text:
             tracks[name] = Track(confidence=confidence, **columns)
         return Text(label=str(body.pop("label")), tracks=tracks, **body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordingError(f"{path}, line {number}: not a recorded text ({error})") from error
+        raise RecordingError(f"not a recorded text ({error})") from error

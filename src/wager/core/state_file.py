@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import wager
 from wager.core import files
+from wager.core.require import require
 
 FORMAT = "wager-state"
 VERSION = 1
@@ -43,17 +44,9 @@ class StateFile:
     finds a whole file.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        policy: Stateful,
-        of: Mapping[str, str] | None = None,
-        *,
-        strict: bool = False,
-        in_background: bool = False,
-        warn: Callable[[str], None] = _warn,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, path: Path, policy: Stateful, of: Mapping[str, str] | None = None, *, strict: bool = False,
+                 in_background: bool = False, warn: Callable[[str], None] = _warn,
+                 clock: Callable[[], float] = monotonic) -> None:  # fmt: skip
         self.path, self.policy, self.of = path, policy, dict(of or {})
         self.in_background, self.warn, self.clock = in_background, warn, clock
         self.learned = False  # anything since it was loaded or saved
@@ -66,15 +59,16 @@ class StateFile:
         before = self.policy.state_dict()
         try:
             content = self._read()
-            why = _older(content)
-            if not why:
-                for key, ours in self.of.items():
-                    if (theirs := content["of"].get(key)) != ours:
-                        raise ValueError(f"it was learned with {key} {theirs!r}, not {ours!r}")
-                state: dict[str, Any] = content["state"]
-                self.policy.load_state_dict(copy.deepcopy(state))
-                return state
-            strict = False
+            for key, version in (("version", VERSION), ("wager", wager.__version__)):
+                if content.get(key) != version:  # a state means what the wager that wrote it makes of it
+                    strict = False
+                    raise ValueError(f"it has {key} {content.get(key)}, not {version}")
+            for key, ours in self.of.items():
+                if (theirs := content["of"].get(key)) != ours:
+                    raise ValueError(f"it was learned with {key} {theirs!r}, not {ours!r}")
+            state: dict[str, Any] = content["state"]
+            self.policy.load_state_dict(copy.deepcopy(state))
+            return state
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -84,8 +78,7 @@ class StateFile:
         except DAMAGED:
             why = "its state is damaged"
         self.policy.load_state_dict(before)  # it may have got half of it
-        if strict:
-            raise ValueError(f"policy state {self.path} does not fit: {why}; name another file or remove it")
+        require(not strict, f"policy state {self.path} does not fit: {why}; name another file or remove it")
         self.warn(f"policy state {self.path} is not used and will be replaced: {why}")
         return None
 
@@ -94,8 +87,7 @@ class StateFile:
             content = files.read_json(self.path)
         except ValueError as error:
             raise ValueError(f"it is damaged ({error})") from None
-        if content.get("format") != FORMAT:
-            raise ValueError(f"it does not say that it is a {FORMAT}")
+        require(content.get("format") == FORMAT, f"it does not say that it is a {FORMAT}")
         return content
 
     def tick(self) -> None:
@@ -118,23 +110,21 @@ class StateFile:
 
     def _write(self, state: dict[str, Any]) -> None:
         content = {"format": FORMAT, "version": VERSION, "wager": wager.__version__, "of": self.of, "state": state}
-        why = ""
+        why = "interrupted"
         try:
             with self._writing:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 files.write_json(self.path, content)
+            why = ""
         except OSError as error:
             why = error.strerror or str(error)
         except (TypeError, ValueError) as error:  # a policy of the user's own
             why = f"its state is not JSON ({error})"
-        except BaseException:
-            self.learned = True
-            raise
-        if why:
-            self.learned = True
-            if not self._warned:
-                self._warned = True
-                self.warn(f"cannot save policy state to {self.path}: {why}")
+        finally:
+            self.learned = self.learned or bool(why)
+        if why and not self._warned:
+            self._warned = True
+            self.warn(f"cannot save policy state to {self.path}: {why}")
 
     def restore(self) -> None:
         """Let the policy go on from what was loaded, once it was reset."""
@@ -143,19 +133,10 @@ class StateFile:
             self.policy.load_state_dict(copy.deepcopy(self.loaded))
 
 
-def _older(content: dict[str, Any]) -> str:
-    """How the file's version differs, if it does: a state means what the version of wager that wrote it makes of it."""
-    for key, ours in (("version", VERSION), ("wager", wager.__version__)):
-        if content.get(key) != ours:
-            return f"it has {key} {content.get(key)}, not {ours}"
-    return ""
-
-
 def refuse_foreign(path: Path) -> None:
     """Refuse a file that is something else: it would be replaced."""
     try:
-        if path.is_dir():
-            raise ValueError(f"policy state {path} is a folder; name a file in it")
+        require(not path.is_dir(), f"policy state {path} is a folder; name a file in it")
         with path.open("rb") as file:
             head = file.read(256)
     except OSError:

@@ -5,14 +5,15 @@ The first line is a header; every other line is one request's start or one round
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from wager.core.arm import Arm
 from wager.core.context import PromptFeatures
-from wager.core.jsonl import LinesWriter, header
+from wager.core.jsonl import LinesWriter, read_lines
+from wager.core.require import require
 from wager.core.round import Round
 
 FORMAT = "wager-trace"
@@ -52,28 +53,22 @@ def _compact(value: Any) -> dict[str, Any]:
     return out
 
 
-def _line(record: Record) -> dict[str, Any]:
+def encode(record: Record) -> dict[str, Any]:
+    """What a line of a trace holds, as JSON."""
     return {"round" if isinstance(record, Round) else "request": _compact(record)}
-
-
-def encode(record: Record) -> str:
-    """One line of a trace, without its newline."""
-    return json.dumps(_line(record), allow_nan=False, separators=(",", ":"))
 
 
 def decode(line: str) -> Record:
     """Read one line of a trace back."""
     try:
         (kind, body), *rest = json.loads(line).items()
-        if rest or kind not in ("round", "request"):
-            raise ValueError(f"a line holds one 'round' or one 'request', not {kind!r}")
+        one = not rest and kind in ("round", "request")
+        require(one, f"a line holds one 'round' or one 'request', not {kind!r}")
         if kind == "request":
-            features = body.pop("prompt", None)
-            if features is not None:
+            if (features := body.pop("prompt", None)) is not None:
                 features = PromptFeatures(**{**features, "tfidf": tuple(features.get("tfidf", ()))})
             return Request(prompt=features, **body)
-        if not all(isinstance(body.get(count, 0), int) for count in COUNTS):
-            raise ValueError("a count is a whole number")
+        require(all(isinstance(body.get(count, 0), int) for count in COUNTS), "a count is a whole number")
         return Round(arm=Arm.parse(body.pop("arm")), overlap=tuple(body.pop("overlap", ())), **body)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TraceError(f"not a trace record ({error})") from error
@@ -82,38 +77,19 @@ def decode(line: str) -> Record:
 class TraceWriter(LinesWriter):
     """Append records to a new trace file; use it as a context manager."""
 
-    def __init__(self, path: str | Path, meta: Mapping[str, Any] | None = None) -> None:
-        super().__init__(path, FORMAT, VERSION, meta)
+    format, version = FORMAT, VERSION
 
     def write(self, record: Record) -> None:
         """Append one record."""
-        self.append(_line(record))
+        self.append(encode(record))
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
     """What the header says of the trace: model, machine, command."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return header(file.readline(), path, FORMAT, VERSION, TraceError)
+    meta: dict[str, Any] = next(read_lines(path, FORMAT, VERSION, TraceError, decode))
+    return meta
 
 
 def read(path: str | Path) -> Iterator[Record]:
     """The records of a trace in order; a truncated last line is left out."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        header(file.readline(), path, FORMAT, VERSION, TraceError)
-        number, held = 1, ""
-        for line in file:
-            if held:
-                yield _at(held, path, number)
-            number, held = number + 1, line
-        if held.endswith("\n"):
-            yield _at(held, path, number)
-        elif held:
-            with suppress(TraceError):
-                yield decode(held)
-
-
-def _at(line: str, path: str | Path, number: int) -> Record:
-    try:
-        return decode(line)
-    except TraceError as error:
-        raise TraceError(f"{path}, line {number}: {error}") from error
+    return islice(read_lines(path, FORMAT, VERSION, TraceError, decode), 1, None)

@@ -19,9 +19,12 @@ without replacement). They are tried in order, each by the rule above, and what 
 from collections.abc import Sequence
 
 import torch
+from torch import Generator, Tensor
+
+Tokens = Sequence[int]
 
 
-def accept_greedy(choices: Sequence[int], draft: Sequence[int]) -> int:
+def accept_greedy(choices: Tokens, draft: Tokens) -> int:
     """How many drafted tokens are the target's own choices, ``choices`` holding one for each position and one after."""
     for at, token in enumerate(draft):
         if choices[at] != token:
@@ -30,10 +33,10 @@ def accept_greedy(choices: Sequence[int], draft: Sequence[int]) -> int:
 
 
 def accept_sampled(
-    p: torch.Tensor,  # (drafted + 1, vocabulary), the target's distribution at each position and after the last
-    draft: Sequence[int],
-    q: torch.Tensor | None,  # (drafted, vocabulary), the drafter's; None: it proposed each token for certain
-    generator: torch.Generator | None = None,
+    p: Tensor,  # (drafted + 1, vocabulary), the target's distribution at each position and after the last
+    draft: Tokens,
+    q: Tensor | None,  # (drafted, vocabulary), the drafter's; None: it proposed each token for certain
+    generator: Generator | None = None,
 ) -> tuple[int, int]:
     """How many drafted tokens are kept, and the token that follows them."""
     count = len(draft)
@@ -58,7 +61,7 @@ def accept_sampled(
     return both[0], both[1]
 
 
-def accept_tree_greedy(choices: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+def accept_tree_greedy(choices: Tokens, tokens: Tokens, parents: Tokens) -> list[int]:
     """The path of the target's own choices through a tree, as indices of ``tokens``."""
     # ``choices`` holds the one after the text's last token, then the one after each of the tree's.
     path: list[int] = []
@@ -71,11 +74,11 @@ def accept_tree_greedy(choices: Sequence[int], tokens: Sequence[int], parents: S
 
 
 def accept_tree_sampled(
-    p: torch.Tensor,  # (tokens + 1, vocabulary), the target's after the text's last token, and after each of the tree's
-    tokens: Sequence[int],
-    parents: Sequence[int],  # the index of the token before each, -1: the text's last; siblings differ
-    q: torch.Tensor | None,  # (tokens, vocabulary), what each was drawn from; None: each was proposed for certain
-    generator: torch.Generator | None = None,
+    p: Tensor,  # (tokens + 1, vocabulary), the target's after the text's last token, and after each of the tree's
+    tokens: Tokens,
+    parents: Tokens,  # the index of the token before each, -1: the text's last; siblings differ
+    q: Tensor | None,  # (tokens, vocabulary), what each was drawn from; None: each was proposed for certain
+    generator: Generator | None = None,
 ) -> tuple[list[int], int]:
     """The path that is kept, as indices of ``tokens``, and the token that follows it.
 
@@ -96,11 +99,7 @@ def accept_tree_sampled(
 
 
 def _accept_certain(
-    p: torch.Tensor,
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    below: Sequence[Sequence[int]],
-    generator: torch.Generator | None,
+    p: Tensor, tokens: Tokens, parents: Tokens, below: Sequence[Tokens], generator: Generator | None
 ) -> tuple[list[int], int]:
     """As above, where q is one at each token: p only loses those refused, so one number a token decides."""
     # Two transfers, however deep the tree.
@@ -127,13 +126,7 @@ def _accept_certain(
     return path, int(torch.multinomial(rest, 1, generator=generator))
 
 
-def _try(
-    p: torch.Tensor,  # (vocabulary,)
-    q: torch.Tensor,
-    children: Sequence[int],
-    tokens: Sequence[int],
-    generator: torch.Generator | None,
-) -> tuple[int | None, int]:
+def _try(p: Tensor, q: Tensor, children: Tokens, tokens: Tokens, generator: Generator | None) -> tuple[int | None, int]:
     """Of a token's children the one that is kept, if one is, and the token that follows if none is; one transfer."""
     if not children:
         return None, int(torch.multinomial(p, 1, generator=generator))
@@ -155,7 +148,7 @@ def _try(
     return next((at for at, keep in zip(children, keeps, strict=True) if keep), None), last
 
 
-def overlap(p: torch.Tensor, draft: Sequence[int], q: torch.Tensor | None) -> tuple[float, ...]:
+def overlap(p: Tensor, draft: Tokens, q: Tensor | None) -> tuple[float, ...]:
     """1 - TV(p, q) at each drafted position: the sum of min(p, q); for a token proposed for certain, p(token)."""
     count = len(draft)
     if not count:

@@ -41,12 +41,8 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
     return built
 
 
-def build_arms(
-    arms: Sequence[Arm | str] | None,
-    drafters: Mapping[str, Drafter],
-    lengths: Sequence[int],
-    trees: str | Sequence[Tree | str] = (),
-) -> tuple[Arm, ...]:
+def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter], lengths: Sequence[int],
+               trees: str | Sequence[Tree | str] = ()) -> tuple[Arm, ...]:  # fmt: skip
     """Plain decoding first, then every drafter with every length, as a chain and in every tree; or the arms asked for.
 
     ``trees`` are shapes such as ``4x16``, for the drafters that can draft trees, as deep as the lengths that fit in.
@@ -81,7 +77,7 @@ def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
 
 
 def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Sequence[Tree | str]) -> list[Arm]:
-    shapes = dict.fromkeys(_shape(tree) for tree in trees)
+    shapes = dict.fromkeys(Tree.parse(tree.strip()) if isinstance(tree, str) else tree for tree in trees)
     able = [name for name, drafter in drafters.items() if drafter.trees]
     if shapes and not able:
         raise ValueError(f"no drafter here drafts trees; there are {', '.join(drafters) or 'none'}, drafting chains")
@@ -92,16 +88,6 @@ def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Seque
     return [
         Arm(name, length, shape) for name in able for shape in shapes for length in lengths if length <= shape.nodes
     ]
-
-
-def _shape(tree: Tree | str) -> Tree:
-    """A shape, or how one is written, BREADTHxNODES."""
-    if isinstance(tree, Tree):
-        return tree
-    breadth, _, nodes = tree.strip().partition("x")
-    if not (breadth.isdecimal() and nodes.isdecimal()):
-        raise ValueError(f"{tree!r} is not the shape of a tree; write BREADTHxNODES, such as 4x16")
-    return Tree(int(breadth), int(nodes))
 
 
 def _check(tree: Tree) -> None:

@@ -18,9 +18,9 @@ from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
 from wager.decoding.features import Prompts
-from wager.decoding.generation import BONUS, INTERRUPTED, PLAIN, Generation, Piece, TextStream
-from wager.decoding.loop import EVERYTHING, Loop, Request, Step
-from wager.decoding.prepare import Prepared, Stopping, prepared
+from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
+from wager.decoding.loop import EVERYTHING, Loop
+from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import open_state
 from wager.drafters import Drafter
@@ -118,7 +118,7 @@ class Decoder:
                 now = perf_counter()  # here: saving the state after the text is no decoding
                 seconds[bool(pieces)] += now - began
                 began = now
-                pieces.append(_piece(step, text))
+                pieces.append(text.shown(step) if text is not None else step)
                 if watch is not None:
                     if watch(pieces[-1]) is False:
                         break
@@ -129,16 +129,15 @@ class Decoder:
         whole = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
         sources = [source for piece in pieces for source in piece.sources]
         rounds = [piece.round for piece in pieces if piece.round is not None]
-        rejected = [piece.rejected for piece in pieces if piece.round is not None]
         prompted, finish = prepared.ids.shape[1], self.finish or INTERRUPTED
-        return Generation(whole, tokens, sources, prompted, finish, seconds[0], seconds[1], rounds, rejected)
+        return Generation(whole, tokens, sources, prompted, finish, seconds[0], seconds[1], rounds, pieces)
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""
         text = self._text_stream()
         prepared = self.prepare(prompt, settings)
         for step in self.run(prepared, self.target, label, seed):
-            yield _piece(step, text)
+            yield text.shown(step)
         if rest := text.end():
             yield Piece(rest, (), (), None)
 
@@ -232,12 +231,10 @@ class Decoder:
 
     def run(
         self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None, streamer: Any = None
-    ) -> Generator[Step, None, None]:
+    ) -> Generator[Piece, None, None]:
         """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
-        prompt: list[int] = prepared.ids[0].tolist()
-        if len(prompt) >= target.limit:
-            room = f"the model holds {target.limit:,} with at least one new one"
-            raise ValueError(f"the prompt has {len(prompt):,} tokens, and {room}")
+        length, room = prepared.ids.shape[1], f"the model holds {target.limit:,} with at least one new one"
+        require(length < target.limit, f"the prompt has {length:,} tokens, and {room}")
         self._refuse_if_busy()
         if seed is not None and not isinstance(seed, int):
             raise TypeError(f"a seed is a whole number, not {seed!r}")
@@ -246,7 +243,6 @@ class Decoder:
             sampler = Residual(self.model.device, seed)
         elif prepared.config.do_sample:
             sampler = GumbelSampler(target.vocabulary, self.model.device, seed)
-        request = Request(prompt, prepared.processors, Stopping(prepared.criteria, target.limit), sampler)
         for drafter in self.drafters.values():
             drafter.follow(target)
         if target is self.target:
@@ -261,7 +257,7 @@ class Decoder:
         try:
             if streamer is not None:
                 streamer.put(prepared.ids.cpu())
-            for step in self.loop.run(request):
+            for step in self.loop.run(prepared, sampler):
                 if self.trace is not None:
                     self.trace.write(step.round or RequestRecord(label, self.loop.prompt))
                 if streamer is not None:
@@ -276,11 +272,3 @@ class Decoder:
             self._busy = False
             if played and self.state is not None and self.state.policy is self.policy:
                 self.state.tick()
-
-
-def _piece(step: Step, text: TextStream | None) -> Piece:
-    shown = text.push(step.tokens) if text is not None else ""
-    sources = [PLAIN] * len(step.tokens)
-    if step.round is not None and step.round.drafted:
-        sources = [step.round.arm.drafter] * step.accepted + [BONUS] * (len(step.tokens) - step.accepted)
-    return Piece(shown, tuple(step.tokens), tuple(sources), step.round, step.rejected)

@@ -17,16 +17,9 @@ from wager.models.runner import Runner
 KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
 
 
-def generate(
-    model: Any,
-    input_ids: torch.Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
-    generation_config: Any,
-    streamer: Any = None,
-    decoder: Decoder | None = None,
-    **inputs: Any,
-) -> Any:
+def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any,
+             generation_config: Any, streamer: Any = None, decoder: Decoder | None = None,
+             **inputs: Any) -> Any:  # fmt: skip
     """Drop-in for transformers: ``model.generate(**inputs, custom_generate=wager.generate)``.
 
     The first call makes a Decoder with the defaults for this model and later ones go on with it; an ``assistant_model``

@@ -21,9 +21,8 @@ class Prompts:
         ln((1 + prompts) / (1 + prompts holding the token)) + 1: one number, high for a prompt unlike those before.
         """
         held = Counter(prompt)
-        rarity = sum(
-            times * (math.log((1 + self.count) / (1 + self.holding[token])) + 1) for token, times in held.items()
-        )
+        seen = 1 + self.count
+        rarity = sum(times * (math.log(seen / (1 + self.holding[token])) + 1) for token, times in held.items())
         self.count += 1
         self.holding.update(held.keys())
         return PromptFeatures(len(prompt), max(1.0, perplexity), (rarity / len(prompt),))

@@ -1,8 +1,10 @@
 """What a request gives back: its text as it comes, and how it came about."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,10 @@ class TextStream:
         self.start, self.given = self.given, len(self.tokens)
         return str(now[len(before) :])
 
+    def shown(self, piece: Piece) -> Piece:
+        """The piece with its text."""
+        return replace(piece, text=self.push(piece.tokens))
+
     def end(self) -> str:
         """Whatever is left."""
         return self.push((), end=True)
@@ -38,13 +44,13 @@ class TextStream:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One step's share of a streamed text."""
+    """What one step added to the text."""
 
     text: str  # may be empty where a character is not complete yet
     tokens: tuple[int, ...]
     sources: tuple[str, ...]  # where each token came from: a drafter's name, 'bonus' or 'plain'
     round: Round | None  # None for the token that came out of the prompt's own forward
-    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take
+    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take; of a tree those off its path
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     rounds: list[Round] = field(default_factory=list)
-    rejected: list[tuple[int, ...]] = field(default_factory=list)  # of each round: drafted tokens that were not taken
+    steps: list[Piece] = field(default_factory=list)  # the token of the prompt's own forward, then a piece a round
 
     @property
     def tokens_per_second(self) -> float:
@@ -68,8 +74,8 @@ class Generation:
 
     @property
     def mat(self) -> float:
-        """Mean tokens emitted per round, bonus token included."""
-        return mean_tokens(self.rounds)
+        """Mean tokens emitted per round, bonus token included; 1 where there was none, as in plain decoding."""
+        return sum(r.emitted for r in self.rounds) / len(self.rounds) if self.rounds else 1.0
 
     @property
     def shares(self) -> dict[str, float]:
@@ -79,15 +85,7 @@ class Generation:
 
     def pieces(self, tokenizer: Any) -> list[list[Any]]:
         """How the text came about, step by step; see ``token_view``."""
-        return token_view(self._steps(), tokenizer)
-
-    def _steps(self) -> Iterator[Piece]:
-        at = len(self.tokens) - sum(r.emitted for r in self.rounds)  # what came out of the prompt's own forward
-        yield Piece("", tuple(self.tokens[:at]), tuple(self.sources[:at]), None)
-        for played, rejected in zip(self.rounds, self.rejected, strict=True):
-            end = at + played.emitted
-            yield Piece("", tuple(self.tokens[at:end]), tuple(self.sources[at:end]), played, rejected)
-            at = end
+        return token_view(self.steps, tokenizer)
 
     def summary(self) -> dict[str, Any]:
         """The figures as JSON."""
@@ -102,11 +100,6 @@ class Generation:
             "decode_seconds": round(self.decode_seconds, 6),
             "arms": {arm: round(share, 4) for arm, share in self.shares.items()},
         }
-
-
-def mean_tokens(rounds: Sequence[Round]) -> float:
-    """Tokens emitted per round; 1 where there was none, as in plain decoding."""
-    return sum(r.emitted for r in rounds) / len(rounds) if rounds else 1.0
 
 
 def token_view(steps: Iterable[Piece], tokenizer: Any) -> list[list[Any]]:

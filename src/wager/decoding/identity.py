@@ -1,12 +1,12 @@
 """Are two texts the same, and if not, is it a tie?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import torch
 
+from wager.decoding.acceptance import Tokens
 from wager.decoding.sampler import GumbelSampler
 
 # Gaps up to this many standard deviations of the logits are float error: a few times what the model's own logits move
@@ -27,13 +27,7 @@ class Difference:
 
 @torch.no_grad()
 def difference(
-    model: Any,
-    prompt: Sequence[int],
-    ours: Sequence[int],
-    theirs: Sequence[int],
-    *,
-    seed: int | None = None,
-    **settings: Any,
+    model: Any, prompt: Tokens, ours: Tokens, theirs: Tokens, *, seed: int | None = None, **settings: Any
 ) -> Difference | None:
     """Where two continuations part, and whether the model's scores tie there; None if they are the same.
 

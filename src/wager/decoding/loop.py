@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple
 
 import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
-from wager.decoding.prepare import Processors, Stopping
-from wager.decoding.sampler import NO_IDS, Greedy, RoundSampler, Sampler
+from wager.decoding.generation import BONUS, PLAIN, Piece
+from wager.decoding.prepare import Prepared, Stopping
+from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
 
+Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
-
-
-class Step(NamedTuple):
-    """What one step added to the text."""
-
-    tokens: list[int]
-    accepted: int  # how many of them came from the round's drafter; the rest are the target's own
-    round: Round | None  # None for the token that came out of the prompt's own forward
-    rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take; of a tree those off its path
-
-
-@dataclass(slots=True)
-class Request:
-    """One text to be continued."""
-
-    prompt: list[int]
-    processors: Processors
-    stopping: Stopping
-    sampler: Sampler = field(default_factory=Greedy)
 
 
 class Loop:
@@ -48,15 +29,8 @@ class Loop:
     of the prompt as it has read already, nothing as a rule.
     """
 
-    def __init__(
-        self,
-        target: Runner,
-        drafters: Mapping[str, Drafter],
-        policy: Policy,
-        arms: tuple[Arm, ...],
-        needs: frozenset[Signal],
-        features: Callable[[Sequence[int], float], PromptFeatures],
-    ) -> None:
+    def __init__(self, target: Runner, drafters: Mapping[str, Drafter], policy: Policy, arms: tuple[Arm, ...],
+                 needs: frozenset[Signal], features: Features) -> None:  # fmt: skip
         self.target, self.drafters, self.policy = target, drafters, policy
         self.needs, self.features = needs, features
         hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
@@ -71,14 +45,16 @@ class Loop:
     @property
     def position(self) -> int:
         """That of the next token, among the new ones."""
-        return len(self.text) - len(self.request.prompt)
+        return len(self.text) - self.begins
 
-    def run(self, request: Request) -> Iterator[Step]:
-        """Steps of the request until it is finished; ``finish`` then says why."""
-        self.request, self.finish = request, ""
-        self.text = list(request.prompt)
+    def run(self, request: Prepared, sampler: Sampler) -> Iterator[Piece]:
+        """The request's pieces, without their text, until it is finished; ``finish`` then says why."""
+        self.sampler, self.processors = sampler, request.processors
+        self.stopping = Stopping(request.criteria, self.target.limit)
+        self.text: list[int] = request.ids[0].tolist()
+        self.begins, self.finish = len(self.text), ""
         self.seen = set(self.text) if Signal.REPEATS in self.needs else None
-        looked_at = request.processors.needs_text or request.stopping.needs_text
+        looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = _Ids(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
@@ -87,7 +63,7 @@ class Loop:
         while not self.finish:
             yield self._round()
 
-    def _prefill(self) -> Step:
+    def _prefill(self) -> Piece:
         """Read the prompt and take the first token, which its own forward gives."""
         unread = self.text[self.target.length :]
         self.prompt: PromptFeatures | None = None
@@ -97,12 +73,12 @@ class Loop:
         else:
             logits = self.target.prefill(unread)
         tokens, _ = self._commit([self._accept(logits, NO_DRAFT)[1]])
-        return Step(tokens, 0, None)
+        return Piece("", tuple(tokens), (PLAIN,) * len(tokens), None)
 
-    def _round(self) -> Step:
+    def _round(self) -> Piece:
         # Choose.
         began = perf_counter()
-        room = min(self.longest, self.request.stopping.limit - len(self.text) - 1)  # the target adds one itself
+        room = min(self.longest, self.stopping.limit - len(self.text) - 1)  # the target adds one itself
         context, proposals = self._propose(room)
         proposing = sum(context.proposal_seconds.values())
         arm = self.policy.choose(context)
@@ -136,7 +112,8 @@ class Loop:
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing
-        return Step(tokens, min(accepted, len(tokens)), played, rejected)
+        sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
+        return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected)
 
     def _propose(self, room: int) -> tuple[Context, dict[str, Draft]]:
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
@@ -163,9 +140,9 @@ class Loop:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
-        sampler, processors = self.request.sampler, self.request.processors
-        prompt = len(self.request.prompt)
-        sample = RoundSampler(sampler, processors, prompt, self.position) if sampler.samples else None
+        sample = None
+        if self.sampler.samples:
+            sample = RoundSampler(self.sampler, self.processors, self.begins, self.position)
         if arm.tree is not None:
             draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
             if draft.parents is not None:
@@ -181,28 +158,31 @@ class Loop:
 
     def _accept(self, logits: torch.Tensor, draft: Draft) -> tuple[int, int, torch.Tensor]:
         """Tokens kept, the token after them, and the scores both were decided by."""
-        ids = self.ids.with_draft(draft.tokens) if self.ids else NO_IDS
-        scores = self.request.processors(ids, logits)
-        return *self.request.sampler.chain(scores, draft, self.position), scores
+        scores = self.processors(self._with_draft(draft.tokens), logits)
+        return *self.sampler.chain(scores, draft, self.position), scores
+
+    def _with_draft(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The text with these tokens after it, (1, both), where someone looks at it."""
+        return self.ids.with_draft(tokens) if self.ids else NO_IDS
 
     def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
         """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
         tokens = draft.tokens
         logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
         scores = self._tree_scores(logits, tokens, parents)
-        path, following = self.request.sampler.tree(scores, draft, parents, self.position)
+        path, following = self.sampler.tree(scores, draft, parents, self.position)
         self.target.keep([0, *(at + 1 for at in path)])
         return path, following, scores
 
     def _tree_scores(self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
         """What each position's token is chosen by; whatever looks at the text is shown the position's own path."""
-        processors = self.request.processors
-        if self.ids is None or not processors.needs_text:
-            return processors(NO_IDS, logits)
+        if not self.processors.needs_text:
+            return self.processors(NO_IDS, logits)
         paths: list[list[int]] = [[]]
         for token, parent in zip(tokens, parents, strict=True):
             paths.append([*paths[parent + 1], token])
-        return torch.cat([processors(self.ids.with_draft(path), logits[at : at + 1]) for at, path in enumerate(paths)])
+        rows = enumerate(paths)
+        return torch.cat([self.processors(self._with_draft(path), logits[at : at + 1]) for at, path in rows])
 
     def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
         """1 - TV at each drafted position, if someone wants it; a tree has no one position of each kind."""
@@ -211,16 +191,14 @@ class Loop:
         q = draft.probs
         if q is None and (logits := draft.logits) is not None:
             # What it would have drawn from; its last token has the others before it.
-            ids = self.ids.with_draft(draft.tokens[:-1]) if self.ids else NO_IDS
-            q = torch.softmax(self.request.processors(ids, logits), -1, dtype=torch.float32)
+            q = torch.softmax(self.processors(self._with_draft(draft.tokens[:-1]), logits), -1, dtype=torch.float32)
         return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, q)
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
+        taken, self.finish = self.stopping.check(len(self.text), tokens, self._with_draft(tokens))
         if self.ids:
-            self.ids.extend(tokens)
-        ids = self.ids.all() if self.ids else NO_IDS
-        taken, self.finish = self.request.stopping.check(len(self.text), tokens, ids)
+            self.ids.length += len(tokens)
         tokens = tokens[:taken]
         self.text += tokens
         for drafter in self.drafters.values():
@@ -271,10 +249,6 @@ class _Ids:
         self.buffer = torch.empty((1, 2 * len(text) + 256), dtype=torch.long, device=device)
         self.buffer[0, : self.length] = torch.tensor(text, device=device)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.with_draft(tokens)
-        self.length += len(tokens)
-
     def with_draft(self, tokens: Sequence[int]) -> torch.Tensor:
         """The text with these tokens after it, (1, both); they are not part of it yet."""
         end = self.length + len(tokens)
@@ -283,7 +257,3 @@ class _Ids:
         if tokens:
             self.buffer[0, self.length : end] = torch.tensor(tokens, device=self.buffer.device)
         return self.buffer[:, :end]
-
-    def all(self) -> torch.Tensor:
-        """The text, (1, length)."""
-        return self.buffer[:, : self.length]

@@ -79,14 +79,8 @@ class Prepared:
     config: Any  # GenerationConfig
 
 
-def prepared(
-    model: Any,
-    input_ids: torch.Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
-    generation_config: Any,
-    **inputs: Any,
-) -> Prepared:
+def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any,
+             generation_config: Any, **inputs: Any) -> Prepared:  # fmt: skip
     """As a custom_generate function: give back what transformers prepared."""
     if generation_config.num_beams > 1:
         raise ValueError(f"wager has no beam search; num_beams is 1, not {generation_config.num_beams}")

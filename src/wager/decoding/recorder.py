@@ -108,14 +108,10 @@ def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens:
     for at in range(readable - 1, -1, -1):
         agreed[at] = agreed[at + 1] + 1 if likeliest[at] == tokens[at + 1] else 0
     blind = positions - readable  # positions at the end where it cannot draft
-    return Track(
-        size=size + [0] * blind,
-        agreed=[min(agreed[at], size[at]) for at in range(readable)] + [0] * blind,
-        match=[0] * positions,
-        confidence=[tuple(sure[at : at + size[at]]) for at in range(readable)] + [()] * blind,
-        overlap=overlap + [0.0] * blind,
-        cheap=False,
-    )
+    right = [min(run, most) for run, most in zip(agreed, size, strict=False)]
+    confidence = [tuple(sure[at : at + most]) for at, most in enumerate(size)]
+    columns = size + [0] * blind, right + [0] * blind, [0] * positions, confidence + [()] * blind
+    return Track(*columns, overlap + [0.0] * blind, cheap=False)
 
 
 def _readable(runner: Runner, text: Sequence[int]) -> int:

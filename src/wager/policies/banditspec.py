@@ -27,13 +27,11 @@ class UCBSpec(RewardPolicy):
     def reset(self) -> None:
         super().reset()
         self.rounds = 0
-        self.pulls = [0] * len(self.arms)
-        self.sums = [0.0] * len(self.arms)
+        self.pulls, self.sums = [0] * len(self.arms), [0.0] * len(self.arms)
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.pulls, slots)
-        if first is not None:
+        if (first := self.unplayed(self.pulls, slots)) is not None:
             return first
         scale = self.spread / 2
         constant = 1 + 2 * log(len(self.arms) / self.delta) + 4 * log(self.rounds)
@@ -62,9 +60,8 @@ class EXP3Spec(RewardPolicy):
 
     def reset(self) -> None:
         super().reset()
-        k = len(self.arms)
         self.rounds = 0
-        self.scores = [0.0] * k  # minus the sum of importance-weighted losses
+        self.scores = [0.0] * len(self.arms)  # minus the sum of importance-weighted losses
         self.drawn: list[int] = []  # places the latest choice was made from ...
         self.chances: list[float] = []  # ... and their probabilities
 

@@ -112,7 +112,7 @@ class Policy(Learner, ABC):
         count = len(batch.slots)
         arm = self.choose(batch.context or Context(self.arms, batch=count))
         if not arm.length:
-            return Choices(np.full(count, -1), np.zeros(count, np.int64))
+            return Choices.off(count)
         drafter = self.drafters.index(arm.drafter)
         length = np.minimum(arm.length, np.minimum(batch.size[drafter], batch.limit))
         return Choices(np.where(length > 0, drafter, -1), length, arm)
@@ -171,11 +171,8 @@ class Policy(Learner, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned, as JSON."""
-        return {
-            **self._identity(),
-            "rng": self.rng.bit_generator.state,
-            "learned": {name: _pack(value) for name, value in super().state_dict().items()},
-        }
+        learned = {name: _pack(value) for name, value in super().state_dict().items()}
+        return {**self._identity(), "rng": self.rng.bit_generator.state, "learned": learned}
 
     def _identity(self) -> dict[str, Any]:
         arms = [str(arm) for arm in self.arms]
@@ -184,13 +181,10 @@ class Policy(Learner, ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the state of another policy of the same class, parameters and arms."""
         ours = self._identity()
-        theirs = {key: state.get(key) for key in ours}
         for key, value in ours.items():
-            if theirs[key] != value:
-                raise ValueError(f"saved state is for {key} {theirs[key]}, not {value}")
+            require(state.get(key) == value, f"saved state is for {key} {state.get(key)}, not {value}")
         missing = {"rng", "learned"} - set(state) or set(self.learned) - set(state["learned"])
-        if missing:
-            raise ValueError(f"saved state lacks {', '.join(sorted(missing))}")
+        require(not missing, f"saved state lacks {', '.join(sorted(missing))}")
         self.reset()
         self.rng.bit_generator.state = state["rng"]
         super().load_state_dict({name: _unpack(value) for name, value in state["learned"].items()})
@@ -247,15 +241,14 @@ def _pack(value: Any) -> Any:
         return {"array": value.tolist()}
     if isinstance(value, set):
         return {"set": sorted(value)}
-    if isinstance(value, deque):
-        return {"deque": [_pack(v) for v in value], "maxlen": value.maxlen}
     if isinstance(value, dict):
         return {"map": [[_pack(k), _pack(v)] for k, v in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_pack(v) for v in value]}
-    if isinstance(value, list):
-        return [_pack(v) for v in value]
-    return value
+    if not isinstance(value, (list, tuple, deque)):
+        return value
+    items = [_pack(v) for v in value]
+    if isinstance(value, deque):
+        return {"deque": items, "maxlen": value.maxlen}
+    return {"tuple": items} if isinstance(value, tuple) else items
 
 
 def _unpack(value: Any) -> Any:

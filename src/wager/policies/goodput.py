@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from operator import mul
+from operator import add, mul
 
 import numpy as np
 
@@ -27,15 +27,12 @@ class DSD(ModelPolicy):
 
     def reset(self) -> None:
         super().reset()
-        # drafter -> [accepted, rejected, draft seconds, draft steps]
-        self.counts: dict[str, list[float]] = {}
-        # rounds, and sums of x, y, x^2, x y for x = tokens verified and y = seconds
-        self.verify = [0.0] * 5
+        self.counts: dict[str, list[float]] = {}  # drafter -> [accepted, rejected, draft seconds, draft steps]
+        self.verify = [0.0] * 5  # rounds, and sums of x, y, x^2, x y for x = tokens verified and y = seconds
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.played, slots)
-        if first is not None:
+        if (first := self.unplayed(self.played, slots)) is not None:
             return first
         at_zero, per_token = self.latency()
         per_width = per_token * context.batch
@@ -52,12 +49,9 @@ class DSD(ModelPolicy):
         self.verify = [n + 1, sx + x, sy + y, sxx + x * x, sxy + x * y]
         drafter = round.arm.drafter
         if round.arm.length:
-            counts = self.counts.setdefault(drafter, [0.0] * 4)
-            counts[0] += round.accepted
-            counts[1] += round.rejected
-            counts[2] += round.draft_seconds
-            counts[3] += round.drafted / round.batch
-            self.fit(drafter, *counts)
+            more = (round.accepted, round.rejected, round.draft_seconds, round.drafted / round.batch)
+            self.counts[drafter] = list(map(add, self.counts.get(drafter, [0.0] * 4), more))
+            self.fit(drafter, *self.counts[drafter])
 
     def latency(self) -> tuple[float, float]:
         """Verification seconds as intercept and slope over the tokens verified, by least squares."""
@@ -92,8 +86,7 @@ class Tetris(Policy):
 
     def reset(self) -> None:
         super().reset()
-        self.accepted = 0
-        self.rejected = 0
+        self.accepted = self.rejected = 0
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)

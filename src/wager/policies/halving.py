@@ -24,10 +24,8 @@ class Halving(RewardPolicy):
         super().reset()
         k = len(self.arms)
         self.alive = list(range(k))
-        self.pulls = [0] * k  # in this phase
-        self.sums = [0.0] * k
-        self.all_pulls = [0] * k  # since the start, for when no surviving arm is available
-        self.all_sums = [0.0] * k
+        self.pulls, self.sums = [0] * k, [0.0] * k  # in this phase
+        self.all_pulls, self.all_sums = [0] * k, [0.0] * k  # since the start, for when no surviving arm is available
 
     @property
     def quota(self) -> int:
@@ -36,8 +34,7 @@ class Halving(RewardPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        done = len(self.alive) == 1
-        quota = self.quota
+        done, quota = len(self.alive) == 1, self.quota
         for i in self.alive:
             if i in slots and (done or self.pulls[i] < quota):
                 return self.arms[i]
@@ -56,8 +53,7 @@ class Halving(RewardPolicy):
         if all(self.pulls[j] >= quota for j in self.alive):
             ranked = sorted(self.alive, key=lambda j: -self.sums[j])
             self.alive = sorted(ranked[: math.ceil(len(ranked) / 2)])
-            self.pulls = [0] * len(self.arms)
-            self.sums = [0.0] * len(self.arms)
+            self.pulls, self.sums = [0] * len(self.arms), [0.0] * len(self.arms)
 
 
 class PETC(Halving):

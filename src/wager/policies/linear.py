@@ -1,6 +1,7 @@
 """Linear contextual bandits with the batch size as context."""
 
 from math import sqrt
+from operator import add
 
 from wager.core import Arm, Context, Round
 from wager.policies.base import Arms, RewardPolicy, require
@@ -17,8 +18,7 @@ class LinUCB(RewardPolicy):
     ) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(alpha >= 0 and batch_scale > 0, f"alpha and batch_scale are positive, not {alpha} and {batch_scale}")
-        self.width = alpha
-        self.batch_scale = batch_scale
+        self.width, self.batch_scale = alpha, batch_scale
         self.reset()
 
     def reset(self) -> None:
@@ -26,8 +26,7 @@ class LinUCB(RewardPolicy):
         k = len(self.arms)
         self.gram = [[1.0, 0.0, 1.0] for _ in range(k)]  # A as [A00, A01, A11]
         self.sums = [[0.0, 0.0] for _ in range(k)]
-        # (theta0, theta1, and A^-1 as 00, 01, 11)
-        self.models = [(0.0, 0.0, 1.0, 0.0, 1.0)] * k
+        self.models = [(0.0, 0.0, 1.0, 0.0, 1.0)] * k  # theta0, theta1, and A^-1 as 00, 01, 11
 
     def choose(self, context: Context) -> Arm:
         x = context.batch / self.batch_scale
@@ -46,12 +45,8 @@ class LinUCB(RewardPolicy):
         i = self.slot[round.arm]
         x = round.batch / self.batch_scale
         reward = self.value(round)
-        gram, sums = self.gram[i], self.sums[i]
-        gram[0] += 1
-        gram[1] += x
-        gram[2] += x * x
-        sums[0] += reward
-        sums[1] += reward * x
+        gram = self.gram[i] = list(map(add, self.gram[i], (1.0, x, x * x)))
+        sums = self.sums[i] = list(map(add, self.sums[i], (reward, reward * x)))
         det = gram[0] * gram[2] - gram[1] * gram[1]
         flat, cross, steep = gram[2] / det, -gram[1] / det, gram[0] / det
         theta = flat * sums[0] + cross * sums[1], cross * sums[0] + steep * sums[1]
@@ -68,6 +63,5 @@ class LinTS(LinUCB):
         super().__init__(arms, alpha=v, batch_scale=batch_scale, reward=reward, seed=seed)
 
     def bonus(self) -> list[float]:
-        draws: list[float] = self.rng.standard_normal(len(self.arms)).tolist()
         scale = self.width * self.spread
-        return [scale * z for z in draws]
+        return [scale * z for z in self.rng.standard_normal(len(self.arms)).tolist()]

@@ -21,8 +21,7 @@ class MetaUCB(RewardPolicy):
     ) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         require(beta >= 0 and lag_cost >= 0, f"beta and lag_cost are at least 0, not {beta} and {lag_cost}")
-        self.beta = beta
-        self.lag_cost = lag_cost
+        self.beta, self.lag_cost = beta, lag_cost
         self.reset()
 
     def reset(self) -> None:
@@ -33,8 +32,7 @@ class MetaUCB(RewardPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.counts, slots)
-        if first is not None:
+        if (first := self.unplayed(self.counts, slots)) is not None:
             return first
         bonus = self.beta * self.spread * sqrt(2 * log(max(1.0, self.rounds)))
         index = [mean + bonus / sqrt(n or 1.0) for mean, n in zip(self.means, self.counts, strict=True)]
@@ -58,16 +56,8 @@ class DiscountedUCB(MetaUCB):
 
     # MetaSD Alg. 6, with the discounted counts of the original (Kocsis & Szepesvári 2006): as printed it divides a
     # discounted sum by an undiscounted count, which drives every mean to zero.
-    def __init__(
-        self,
-        arms: Arms,
-        *,
-        beta: float = 0.01,
-        gamma: float = 0.99,
-        reward: str = "bd",
-        lag_cost: float = 0.0,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, arms: Arms, *, beta: float = 0.01, gamma: float = 0.99, reward: str = "bd",
+                 lag_cost: float = 0.0, seed: int = 0) -> None:  # fmt: skip
         require(0 < gamma <= 1, f"gamma is a discount above 0 and at most 1, not {gamma}")
         self.gamma = gamma
         super().__init__(arms, beta=beta, reward=reward, lag_cost=lag_cost, seed=seed)
@@ -85,16 +75,8 @@ class SlidingUCB(MetaUCB):
     # MetaSD Alg. 8 (Garivier & Moulines 2011).
     learned = (*MetaUCB.learned, "recent", "kept")
 
-    def __init__(
-        self,
-        arms: Arms,
-        *,
-        beta: float = 0.01,
-        window: int = 200,
-        reward: str = "bd",
-        lag_cost: float = 0.0,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, arms: Arms, *, beta: float = 0.01, window: int = 200, reward: str = "bd",
+                 lag_cost: float = 0.0, seed: int = 0) -> None:  # fmt: skip
         require(window >= 1, f"window is at least 1 round, not {window}")
         self.window = window
         super().__init__(arms, beta=beta, reward=reward, lag_cost=lag_cost, seed=seed)

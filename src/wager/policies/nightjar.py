@@ -1,6 +1,8 @@
 """Nightjar and the ADA-BINGREEDY it grew from."""
 
 import math
+from collections import defaultdict
+from functools import partial
 from typing import ClassVar
 
 from wager.core import Arm, Context, Round
@@ -44,11 +46,11 @@ class AdaBinGreedy(RewardPolicy):
 
     def reset(self) -> None:
         super().reset()
-        self.situations: dict[int, Situation] = {}
+        self.situations: dict[int, Situation] = defaultdict(partial(Situation, len(self.arms)))  # by key
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        now = self.situation(context.batch)
+        now = self.situations[self.key(context.batch)]
         if now.exploring is None:
             now.exploring = bool(self.rng.random() < 1 / math.sqrt(now.bin))
         # g starts at 0, so 1/g is infinite for an arm never tried: only tried arms can be exploited.
@@ -57,17 +59,10 @@ class AdaBinGreedy(RewardPolicy):
         return self.uniform(slots)
 
     def observe(self, round: Round) -> None:
-        now, i = self.situation(round.batch), self.slot[round.arm]
+        now, i = self.situations[self.key(round.batch)], self.slot[round.arm]
         now.pulls[i] += 1
         now.means[i] += (self.value(round) - now.means[i]) / now.pulls[i]
         now.advance()
-
-    def situation(self, batch: int) -> Situation:
-        """That of this batch size."""
-        key = self.key(batch)
-        if key not in self.situations:
-            self.situations[key] = Situation(len(self.arms))
-        return self.situations[key]
 
     def key(self, batch: int) -> int:
         """Batch sizes of one key are one situation."""
@@ -123,9 +118,6 @@ class Nightjar(AdaBinGreedy):
         """Seconds to catch up on so much lag at this batch size, from the nearest case measured."""
         if not self.catch_up:
             return 0.0
-        bits = (lag.bit_length(), batch.bit_length())
-        known = self.catch_up.get(bits)
-        if known is None:
-            nearest = min(self.catch_up, key=lambda k: (abs(k[0] - bits[0]) + abs(k[1] - bits[1]), k))
-            known = self.catch_up[nearest]
-        return known[1]
+        lags, sizes = lag.bit_length(), batch.bit_length()
+        nearest = min(self.catch_up, key=lambda k: (abs(k[0] - lags) + abs(k[1] - sizes), k))
+        return self.catch_up[nearest][1]

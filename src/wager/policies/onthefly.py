@@ -4,7 +4,7 @@ from collections import deque
 
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.rewards import timed
-from wager.policies.base import Arms, Policy, RewardPolicy, require
+from wager.policies.base import Arms, Policy, RewardPolicy, expected_tokens, require
 
 
 class ModelPolicy(Policy):
@@ -29,7 +29,7 @@ class ModelPolicy(Policy):
         acceptance = min(self.cap, accepted / (accepted + rejected)) if accepted + rejected else 0.0  # eq. 2
         step = seconds / steps if steps else 0.0
         for i, length in self.places[drafter]:
-            self.tokens[i] = (1 - acceptance ** (length + 1)) / (1 - acceptance)
+            self.tokens[i] = expected_tokens(acceptance, length)
             self.drafting[i] = length * step
 
 
@@ -135,16 +135,8 @@ class QLearning(RewardPolicy):
     # On-the-fly section 4.2, method 4, and Alg. 2 of its appendix; the reward is the share of drafts accepted.
     learned = ("spread", "q", "at")
 
-    def __init__(
-        self,
-        arms: Arms,
-        *,
-        alpha: float = 0.1,
-        gamma: float = 0.9,
-        epsilon: float = 0.1,
-        reward: str = "acceptance",
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, arms: Arms, *, alpha: float = 0.1, gamma: float = 0.9, epsilon: float = 0.1,
+                 reward: str = "acceptance", seed: int = 0) -> None:  # fmt: skip
         super().__init__(arms, reward=reward, seed=seed)
         require(0 < alpha <= 1, f"alpha is above 0 and at most 1, not {alpha}")
         require(0 <= gamma < 1, f"gamma is at least 0 and below 1, not {gamma}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.core.rewards import timed
-from wager.policies.base import Arms, RewardPolicy, require
+from wager.policies.base import Arms, RewardPolicy, expected_tokens, require
 
 ALMOST_SURE = 1 - 1e-12  # keeps 1 - acceptance from being 0
 
@@ -25,15 +25,12 @@ class TrialPolicy(RewardPolicy):
     def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
         self.timed = reward == "goodput"
-        self.widths = [arm.length + 1 for arm in self.arms]
 
     def reset(self) -> None:
         super().reset()
         k = len(self.arms)
         self.rounds = 0
-        self.pulls = [0] * k
-        self.wins = [0] * k
-        self.losses = [0] * k
+        self.pulls, self.wins, self.losses = [0] * k, [0] * k, [0] * k
         self.seconds = [1.0] * k  # mean per round; stays 1 where the goal is tokens
 
     def observe(self, round: Round) -> None:
@@ -48,9 +45,7 @@ class TrialPolicy(RewardPolicy):
 
     def _index(self, i: int, acceptance: float) -> float:
         """Tokens (per second) of arm i at this acceptance."""
-        width = self.widths[i]
-        tokens = (1 - acceptance**width) / (1 - acceptance) if acceptance < 1 else width
-        return tokens / self.seconds[i]
+        return expected_tokens(acceptance, self.arms[i].length) / self.seconds[i]
 
 
 class KLUCB(TrialPolicy):
@@ -72,8 +67,7 @@ class KLUCB(TrialPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.pulls, slots)
-        if first is not None:
+        if (first := self.unplayed(self.pulls, slots)) is not None:
             return first
         log = math.log(self.rounds)
         level = log + self.c * math.log(max(log, 1.0))
@@ -87,7 +81,6 @@ class Thompson(TrialPolicy):
 
     # A draw stays good until its arm is played again, so the longer an arm waits, the more it draws at a time.
     learned = (*TrialPolicy.learned, "sizes", "drawn")
-
     BLOCK = 128  # draws at a time, at most
 
     def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:
@@ -101,8 +94,7 @@ class Thompson(TrialPolicy):
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)
-        first = self.unplayed(self.pulls, slots) if self.timed else None
-        if first is not None:
+        if self.timed and (first := self.unplayed(self.pulls, slots)) is not None:
             return first
         drawn = self.drawn if len(slots) == len(self.arms) else [self.drawn[i] for i in slots]
         index = [store.pop() if store else self._draw(i) for i, store in zip(slots, drawn, strict=True)]
@@ -116,7 +108,7 @@ class Thompson(TrialPolicy):
 
     def _draw(self, i: int) -> float:
         """Tokens (per second) of arm i at an acceptance drawn from its posterior Beta(1 + wins, 1 + losses)."""
-        a, b, width, size = self.wins[i] + 1.0, self.losses[i] + 1.0, self.widths[i], self.sizes[i]
+        a, b, width, size = self.wins[i] + 1.0, self.losses[i] + 1.0, self.arms[i].length + 1, self.sizes[i]
         self.sizes[i] = min(4 * size, self.BLOCK)
         if size == 1:
             return self._index(i, self.rng.beta(a, b))

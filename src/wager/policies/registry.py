@@ -86,8 +86,7 @@ def build(spec: str, arms: Arms, *, seed: int = 0, **known: Any) -> Policy:
     takes = entry.parameters
     types = get_type_hints(entry.make.__init__)
     values = {key: value for key, value in known.items() if key in takes}
-    for key, text in given.items():
-        values[key] = _convert(name, key, text, types[key])
+    values |= {key: _convert(name, key, text, types[key]) for key, text in given.items()}
     missing = [key for key, default in takes.items() if default is inspect.Parameter.empty and key not in values]
     if missing:
         raise ValueError(f"policy {name!r} needs {' and '.join(missing)}, as in {name}:{missing[0]}=…")

@@ -62,17 +62,8 @@ class StepRounds:
         self._pause = 0  # steps since something was last drafted
         self._lag = 0  # the same when drafting was last resumed, until that round's step is planned
 
-    def plan(
-        self,
-        batch: int,
-        verifying: int,
-        drafted: int,
-        mixed: bool,
-        drafted_by: Arm | None = None,
-        *,
-        off: bool = False,
-        hold: bool = False,
-    ) -> Step:
+    def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
+             *, off: bool = False, hold: bool = False) -> Step:  # fmt: skip
         """The step now being scheduled; ``Step.length`` is how much to draft in it.
 
         batch: requests that will decode in the next step; verifying: those that decode in this one; drafted_by: the

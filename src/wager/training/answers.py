@@ -30,16 +30,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What one part took."""
-
-    part: str
-    texts: int
-    tokens: int  # of the answers
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Text:
     """A prompt and the target's answer to it."""
 
@@ -52,10 +42,10 @@ class Text:
 
 def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: int = 0) -> list[Part]:
     """The whole work: at every temperature its share of the prompts, prompts of like length together."""
-    made: list[Part] = []
     template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
     tokens = [(p, tuple(template(list(p.messages)))) for p in prompts]
     known = [(p, ids) for p, ids in tokens if len(ids) <= answers.longest_prompt]
+    made: list[Part] = []
     for temperature, share in zip(answers.temperatures, answers.share, strict=True):
         dice = random.Random(f"{seed} {temperature}")
         chosen = sorted((pair for pair in known if dice.random() < share), key=lambda pair: len(pair[1]))
@@ -66,27 +56,18 @@ def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: 
     return made
 
 
-def answer(
-    model: Any,
-    work: Sequence[Part],
-    folder: Path,
-    max_tokens: int,
-    *,
-    shard: tuple[int, int] = (0, 1),
-    done: Callable[[Done], None] = lambda _: None,
-) -> None:
-    """Answer every part of this shard that is not in the folder yet."""
+def answer(model: Any, work: Sequence[Part], folder: Path, max_tokens: int, *, shard: tuple[int, int] = (0, 1),
+           done: Callable[[int, float], None] = lambda *_: None) -> None:  # fmt: skip
+    """Answer every part of this shard that is not in the folder yet; ``done`` gets the tokens and seconds of each."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in work[shard[0] :: shard[1]]:
         path = folder / f"{part.name}.npz"
-        if path.exists():
-            done(Done(part.name, len(part.prompts), 0, 0.0))
-            continue
-        began = perf_counter()
-        texts = _answered(model, part, max_tokens)
-        _save(path, part, texts)
-        fresh = sum(len(t) for t in texts) - sum(len(ids) for _, ids in part.prompts)
-        done(Done(part.name, len(texts), fresh, perf_counter() - began))
+        fresh, began = 0, perf_counter()
+        if not path.exists():
+            texts = _answered(model, part, max_tokens)
+            _save(path, part, texts)
+            fresh = sum(len(t) for t in texts) - sum(len(ids) for _, ids in part.prompts)
+        done(fresh, perf_counter() - began if fresh else 0.0)
 
 
 def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:

@@ -26,15 +26,10 @@ class Batch:
         """The same on another device."""
         return Batch(*(x.to(device, non_blocking=True) for x in (self.tokens, self.prompts, self.lengths)))
 
-    def answered(self) -> torch.Tensor:
-        """(texts, longest): whether a token belongs to an answer."""
-        at = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (at >= self.prompts[:, None]) & (at < self.lengths[:, None])
-
     def continued(self) -> torch.Tensor:
         """(texts, longest): whether a token belongs to an answer that goes on after it."""
-        answered = self.answered()
-        return answered & torch.cat((answered[:, 1:], torch.zeros_like(answered[:, :1])), 1)
+        at = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (at >= self.prompts[:, None]) & (at + 1 < self.lengths[:, None])
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
@@ -51,31 +46,28 @@ def batches(texts: Sequence[Text], tokens: int, *, seed: int = 0, start: int = 0
     epoch = made = 0
     while True:
         dice = random.Random(f"{seed} {epoch}")
-        order = sorted(range(len(texts)), key=lambda i: (len(texts[i].tokens) // ROUND, dice.random()))
-        groups = list(_groups(texts, order, tokens))
+        groups = list(_groups(sorted(texts, key=lambda text: (len(text.tokens) // ROUND, dice.random())), tokens))
         dice.shuffle(groups)
         for group in groups:
             if made >= start:
-                yield _padded([texts[i] for i in group])
+                yield _padded(group)
             made += 1
         epoch += 1
 
 
 def once(texts: Sequence[Text], tokens: int) -> Iterator[Batch]:
     """Every text once."""
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i].tokens))
-    for group in _groups(texts, order, tokens):
-        yield _padded([texts[i] for i in group])
+    return map(_padded, _groups(sorted(texts, key=lambda text: len(text.tokens)), tokens))
 
 
-def _groups(texts: Sequence[Text], order: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    group: list[int] = []
-    for i in order:
-        longest = max(len(texts[i].tokens), len(texts[group[-1]].tokens) if group else 0)
+def _groups(texts: Sequence[Text], tokens: int) -> Iterator[list[Text]]:
+    group: list[Text] = []
+    for text in texts:
+        longest = max(len(text.tokens), len(group[-1].tokens) if group else 0)
         if group and (len(group) + 1) * (longest + ROUND) > tokens:
             yield group
             group = []
-        group.append(i)
+        group.append(text)
     if group:
         yield group
 

@@ -20,6 +20,7 @@ from wager.training.config import KINDS, Drafter, Plan
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
+Weights = Mapping[str, torch.Tensor]
 Export = Callable[[Path, Mapping[str, Any]], None]
 LEFT_OUT = {"_name_or_path", "id2label", "label2id", "problem_type", "return_dict", "chunk_size_feed_forward"}
 
@@ -39,38 +40,25 @@ def llama_config(target: Any, drafter: Drafter) -> Any:
     """A Llama of the target's vocabulary: a head is one layer in the target's sizes, a model has the drafter's own."""
     from transformers import LlamaConfig
 
-    heads, kv_heads = drafter.heads, drafter.heads
-    hidden, inner, layers = drafter.hidden, drafter.intermediate, drafter.layers
-    size, rope = hidden // heads, dict[str, Any]()
+    shared = ("vocab_size", "max_position_embeddings", "rms_norm_eps", "bos_token_id", "eos_token_id")
+    hidden, inner, layers, heads = drafter.hidden, drafter.intermediate, drafter.layers, drafter.heads
+    size, kv_heads, rope = hidden // heads, heads, dict[str, Any]()
     if drafter.kind == "eagle":
-        heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
-        hidden, inner, layers = target.hidden_size, target.intermediate_size, 1
-        size = getattr(target, "head_dim", None) or hidden // heads
+        hidden, inner, layers, heads = target.hidden_size, target.intermediate_size, 1, target.num_attention_heads
+        size, kv_heads = getattr(target, "head_dim", None) or hidden // heads, target.num_key_value_heads
         rope = {"rope_parameters": dict(target.rope_parameters)}
-    return LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=size,
-        vocab_size=target.vocab_size,
-        max_position_embeddings=target.max_position_embeddings,
-        rms_norm_eps=target.rms_norm_eps,
-        tie_word_embeddings=True,
-        bos_token_id=target.bos_token_id,
-        eos_token_id=target.eos_token_id,
-        dtype="bfloat16",
-        **rope,
-    )
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "head_dim": size}
+    attention = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, **rope}
+    same = {name: getattr(target, name) for name in shared}
+    made = {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True, "dtype": "bfloat16"}
+    return LlamaConfig(**same, **sizes, **attention, **made)
 
 
 def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text], work: Path) -> tuple[Trainer, Export]:
     """What trains a drafter of the plan on these answers, and what writes it to a folder afterwards."""
     common = frequent(texts, drafter.frequent) if drafter.frequent else None
     made, config = learner(drafter, target, columns=None if common is None else torch.from_numpy(common).long())
-    domains = plan.domains_of(drafter)
+    domains = tuple(plan.domains) if drafter.domains == ("*",) else drafter.domains
     if drafter.start:
         made.module.load_state_dict(best(work / drafter.start))
     own = [text for text in texts if text.domain in domains]
@@ -105,12 +93,7 @@ def best(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def save(
-    folder: Path,
-    drafter: Drafter,
-    weights: Mapping[str, torch.Tensor],
-    config: Any,
-    notes: Mapping[str, Any],
-    common: Sequence[int] = (),
+    folder: Path, drafter: Drafter, weights: Weights, config: Any, notes: Mapping[str, Any], common: Sequence[int] = ()
 ) -> None:
     """Write the drafter beside where it belongs, then put it in its place, whole."""
     from safetensors.torch import save_file
@@ -142,7 +125,7 @@ def loaded(folder: Path, target: Target) -> Learner:
     kind = notes.get("kind") if isinstance(notes, dict) else None
     if kind not in KINDS:
         raise ValueError(f"{folder} holds no drafter that `wager train` made: its config.json does not say which kind")
-    weights: Mapping[str, torch.Tensor]
+    weights: Weights
     columns: torch.Tensor | None = None
     if kind == "eagle":
         head = checkpoint.read(folder)

@@ -7,6 +7,30 @@ from typing import Any
 
 from wager.training.config import Plan
 
+CARD = """# {name}
+
+{kind} that drafts for {target}; {size:.1f} MB in bfloat16. Used as `--drafters {used}`.
+
+## Data
+
+The target's own answers to prompts made from these files, at temperatures {temperatures}:
+
+{sources}
+
+The weights are under Apache-2.0; they hold none of the texts.
+
+## Recipe
+
+`wager train answers` and `wager train drafters` with training/{plan}.toml: {settings}.
+
+## Tokens a round
+
+Greedy drafts on prompts it was not trained on: {how}.
+
+| task | 1 | 2 | 3 | 4 | 5 tokens | acceptance at each position |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
 
 def card(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], how: str) -> str:
     """The card of the drafter in a folder, in Markdown; ``rows`` holds its judgement by task, ``how`` its command."""
@@ -16,41 +40,16 @@ def card(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], how: s
         domains = recipe["domains"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"{folder} holds no drafter that `wager train` made: config.json says no recipe") from None
-    sources = dict.fromkeys(
-        f"- {domain}: {source.file} ({source.origin or 'origin not stated'})"
-        for domain in domains
-        for source in plan.domains.get(domain, ())
-    )
-    kind = "An EAGLE head" if notes["kind"] == "eagle" else "A small Llama model"
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 1e6
-    settings = ", ".join(f"{key} {value}" for key, value in recipe.items() if key not in ("domains", "name", "kind"))
-    lines = [
-        f"# {folder.name}",
-        "",
-        f"{kind} that drafts for {notes['target']}; {size:.1f} MB in bfloat16. Used as `--drafters "
-        f"{folder.name.replace('-', ':', 1)}`.",
-        "",
-        "## Data",
-        "",
-        f"The target's own answers to prompts made from these files, at temperatures "
-        f"{', '.join(f'{t:g}' for t in plan.answers.temperatures)}:",
-        "",
-        *sources,
-        "",
-        "The weights are under Apache-2.0; they hold none of the texts.",
-        "",
-        "## Recipe",
-        "",
-        f"`wager train answers` and `wager train drafters` with training/{plan.target}.toml: {settings}.",
-        "",
-        "## Tokens a round",
-        "",
-        f"Greedy drafts on prompts it was not trained on: {how}.",
-        "",
-        "| task | 1 | 2 | 3 | 4 | 5 tokens | acceptance at each position |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    files = [(domain, source) for domain in domains for source in plan.domains.get(domain, ())]
+    sources = dict.fromkeys(f"- {domain}: {one.file} ({one.origin or 'origin not stated'})" for domain, one in files)
+    text = CARD.format(
+        name=folder.name, target=notes["target"], used=folder.name.replace("-", ":", 1), plan=plan.target, how=how,
+        kind="An EAGLE head" if notes["kind"] == "eagle" else "A small Llama model",
+        size=sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 1e6,
+        temperatures=", ".join(f"{t:g}" for t in plan.answers.temperatures), sources="\n".join(sources),
+        settings=", ".join(f"{key} {value}" for key, value in recipe.items() if key not in ("domains", "name", "kind")),
+    )  # fmt: skip
     for task, row in rows.items():
         mats = " | ".join(f"{mat:.2f}" for mat in row["mat"].values())
-        lines.append(f"| {task} | {mats} | {', '.join(f'{share:.2f}' for share in row['acceptance'])} |")
-    return "\n".join(lines) + "\n"
+        text += f"| {task} | {mats} | {', '.join(f'{share:.2f}' for share in row['acceptance'])} |\n"
+    return text

@@ -3,10 +3,12 @@
 from __future__ import annotations  # the types of the fields are read as they are written
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+from wager.core.require import require
 
 KINDS = ("eagle", "draft")
 T = TypeVar("T")
@@ -40,7 +42,7 @@ class Drafter:
 
     name: str  # its folder: eagle-ofa, draft-code
     kind: str
-    domains: tuple[str, ...] = ("*",)
+    domains: tuple[str, ...] = ("*",)  # to learn from; *: all
     start: str = ""  # another drafter of the plan to start from
     steps: int = 2000
     tokens: int = 16384  # a step
@@ -67,10 +69,6 @@ class Plan:
     domains: Mapping[str, tuple[Source, ...]]
     drafters: Mapping[str, Drafter] = field(default_factory=dict)
 
-    def domains_of(self, drafter: Drafter) -> tuple[str, ...]:
-        """The domains a drafter learns from."""
-        return tuple(self.domains) if drafter.domains == ("*",) else drafter.domains
-
 
 def read(path: Path) -> Plan:
     """The plan in a TOML file; a ValueError says in one sentence what is wrong with it."""
@@ -80,57 +78,55 @@ def read(path: Path) -> Plan:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    if unknown := given.keys() - {"target", "answers", "domain", "drafter"}:
-        raise ValueError(f"{path}: unknown key {sorted(unknown)[0]!r}; there are target, answers, domain and drafter")
+    _refuse_unknown(given, ("target", "answers", "domain", "drafter"), f"{path}")
     domains = {
         name: tuple(_made(Source, one, f"{path}: domain {name}") for one in sources)
         for name, sources in given.get("domain", {}).items()
     }
-    if not domains:
-        raise ValueError(f"{path} names no domain; write [[domain.NAME]] with file and kind")
+    require(bool(domains), f"{path} names no domain; write [[domain.NAME]] with file and kind")
     drafters: dict[str, Drafter] = {}
     for one in given.get("drafter", ()):
         drafter = _made(Drafter, one, f"{path}: drafter")
-        _check(path, drafter, domains, drafters)
+        _check(f"{path}: drafter {drafter.name!r}", drafter, domains, drafters)
         drafters[drafter.name] = drafter
     answers = _made(Answers, given.get("answers", {}), f"{path}: answers")
-    if len(answers.share) != len(answers.temperatures) or not answers.temperatures:
-        raise ValueError(f"{path}: answers needs as many shares as temperatures")
-    if min(answers.temperatures) < 0 or min(answers.share) < 0 or max(answers.share) > 1:
-        raise ValueError(f"{path}: temperatures are 0 or more, and shares lie in [0, 1]")
+    fits = 0 < len(answers.share) == len(answers.temperatures)
+    require(fits, f"{path}: answers needs as many shares as temperatures")
+    fits = min(answers.temperatures) >= 0 and min(answers.share) >= 0 and max(answers.share) <= 1
+    require(fits, f"{path}: temperatures are 0 or more, and shares lie in [0, 1]")
     return Plan(given.get("target", "smollm2-135m"), answers, domains, drafters)
 
 
-def _check(path: Path, drafter: Drafter, domains: Mapping[str, Any], before: Mapping[str, Drafter]) -> None:
-    where = f"{path}: drafter {drafter.name!r}"
-    if drafter.kind not in KINDS:
-        raise ValueError(f"{where} is of an unknown kind {drafter.kind!r}; choose from {', '.join(KINDS)}")
-    if drafter.name in before:
-        raise ValueError(f"{where} stands twice")
-    if not drafter.name.startswith(f"{drafter.kind}-"):
-        raise ValueError(f"{where} is called {drafter.kind}-SOMETHING, so that it is found by its kind")
-    if drafter.domains != ("*",) and (unknown := [d for d in drafter.domains if d not in domains]):
+def _check(where: str, own: Drafter, domains: Mapping[str, Any], before: Mapping[str, Drafter]) -> None:
+    kind, start = own.kind, before.get(own.start)
+    require(kind in KINDS, f"{where} is of an unknown kind {kind!r}; choose from {', '.join(KINDS)}")
+    require(own.name not in before, f"{where} stands twice")
+    require(own.name.startswith(f"{kind}-"), f"{where} is called {kind}-SOMETHING, so that it is found by its kind")
+    if own.domains != ("*",) and (unknown := [d for d in own.domains if d not in domains]):
         raise ValueError(f"{where} learns from an unknown domain {unknown[0]!r}; there are {', '.join(domains)}")
-    if drafter.start and (drafter.start not in before or before[drafter.start].kind != drafter.kind):
-        raise ValueError(f"{where} starts from {drafter.start!r}, which is no {drafter.kind} drafter above it")
-    numbers = (drafter.steps, drafter.tokens, drafter.unroll, drafter.evaluate, drafter.patience, drafter.layers)
-    if min(numbers) < 1 or not drafter.rate > 0 or drafter.hidden % (2 * drafter.heads):
-        raise ValueError(f"{where}: numbers are at least 1, the rate above 0, and heads of an even size divide hidden")
+    above = not own.start or (start is not None and start.kind == kind)
+    require(above, f"{where} starts from {own.start!r}, which is no {kind} drafter above it")
+    numbers = (own.steps, own.tokens, own.unroll, own.evaluate, own.patience, own.layers)
+    fits = min(numbers) >= 1 and own.rate > 0 and not own.hidden % (2 * own.heads)
+    require(fits, f"{where}: numbers are at least 1, the rate above 0, and heads of an even size divide hidden")
 
 
 def _made(kind: type[T], given: Mapping[str, Any], where: str) -> T:
     """The record from its table, every key known and of the right type."""
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    if unknown := given.keys() - known.keys():
-        raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}; there are {', '.join(known)}")
+    types = get_type_hints(kind)
+    _refuse_unknown(given, types, where)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     for key, value in values.items():
-        wanted = str(known[key].type).partition("[")[0]
-        fits = {"str": str, "int": int, "float": (int, float), "tuple": tuple}[wanted]
-        if not isinstance(value, fits) or isinstance(value, bool):  # type: ignore[arg-type]
-            raise ValueError(f"{where}: {key} is a {wanted}, not {value!r}")
+        wanted = get_origin(types[key]) or types[key]
+        fits = isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool)
+        require(fits, f"{where}: {key} is a {wanted.__name__}, not {value!r}")
     try:
         return kind(**values)
     except TypeError:
-        needed = ", ".join(name for name in known if name in ("file", "kind", "name"))
+        needed = ", ".join(name for name in types if name in ("file", "kind", "name"))
         raise ValueError(f"{where} needs {needed}") from None
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    if unknown := sorted(given.keys() - set(known)):
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; there are {', '.join(known)}")

@@ -12,7 +12,7 @@ from wager.training import answers
 from wager.training.answers import Text
 from wager.training.batches import once
 from wager.training.config import Answers
-from wager.training.learners import Learner
+from wager.training.learners import Learner, mixed
 from wager.training.prompts import Prompt
 
 LENGTHS = (1, 2, 3, 4, 5)  # of drafts
@@ -59,27 +59,22 @@ def judge(
     """The drafter on these greedy texts, once for every length."""
     found = [Judged(length) for length in lengths]
     for batch in once(texts, tokens):
-        for row in learner.accepted(batch.to(device)).tolist():
+        with mixed(device):
+            rows = learner.accepted(batch.to(device)).tolist()
+        for row in rows:
             for one in found:
                 one.add(row)
     return found
 
 
-def greedy_answers(
-    model: Any,
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
-    tokens: int,
-    longest: int,
-    kept: Path | None,
-    done: Callable[[int], None],
-) -> list[Text]:
+def greedy_answers(model: Any, tokenizer: Any, prompts: Sequence[Prompt], tokens: int, longest: int,
+                   kept: Path | None, done: Callable[[int], None]) -> list[Text]:  # fmt: skip
     """The target's greedy answers, kept in a folder or taken from it; ``done`` gets the number of parts after each."""
     how = Answers((0.0,), (1.0,), tokens, longest, 256 if model.device.type == "cuda" else 1)
     work = answers.parts(prompts, tokenizer, how)
     with TemporaryDirectory() as spare:
         folder = kept or Path(spare)
-        answers.answer(model, work, folder, tokens, done=lambda part: done(len(work)))
+        answers.answer(model, work, folder, tokens, done=lambda *_: done(len(work)))
         wanted = {prompt.key for part in work for prompt, _ in part.prompts}
         found = {text.key: text for text in answers.texts(folder) if text.key in wanted}
     if found.keys() != wanted:
@@ -87,20 +82,14 @@ def greedy_answers(
     return list(found.values())
 
 
-def judge_by_task(
-    drafters: Mapping[str, Any],
-    texts: Sequence[Text],
-    tasks: Sequence[str],
-    model: Any,
-    done: Callable[[str, str], None],
-) -> Rows:
+def judge_by_task(drafters: Mapping[str, Any], texts: Sequence[Text], tasks: Sequence[str], model: Any,
+                  done: Callable[[str, str], None]) -> Rows:  # fmt: skip
     """Tokens a round and acceptance of every drafter on every task."""
     rows: Rows = {name: {} for name in drafters}
     for name, learner in drafters.items():
         for task in tasks:
             own = [text for text in texts if text.domain == task]
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
-                found = judge(learner, own, BATCH_TOKENS, model.device, LENGTHS)
+            found = judge(learner, own, BATCH_TOKENS, model.device, LENGTHS)
             rows[name][task] = {
                 "texts": len(own),
                 "mat": {str(j.length): round(j.mat, 4) for j in found},

@@ -14,6 +14,11 @@ from wager.training.config import Drafter
 Turn = Callable[[torch.Tensor], torch.Tensor]  # rotates entries by their positions
 
 
+def mixed(device: torch.device) -> torch.autocast:
+    """The precision of training and judging: bfloat16 where that is faster."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
 class Target:
     """The target as training sees it: features, and the distributions they stand for."""
 

@@ -13,21 +13,15 @@ from wager.training.config import Plan, Source
 
 Message = dict[str, str]
 Records = Sequence[Mapping[str, Any]]
+Made = Iterator[str | list[Message]]  # what the user says, or a conversation
 LIMIT = 4000  # characters of a passage
 NAME = re.compile(r"(?<=[a-z,] )(?:[A-Z][a-z]+(?: of| the| [A-Z][a-z]+)+|[A-Z][a-z]{4,})")
 SUMMARIZE = ("Summarize: {}", "Summarize this text in a few sentences.\n\n{}", "{}\n\nSummarize the above.")
 ASKED = (
-    "Who is {}?",
-    "What is {}?",
-    "What is {} known for?",
-    "When was {} founded or born?",
-    "Where is {}?",
-    "Tell me about {}.",
-    "Why is {} important?",
-    "What happened to {}?",
-    "How did {} begin?",
+    "Who is {}?", "What is {}?", "What is {} known for?", "When was {} founded or born?", "Where is {}?",
+    "Tell me about {}.", "Why is {} important?", "What happened to {}?", "How did {} begin?",
     "Explain {} to a student in a few sentences.",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ def _made(source: Source, data: Path, dice: random.Random) -> list[list[Message]
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         records = [json.loads(line) if path.suffix == ".jsonl" else {"text": line} for line in lines]
-        made = list(make(records, source, dice))
+        made = [[_says("user", one)] if isinstance(one, str) else one for one in make(records, source, dice)]
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}; pass --data with the folder it lies in") from None
     except (ValueError, KeyError, TypeError, IndexError):
@@ -72,56 +66,56 @@ def _made(source: Source, data: Path, dice: random.Random) -> list[list[Message]
     return made
 
 
-def _user(text: str) -> list[Message]:
-    return [{"role": "user", "content": text}]
+def _says(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
 
 
-def _instructions(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _instructions(records: Records, source: Source, dice: random.Random) -> Made:
     for r in records:
-        yield _user("\n\n".join(filter(None, (r["instruction"], r.get("input", "")))))
+        yield "\n\n".join(filter(None, (r["instruction"], r.get("input", ""))))
 
 
-def _fix(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _fix(records: Records, source: Source, dice: random.Random) -> Made:
     """Code with a line missing, to be put right."""
-    for r in records:
-        lines = r["response"].splitlines()
-        if len(lines) > 4:
-            gone = dice.randrange(1, len(lines) - 1)
-            code = "\n".join(lines[:gone] + lines[gone + 1 :])
-            ask = dice.choice(("Find the bug and write the corrected code.", "Fix this code.", "Why does this fail?"))
-            yield _user(f"{r['instruction']}\n\nMy attempt does not work:\n\n{code}\n\n{ask}")
+    for r, lines in _code(records):
+        gone = dice.randrange(1, len(lines) - 1)
+        code = "\n".join(lines[:gone] + lines[gone + 1 :])
+        ask = dice.choice(("Find the bug and write the corrected code.", "Fix this code.", "Why does this fail?"))
+        yield f"{r['instruction']}\n\nMy attempt does not work:\n\n{code}\n\n{ask}"
 
 
-def _complete(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _complete(records: Records, source: Source, dice: random.Random) -> Made:
     """The first lines of some code, to be gone on with."""
-    for r in records:
-        lines = r["response"].splitlines()
-        if len(lines) > 4:
-            shown = "\n".join(lines[: dice.randrange(1, max(2, len(lines) // 2))])
-            yield _user(f"Write the rest of this code, and show all of it.\n\n{shown}")
+    for _, lines in _code(records):
+        shown = "\n".join(lines[: dice.randrange(1, max(2, len(lines) // 2))])
+        yield f"Write the rest of this code, and show all of it.\n\n{shown}"
 
 
-def _questions(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
-    for r in records:
-        yield _user(r["question"])
+def _code(records: Records) -> Iterator[tuple[Mapping[str, Any], list[str]]]:
+    """Records whose response has more than four lines, with these."""
+    return ((r, lines) for r in records if len(lines := r["response"].splitlines()) > 4)
 
 
-def _translate(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _questions(records: Records, source: Source, dice: random.Random) -> Made:
+    return (r["question"] for r in records)
+
+
+def _translate(records: Records, source: Source, dice: random.Random) -> Made:
     """One sentence, or a few of them, into English."""
     texts = [r["source"] for r in records]
     at = 0
     while at < len(texts):
         count = dice.choice((1, 1, 2, 3, 4))
-        yield _user(f"Translate {source.language} to English: {' '.join(texts[at : at + count])}")
+        yield f"Translate {source.language} to English: {' '.join(texts[at : at + count])}"
         at += count
 
 
-def _dialogue(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _dialogue(records: Records, source: Source, dice: random.Random) -> Made:
     """A conversation up to one of the user's turns."""
     for r in records:
         turns = r["turns"]
         last = dice.choice([i for i, (who, _) in enumerate(turns) if who == "USER"])
-        yield [{"role": "user" if who == "USER" else "assistant", "content": said} for who, said in turns[: last + 1]]
+        yield [_says("user" if who == "USER" else "assistant", said) for who, said in turns[: last + 1]]
 
 
 def _passages(records: Records, dice: random.Random) -> Iterator[str]:
@@ -146,28 +140,25 @@ def _passages(records: Records, dice: random.Random) -> Iterator[str]:
             at += max(1, (end - at) // 3)
 
 
-def _summarize(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
-    for text in _passages(records, dice):
-        yield _user(dice.choice(SUMMARIZE).format(text))
+def _summarize(records: Records, source: Source, dice: random.Random) -> Made:
+    return (dice.choice(SUMMARIZE).format(text) for text in _passages(records, dice))
 
 
-def _ask(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _ask(records: Records, source: Source, dice: random.Random) -> Made:
     """Short questions about what the texts name."""
     names = sorted({name for r in records for name in NAME.findall(r["text"])})
-    for name in names:
-        for ask in dice.sample(ASKED, 2):
-            yield _user(ask.format(name))
+    return (ask.format(name) for name in names for ask in dice.sample(ASKED, 2))
 
 
-def _rag(records: Records, source: Source, dice: random.Random) -> Iterator[list[Message]]:
+def _rag(records: Records, source: Source, dice: random.Random) -> Made:
     """Passages, and questions about what they name."""
     for text in _passages(records, dice):
         names = NAME.findall(text)
         for name in dice.sample(names, min(3, len(names))):
-            yield _user(f"{text}\n{dice.choice(ASKED).format(name)}")
+            yield f"{text}\n{dice.choice(ASKED).format(name)}"
 
 
-RECIPES: dict[str, tuple[str, Callable[[Records, Source, random.Random], Iterator[list[Message]]]]] = {
+RECIPES: dict[str, tuple[str, Callable[[Records, Source, random.Random], Made]]] = {
     "instructions": ("instruction and input", _instructions),
     "fix": ("instruction and response", _fix),
     "complete": ("response", _complete),

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,7 +16,7 @@ from wager.training.answers import Text
 from wager.training.batches import batches, split
 from wager.training.config import Drafter
 from wager.training.evaluate import judge
-from wager.training.learners import Learner
+from wager.training.learners import Learner, mixed
 
 WARM_UP = 100  # steps
 CLIP = 1.0  # longest gradient
@@ -75,7 +74,7 @@ class Trainer:
             batch = next(stream).to(self.device)
             for group in self.optimizer.param_groups:
                 group["lr"] = drafter.rate * self._rate(progress.step)
-            with self._mixed():
+            with mixed(self.device):
                 loss = self.learner.loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), CLIP)
@@ -99,9 +98,6 @@ class Trainer:
         gone = (step - WARM_UP) / max(1, self.drafter.steps - WARM_UP)
         return 0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, gone))) / 2
 
-    def _mixed(self) -> Any:
-        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
-
     def _stale(self) -> bool:
         behind = self.progress.step - self.progress.best_step
         return bool(self.progress.looks) and behind >= self.drafter.patience * self.drafter.evaluate
@@ -109,8 +105,7 @@ class Trainer:
     def _look(self) -> Look:
         """Judge by held-out answers, keep what is best, and write a checkpoint."""
         progress = self.progress
-        with self._mixed():
-            (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
+        (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
         look: Look = {"step": progress.step, "loss": progress.loss, "acceptance": held.acceptance, "mat": held.mat}
         look |= {"seconds": progress.seconds, "tokens": progress.tokens}
         progress.looks.append(look)
@@ -123,13 +118,8 @@ class Trainer:
     # -- checkpoints
 
     def _save(self) -> None:
-        state = {
-            "drafter": asdict(self.drafter),
-            "progress": asdict(self.progress),
-            "module": self.learner.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "best": self.best,
-        }
+        state: dict[str, Any] = {"drafter": asdict(self.drafter), "progress": asdict(self.progress), "best": self.best}
+        state |= {"module": self.learner.module.state_dict(), "optimizer": self.optimizer.state_dict()}
         with files.replacing(self.checkpoint) as file:
             torch.save(state, file)
         log = {"drafter": asdict(self.drafter), "looks": self.progress.looks}

@@ -8,7 +8,7 @@ from operator import mul
 
 import numpy as np
 import pytest
-from auto_lab import CONFIG, Other, drawn_tokens, proposal_of, run_of
+from auto_lab import CONFIG, Other, any_hint, drawn_tokens, proposal_of, run_of
 
 from wager.core import OFF, Arm, Hint, Round
 from wager.policies.auto.acceptance import AcceptanceModel
@@ -116,12 +116,6 @@ def test_a_text_that_goes_badly_is_trusted_less_and_the_next_starts_as_all_texts
     assert chance() - bad > 0.03
 
 
-def hint(rng: np.random.Generator, longest: int) -> Hint:
-    size = int(rng.integers(0, longest + 1))
-    sure = tuple((rng.random(int(rng.integers(0, size + 1))) ** 0.3).tolist())
-    return Hint(int(rng.integers(0, 14)), sure, size)  # a match without a size: it may propose any number of tokens
-
-
 def shaken(rng: np.random.Generator) -> AcceptanceModel:
     model = AcceptanceModel(3, CONFIG)
     model.weights = [(np.array(w) + rng.normal(0, 0.7, len(w))).tolist() for w in model.weights]
@@ -138,7 +132,7 @@ def beside(rng: np.random.Generator, own: Hint) -> list[Other]:
 def test_the_part_worth_most_is_that_of_all_parts_one_by_one() -> None:
     rng, lengths, stopped = np.random.default_rng(0), set(), 0
     for _ in range(500):
-        model, own = shaken(rng), hint(rng, 8)
+        model, own = shaken(rng), any_hint(rng, 8)
         if not own.size:
             continue
         seconds = [0.0, *np.sort(rng.uniform(0.01, 0.05, 9)).tolist()]
@@ -158,7 +152,7 @@ def test_the_part_worth_most_is_that_of_all_parts_one_by_one() -> None:
 def test_tokens_are_looked_at_by_the_weights_they_teach() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
-        model, own = shaken(rng), hint(rng, 8)
+        model, own = shaken(rng), any_hint(rng, 8)
         proposal = proposal_of(own, own.size, beside(rng, own))
         w, luck = model.weights[0], model.weights[0][EMA] * model.text_ema[0]
         for j, chance in enumerate(model.evaluate(proposal, 0.0)):
@@ -172,7 +166,7 @@ def test_a_proposal_filled_in_again_is_looked_at_and_learned_from_as_a_new_one()
     fresh.load_state_dict(copy.deepcopy(again.state_dict()))
     used = Proposal(0, "x", 8)
     for _ in range(400):
-        own = hint(rng, 8)
+        own = any_hint(rng, 8)
         others, run = beside(rng, own), int(rng.integers(0, own.size + 1))
         new = proposal_of(own, own.size, others)
         used.others = new.others

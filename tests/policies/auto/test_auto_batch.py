@@ -117,6 +117,7 @@ def test_no_choice_exceeds_budget_limit_or_proposal(
         drafter, length = decide(policy, rows)
         assert (length >= 0).all()
         assert not budget or length.sum() <= budget
+        assert not budget or policy.choose(Context(policy.arms, batch=budget + 1)) == OFF
         assert (length <= rows.limit).all()
         if not (length == 5).all():
             assert ((drafter >= 0) == (length > 0)).all()
@@ -218,18 +219,6 @@ def test_where_drafting_never_pays_it_is_as_good_as_off(count: int) -> None:
     goodput, drafted = serve(auto(), STEEP, load, warm)
     assert goodput >= 0.99 * serve((0, 0), STEEP, load, warm)[0]
     assert sum(n > 0 for n in drafted[warm:]) <= 0.02 * len(drafted[warm:])
-
-
-@pytest.mark.parametrize("budget", [1, 5, 40])
-def test_no_step_drafts_more_than_the_budget(budget: int) -> None:
-    policy, server = auto(f"auto:budget={budget}"), Server(FLAT)
-    for number in range(200):
-        rows = server.rows(1 + number % 16)
-        drafter, length = decide(policy, rows)
-        assert 0 <= length.sum() <= budget
-        assert ((drafter >= 0) == (length > 0)).all()
-        policy.observe_batch(server.play(rows, drafter, length))
-    assert policy.choose(Context(policy.arms, batch=budget + 1)) == OFF
 
 
 def test_a_saved_batch_goes_on_as_the_one_it_was_saved_from() -> None:

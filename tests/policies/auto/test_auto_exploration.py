@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from auto_lab import DEARER, GRAPHS, Engine, K, Server, auto, cheap, dear, decide, run_of, serve
 
 from reproduction.sensitivity import first_texts, scenarios, with_model
@@ -141,25 +142,22 @@ def test_a_changing_load_is_served_better_than_by_any_fixed_arm() -> None:
     assert goodput["auto"] > 1.03 * max(goodput[spec] for spec in fixed)
 
 
-def share_off_at_the_end(scenario: Serving, seed: int) -> float:
-    """How many of the steps of the last quarter ran without speculation."""
-    off: list[bool] = []
+@pytest.mark.parametrize(
+    ("scenario", "most"),
+    [
+        (Serving(goal=150_000, load=(24,), acceptance=(0.1, 0.1, 0.85)), 0.5),  # acceptance recovers
+        (Serving(goal=60_000, load=(64, 2)), 0.2),  # the load falls
+    ],
+)
+def test_it_drafts_again_when_that_pays_again(scenario: Serving, most: float) -> None:
+    off: list[bool] = []  # of the steps of the last quarter: whether they ran without speculation
 
     def watch(context: Context, outcome: Round) -> None:
         if context.tokens > 0.75 * scenario.goal:
             off.append(outcome.arm.length == 0)
 
-    play(scenario, "auto", seed, watch=watch)
-    return float(np.mean(off))
-
-
-def test_it_drafts_again_when_acceptance_recovers() -> None:
-    scenario = Serving(goal=150_000, load=(24,), acceptance=(0.1, 0.1, 0.85))
-    assert share_off_at_the_end(scenario, 0) < 0.5
-
-
-def test_it_drafts_again_when_the_load_falls() -> None:
-    assert share_off_at_the_end(Serving(goal=60_000, load=(64, 2)), 0) < 0.2
+    play(scenario, "auto", 0, watch=watch)
+    assert np.mean(off) < most
 
 
 def test_a_batch_whose_drafter_never_fills_its_drafts_is_not_tried_for_ever() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from auto_lab import NAMES, WITH_TREES, Engine, auto, cheap, dear, drawn_tokens, random_context, random_round
+from auto_lab import NAMES, WITH_TREES, Engine, any_hint, auto, cheap, dear, drawn_tokens, random_context, random_round
 from waiting import allowed
 
 from wager.bench.decisions import hinted_seconds
@@ -278,16 +278,10 @@ def test_a_saved_stream_goes_on_as_the_one_it_was_saved_from() -> None:
 ARMS = (OFF, *(Arm(name, n) for name in NAMES for n in range(1, 7)))
 
 
-def hint(rng: np.random.Generator, longest: int) -> Hint:
-    size = int(rng.integers(0, longest + 1))
-    sure = tuple((rng.random(int(rng.integers(0, size + 1))) ** 0.3).tolist())
-    return Hint(int(rng.integers(0, 14)), sure, size)  # a match without a size: it may propose any number of tokens
-
-
 def context(rng: np.random.Generator, arms: tuple[Arm, ...] = ARMS, longest: int = 6) -> Context:
     """Some of the drafters have a hint, in any order; some say what they have in common, some do not."""
     asked = [str(name) for name in rng.permutation(NAMES)[: rng.integers(0, 4)]]
-    hints = {name: hint(rng, longest) for name in asked}
+    hints = {name: any_hint(rng, longest) for name in asked}
     shared = {
         one: {two: int(rng.integers(0, 1 + hints[one].size)) for two in asked if two != one}
         for one in asked

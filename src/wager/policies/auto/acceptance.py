@@ -92,14 +92,8 @@ class AcceptanceModel(Learner):
         """What its probabilities are multiplied by in caution: the less it has been scored on, the lower."""
         return self.scored[drafter] / (self.scored[drafter] + self.config.shrinkage)
 
-    def cut(
-        self,
-        proposals: Sequence[Proposal],
-        seconds: Sequence[float],
-        rate: float,
-        cautious: bool = False,
-        min_reach: float = MIN_REACH,
-    ) -> list[tuple[float, int, float]]:
+    def cut(self, proposals: Sequence[Proposal], seconds: Sequence[float], rate: float, cautious: bool = False,
+            min_reach: float = MIN_REACH) -> list[tuple[float, int, float]]:  # fmt: skip
         """The prefix of each proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
         The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).

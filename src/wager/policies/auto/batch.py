@@ -64,7 +64,7 @@ class BatchChooser(Learner):
         if trials.due(bucket(count)):
             self.kind, vary = trials.choose(bucket(count), values, goodput)
         if self.kind == OFF_STEP:
-            return no_drafts(count)
+            return Choices.off(count)
         if self.kind == UNIFORM:
             return Choices(best, np.full(count, longest))
         if vary:  # to learn what tokens cost, at another number of them
@@ -105,11 +105,6 @@ class BatchChooser(Learner):
         # A token is scored if all before it agreed and the true token is known.
         scored = np.minimum(agreed + 1, np.minimum(batch.size, result.emitted))
         self.acceptance.learn_batch(batch, batch.work, scored, agreed)
-
-
-def no_drafts(count: int) -> Choices:
-    """No request drafts."""
-    return Choices(np.full(count, -1), np.zeros(count, dtype=np.int64))
 
 
 def context_of_one(batch: Batch, drafters: Sequence[str], arms: tuple[Arm, ...], budget: int) -> Context:

@@ -92,10 +92,8 @@ class DraftLatency(Learner):
         if not known:  # a drafter takes that share of what the target would
             return share * (1.0 + share * tokens) * plain
         size = tokens.bit_length()
-        if size in known:
-            return known[size]
-        smaller = [other for other in known if other < size]
-        return known[max(smaller)] if smaller else known[min(known)]
+        nearest = size if size in known else max((other for other in known if other < size), default=min(known))
+        return known[nearest]
 
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
@@ -150,8 +148,7 @@ class LatencyModel(Learner):
         """Seconds of verification by width (tokens of each request), as each request's share of the step; and the
         tokens a second is worth, before any was timed those of plain decoding."""
         table = self.verify.seconds if batch == 1 else self._tables.get(batch) or self._table(batch)
-        sums = self.rates.sums.get(batch.bit_length())
-        return table, sums[0] / sums[1] if sums is not None else 1.0 / table[1]
+        return table, self.rates.at(batch, 1.0 / table[1])
 
     def _table(self, batch: int) -> list[float]:
         base, token, drafting = self.batches.at(batch)
@@ -189,8 +186,9 @@ class StepLatency:
     Drafting nothing is the zero of drafting; what a drafter costs even then is part of every step.
     """
 
-    def __init__(self, config: AutoConfig | None = None) -> None:
-        self.config = config or AutoConfig()
+    config = AutoConfig()
+
+    def __init__(self) -> None:
         self._verify: dict[tuple[int, int], list[float]] = {}  # (bucket, length) -> [steps, seconds]
         self._draft: dict[tuple[int, int], list[float]] = {}
         self._switch = [0.0, 0.0]  # times drafting was resumed, mean seconds that took beyond what was expected

@@ -9,7 +9,7 @@ from wager.core import OFF, Arm, Context, Hint, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.arms import ArmGroup, ArmTable
-from wager.policies.auto.batch import BatchChooser, context_of_one, no_drafts, round_of_one
+from wager.policies.auto.batch import BatchChooser, context_of_one, round_of_one
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
@@ -21,6 +21,7 @@ from wager.policies.base import Arms, Option, Policy, require
 NO_HINT, NO_HINTS = Hint(), dict[str, Hint]()
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
+Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
 Table = list[float]
 
 
@@ -121,24 +122,20 @@ class Auto(Policy):
         lag = context.lag.get(drafter)
         return self.latency.drafts.catch_up(drafter, lag, self._plain_seconds) if lag else 0.0
 
-    def _weigh(
-        self, context: Context, seconds: Table, rate: float, off: float, cautious: bool = False
-    ) -> tuple[float, Estimate | None]:
+    def _weigh(self, context: Context, seconds: Table, rate: float, off: float, cautious: bool = False) -> Best:
         """The value and the estimate of the best draft, plain decoding having the value ``off``.
 
         Where that is cautious, acceptance is taken to be the lower the less is known of it.
         """
         self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
-        value, best = -inf, None
+        found: Best = -inf, None
         if context.hints:
-            value, best = self._weigh_hinted(context, seconds, rate, off, cautious)
+            found = self._weigh_hinted(context, seconds, rate, off, cautious)
         if len(self.hinted) < len(self.drafters):
-            value, best = self._weigh_unhinted(context, seconds, rate, value, best, cautious)
-        return value, best
+            found = self._weigh_unhinted(context, seconds, rate, found, cautious)
+        return found
 
-    def _weigh_hinted(
-        self, context: Context, seconds: Table, rate: float, off: float, cautious: bool
-    ) -> tuple[float, Estimate | None]:
+    def _weigh_hinted(self, context: Context, seconds: Table, rate: float, off: float, cautious: bool) -> Best:
         """Find the best prefix of every proposal."""
         top = second = off  # second: the best without the drafter of the best
         most, best, leader = -inf, None, -1
@@ -182,11 +179,9 @@ class Auto(Policy):
                 top, best = value, (arm, tokens, seconds[n + 1])
         return best
 
-    def _weigh_unhinted(
-        self, context: Context, seconds: Table, rate: float, most: float, best: Estimate | None, cautious: bool
-    ) -> tuple[float, Estimate | None]:
+    def _weigh_unhinted(self, context: Context, seconds: Table, rate: float, found: Best, cautious: bool) -> Best:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
-        batch, lags, drafts = context.batch, context.lag, self.latency.drafts
+        (most, best), batch, lags, drafts = found, context.batch, context.lag, self.latency.drafts
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
@@ -330,7 +325,7 @@ class Auto(Policy):
         if drafters != len(self.drafters):
             raise ValueError(f"a batch of {drafters} drafters for a policy of {len(self.drafters)}: {self.drafters}")
         if not drafters or not count or not longest:
-            return no_drafts(count)
+            return Choices.off(count)
         if count > 1:
             return self.batch.choose(batch)
         if not batch.fresh[0]:
@@ -339,7 +334,7 @@ class Auto(Policy):
         context = context_of_one(batch, self.drafters, arms, self.budget)
         arm = self.choose(context)
         length = min(arm.length, context.hints[arm.drafter].size) if arm.length else 0
-        return Choices(np.array([self.index[arm.drafter]]), np.array([length]), arm) if length else no_drafts(1)
+        return Choices(np.array([self.index[arm.drafter]]), np.array([length]), arm) if length else Choices.off(1)
 
     def observe_batch(self, result: BatchRound) -> None:
         """Learn from a finished step: every proposal's tokens as far as the true ones are known, and the seconds."""

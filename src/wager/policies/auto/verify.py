@@ -19,11 +19,6 @@ def bucket(batch: int) -> int:
     return batch.bit_length()
 
 
-def kind_of(drafted: int, full: int) -> int:
-    """The kind of a step of so many draft tokens where ``full`` are the most there can be."""
-    return OFF_STEP if drafted == 0 else UNIFORM if drafted == full else RAGGED
-
-
 class OutlierFilter(Learner):
     """Tells a slow round from a change: one far off is an outlier, several in a row of one class are a change."""
 
@@ -226,7 +221,9 @@ class BatchLatency(Learner):
 
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
         """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
-        size, kind, config = bucket(count), kind_of(drafted, full), self.config
+        size, kind, config = bucket(count), RAGGED if drafted else OFF_STEP, self.config
+        if 0 < drafted == full:
+            kind = UNIFORM
         fit = self.sizes.get(size)
         if fit is None:  # the first step of a size may pay for what later ones find done: it is not learned from
             self.sizes[size] = LatencyFit(config)
