@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wager.core import files
 from wager.core.trace import FORMAT
+from wager.report.colours import Palette
 from wager.report.from_run import traced
 from wager.report.page import render
 from wager.report.views import Material, Source
@@ -53,5 +54,5 @@ def _read(trace: Path) -> Material:
     with trace.open(encoding="utf-8", errors="replace") as file:
         first = file.readline()
     if first.endswith("\n") or not first.startswith(BEGINS[: len(first)]):
-        return traced(trace)
+        return traced(trace, Palette())
     return Material(Source(trace.name, "a trace"), verdict=[f"{trace.name} holds no round yet."])
