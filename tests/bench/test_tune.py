@@ -24,21 +24,12 @@ from wager.cli.session import open_session
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Clock:
-    """Time that passes only when a method plays."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def slow(clock: Clock, name: str, seconds: list[float]) -> TextGenerator:
+def slow(name: str, seconds: list[float], spent: list[float]) -> TextGenerator:
     """A method whose answers take these seconds, the last of them for good."""
     left = iter(seconds)
 
     def run(ids: torch.Tensor, count: int) -> Answer:
-        clock.now += next(left, seconds[-1])
+        spent.append(next(left, seconds[-1]))
         return Answer([1] * count, 1.0, count)
 
     return TextGenerator(name, run)
@@ -49,11 +40,13 @@ def asked(count: int) -> list[TokenizedPrompt]:
 
 
 def play(ends: float, *seconds: list[float], prompts: int = 20) -> tuple[set[tuple[str, str]], int, float]:
-    clock = Clock()
-    methods = [slow(clock, f"m{n}", each) for n, each in enumerate(seconds)]
+    spent = [0.0]  # time passes only when a method plays
+    methods = [slow(f"m{n}", each, spent) for n, each in enumerate(seconds)]
     run = Run([], asked(prompts), (), max_tokens=4)
-    played = tune.play(run, methods, ends, lambda n, left: None, clock)
-    return set(run.answers), played, clock.now
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "monotonic", lambda: sum(spent))
+        played = tune.play(run, methods, ends, lambda n, left: None)
+    return set(run.answers), played, sum(spent)
 
 
 def test_it_plays_whole_prompts_and_stops_before_the_time_is_up() -> None:

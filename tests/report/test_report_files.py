@@ -96,15 +96,20 @@ class Clock:
     """Time that passes when someone sleeps; then the next thing happens."""
 
     def __init__(self, *happens: Any) -> None:
-        self.now, self.happens, self.pages = 0.0, list(happens), []
+        self.now, self.happens = 0.0, list(happens)
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         if self.happens:
             self.happens.pop(0)()
+
+    def follow(self, trace: Path, page: Path, *, every: float, idle: float) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("wager.report.live.time", self)
+            follow(trace, page, every=every, idle=idle, told=str)
 
 
 def test_a_live_page_grows_with_its_trace_and_ends_without_a_refresh(tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def test_a_live_page_grows_with_its_trace_and_ends_without_a_refresh(tmp_path: P
 
     half = traces.encode(rounds[20])
     clock = Clock(lambda: add(rounds[10:20], half[:15]), lambda: add([], half[15:] + "\n"), lambda: add(rounds[21:]))
-    follow(path, page, every=2.0, idle=6.0, sleep=clock.sleep, clock=clock)
+    clock.follow(path, page, every=2.0, idle=6.0)
     assert all('<meta http-equiv="refresh" content="2">' in each for each in seen)
     counted = [re.search(r"in (\d+) rounds", each) for each in seen]
     assert [int(found[1]) for found in counted if found] == [10, 20, 21]
@@ -138,7 +143,7 @@ def test_ctrl_c_and_a_trace_that_goes_leave_the_last_page(tmp_path: Path) -> Non
 
     for happens in (interrupt, path.unlink):
         clock = Clock(happens)
-        follow(path, page, every=1.0, idle=9.0, sleep=clock.sleep, clock=clock)
+        clock.follow(path, page, every=1.0, idle=9.0)
         assert "refresh" not in page.read_text()
         assert "in 12 rounds" in page.read_text()
         assert clock.now == 1
@@ -149,7 +154,7 @@ def test_a_trace_whose_first_line_is_not_there_yet_is_waited_for(tmp_path: Path)
     whole = write_trace(tmp_path / "whole.trace", rounds_of(12)).read_text()
     path.write_text(whole[:20])
     clock = Clock(lambda: path.write_text(whole))
-    follow(path, page, every=1.0, idle=2.0, sleep=clock.sleep, clock=clock)
+    clock.follow(path, page, every=1.0, idle=2.0)
     assert "in 12 rounds" in page.read_text()
 
 

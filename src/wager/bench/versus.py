@@ -2,7 +2,9 @@
 
 import random
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -45,12 +47,25 @@ class Measurement:
         return {"method": self.method, "point": self.point, "repeat": self.repeat, **self.summary}
 
 
-@dataclass(slots=True)
-class Comparison:
-    """The servers of the methods; all are suspended but the one that is measured."""
+class Servers(ExitStack):
+    """Servers of one model with the same arguments, all suspended but the one that is measured; a context manager."""
 
-    servers: dict[str, Server]  # method -> its server; several methods may share one
-    control: dict[str, tuple[Path, str]]  # method -> file that names the policy, and the policy
+    def __init__(self, model: str, arguments: Sequence[str], logs: Path | None) -> None:
+        super().__init__()
+        self.model, self.arguments = model, list(arguments)
+        self.folder = logs or Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.control = self.folder / "policy"  # the file that names the policy of a server that plays several
+        self.servers: dict[str, Server] = {}  # method -> its server; several methods may share one
+        self.policies: dict[str, str] = {}  # method -> what the control file is to name
+
+    def start(self, method: str, *more: str, ours: bool = False) -> Server:
+        """A server for the method, ready and suspended: stock vLLM, or ``ours``."""
+        given = [self.model, "--dtype", "float32", "--no-enable-prefix-caching", *self.arguments, *more]
+        server = (Server.wager if ours else Server.vllm)(*given, log=self.folder / f"{method}.log")
+        self.enter_context(server).wait().suspend()
+        self.servers[method] = server
+        return server
 
     def run(self, methods: Sequence[str], points: Sequence[Point], repeat: int) -> Iterator[Measurement]:
         """Every method under every load, in an order drawn anew for each load."""
@@ -62,9 +77,8 @@ class Comparison:
 
     def _measure(self, method: str, point: Point, repeat: int) -> Measurement:
         server = self.servers[method]
-        if method in self.control:
-            path, policy = self.control[method]
-            path.write_text(policy)
+        if method in self.policies:
+            self.control.write_text(self.policies[method])
         server.resume()
         try:
             sleep(SETTLE)

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import zip_longest
@@ -36,19 +36,23 @@ class Prompt:
         # A long one keeps its start and end, where question and template stand.
         import torch
 
-        ids: list[int]
         if getattr(tokenizer, "chat_template", None):
-            from jinja2 import TemplateError
-
-            try:
-                ids = tokenizer.apply_chat_template(self.messages, add_generation_prompt=True, return_dict=False)
-            except TemplateError as error:
-                raise ValueError(f"the model's chat template refuses a prompt of {self.task}: {error}") from None
+            ids = chat_ids(tokenizer, self.messages, f"a prompt of {self.task}")
         else:
             ids = tokenizer("\n\n".join(message["content"] for message in self.messages)).input_ids
         if len(ids) > longest:
             ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
         return torch.tensor([ids], device=device)
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]], what: str = "this conversation") -> list[int]:
+    """The tokens of a conversation, messages with role and content, up to where the answer begins."""
+    from jinja2 import TemplateError
+
+    try:
+        return list(tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False))
+    except TemplateError as error:
+        raise ValueError(f"the model's chat template refuses {what}: {error}") from None
 
 
 DEBUG = "{description}\n\nThis solution has a bug:\n\n{buggy_code}\n\nWrite the corrected code."

@@ -14,7 +14,7 @@ from wager.bench import verdict
 from wager.bench.methods import Method
 from wager.bench.runs import Run, tokenize
 from wager.bench.summary import by_method
-from wager.bench.workloads import TASKS, prompts
+from wager.bench.workloads import TASKS, chat_ids, prompts
 from wager.cli import options as given
 from wager.cli.files import Output
 from wager.cli.options import Workload
@@ -145,6 +145,5 @@ def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Class
     for prompt in planned.read(config.read(plan), corpora):
         if counts[prompt.domain] < CLASSIFIED:
             counts[prompt.domain] += 1
-            ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
-            known.append((prompt.domain, ids))
+            known.append((prompt.domain, chat_ids(tokenizer, prompt.messages)))
     return Classifier(target.get_input_embeddings().weight, known)

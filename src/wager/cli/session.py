@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from wager.bench.workloads import chat_ids
 from wager.cli.options import Options
 from wager.core import TraceWriter
 from wager.core.provenance import provenance
@@ -52,14 +53,8 @@ class Session:
             self.decoder.state.save()
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of a conversation, messages with role and content, up to where the answer begins."""
-        from jinja2 import TemplateError
-
-        try:
-            encoded = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
-        except TemplateError as error:
-            raise ValueError(f"the chat template of {self.options.model} refuses this conversation: {error}") from None
-        return list(encoded["input_ids"])
+        """The tokens of a conversation, up to where the answer begins."""
+        return chat_ids(self.tokenizer, messages)
 
     def generate(self, ids: Sequence[int], **more: Any) -> Generation:
         """Generate with the options' settings; ``more`` of them, a seed, and a ``watch`` go to the decoder."""

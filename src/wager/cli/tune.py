@@ -129,23 +129,17 @@ def answer_tokens(pace: float, methods: int, seconds: float) -> int:
     return max(FEWEST, min(MOST, int(seconds / (PROMPTS * methods * pace))))
 
 
-def play(
-    run: Run,
-    generators: Sequence[made.TextGenerator],
-    ends: float,
-    tell: Callable[[int, float], None],
-    clock: Callable[[], float] = monotonic,
-) -> int:
+def play(run: Run, generators: Sequence[made.TextGenerator], ends: float, tell: Callable[[int, float], object]) -> int:
     """Prompts in turn until there is no time for another; how many were answered by all, which alone count."""
     longest = 0.0  # seconds of a prompt
     for number, prompt in enumerate(run.prompts):
-        began = clock()
+        began = monotonic()
         if began >= ends or began + longest > ends:
             return number
         tell(number + 1, ends - began)
         for _, generator in interleaved(generators, [prompt], seed=number):
-            if clock() >= ends:
+            if monotonic() >= ends:
                 return number
             run.add((prompt.id, generator.name), generator.run(prompt.ids, run.head["max_tokens"]))
-        longest = max(longest, clock() - began)
+        longest = max(longest, monotonic() - began)
     return len(run.prompts)

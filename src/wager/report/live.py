@@ -15,34 +15,25 @@ from wager.report.views import Material, Source
 BEGINS = f'{{"format":"{FORMAT}"'  # the first line of every trace
 
 
-def follow(
-    trace: Path,
-    page: Path,
-    *,
-    every: float,
-    idle: float,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-    told: Callable[[str], None] = lambda line: None,
-) -> None:
+def follow(trace: Path, page: Path, *, every: float, idle: float, told: Callable[[str], object]) -> None:
     """Write the page anew every so many seconds, until nothing was added for ``idle`` seconds or Ctrl-C."""
     # The last page does not load itself anew. A trace has no end mark: one that a program still writes only grows.
     read = _read(trace)
-    size, grew = trace.stat().st_size, clock()
+    size, grew = trace.stat().st_size, time.monotonic()
     try:
         while True:
             files.write_text(page, render([read], refresh=every, now=f"{datetime.now(UTC):%H:%M:%S} UTC"))
             told(read.verdict[0])
-            sleep(every)
+            time.sleep(every)
             try:
                 now = trace.stat().st_size
             except FileNotFoundError:  # what failed takes its trace with it
                 told(f"{trace.name} is gone; the page keeps what it held")
                 break
             if now != size:
-                size, grew = now, clock()
+                size, grew = now, time.monotonic()
                 read = _read(trace)
-            elif clock() - grew >= idle:
+            elif time.monotonic() - grew >= idle:
                 break
     except KeyboardInterrupt:
         pass
