@@ -10,7 +10,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from wager.bench.arrivals import Closed, Conversation, Plan
+from wager.bench.arrivals import Conversation, Plan, closed
 from wager.bench.load import Load, summarise
 from wager.bench.servers import Server
 
@@ -125,6 +125,6 @@ def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[st
     return rows
 
 
-def closed(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:
+def in_flight(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:
     """A closed loop as a load of that name."""
-    return Point(str(concurrency), Closed(concurrency, requests), prompts, max_tokens)
+    return Point(str(concurrency), closed(concurrency, requests), prompts, max_tokens)
