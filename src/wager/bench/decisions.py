@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
+from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round, require
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
-from wager.policies.base import require
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from wager.bench.summary import Answer
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
-from wager.policies.base import require
 
 if TYPE_CHECKING:
     import torch

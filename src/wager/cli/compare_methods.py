@@ -20,9 +20,8 @@ from wager.cli.files import Output
 from wager.cli.options import Workload
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.suite import progress, show
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.policies import build
-from wager.policies.base import require
 
 POLICIES = ("auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput")
 ALONE = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8), "retrieval": (4,), "draft-model": (3,)}  # lengths run alone

@@ -18,7 +18,6 @@ from wager.cli.options import Options
 from wager.core import TraceWriter
 from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
-from wager.decoding.generation import Generation
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -55,10 +54,6 @@ class Session:
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of a conversation, up to where the answer begins."""
         return chat_ids(self.tokenizer, messages)
-
-    def generate(self, ids: Sequence[int], **more: Any) -> Generation:
-        """Generate with the options' settings; ``more`` of them, a seed, and a ``watch`` go to the decoder."""
-        return self.decoder.generate(list(ids), **{**self.options.settings(), **more})
 
 
 def open_session(options: Options, console: Console) -> Session:

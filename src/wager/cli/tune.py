@@ -17,11 +17,10 @@ from wager.cli.options import MODEL, Options
 from wager.cli.parameters import argument, option
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.suite import LongestPrompt, fitted, model_name, show
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
 from wager.models.fingerprint import fingerprint
-from wager.policies.base import require
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core import OFF, Arm, Context, Hint, Round, require
 from wager.policies.auto import HAND_SET, Auto
-from wager.policies.base import require
 from wager.policies.registry import EXPERIMENTS, Entry
 
 

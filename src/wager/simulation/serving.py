@@ -10,10 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round, require
 from wager.core.batch import Batch, Choices, Ints
 from wager.policies import Policy
-from wager.policies.base import require
 from wager.simulation.base import Environment
 
 DRAFTER = "draft"
