@@ -1,7 +1,4 @@
-"""The prompts benchmarks run on: ten tasks, and two made of two of them, read from a folder of public data.
-
-Where there is no such folder, a small set of prompts written for wager has the same kinds.
-"""
+"""The prompts benchmarks run on: ten tasks and two made of two of them, in a folder of public data or wager's own."""
 
 import json
 import os
@@ -152,9 +149,8 @@ def has_data(folder: Path | None) -> bool:
 def suite_prompts(suite: str, folder: Path | None, count: int | None, seed: int) -> list[Prompt]:
     """The prompts of a suite, so many of each task or all: from the data folder, else those that come with wager."""
     tasks = SUITES.get(suite, (suite.replace("-", "_"),))
-    if tasks[0] not in KNOWN:
-        known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
-        raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
+    known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
+    require(tasks[0] in KNOWN, f"unknown suite {suite!r}; choose from quick, {known}")
     found = of_tasks(tasks, folder, count, seed)
     if has_data(folder) and (empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]):
         raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")

@@ -22,7 +22,6 @@ def draw(
     comparison: Comparison, path: str | Path, *, title: str, bounds: Mapping[str, Sequence[float]] | None = None
 ) -> None:
     """Write a PNG with every policy's regret in rounds and its 95 % band; ``bounds`` are drawn as grey lines."""
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 6), layout="constrained")
