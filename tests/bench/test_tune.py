@@ -1,15 +1,14 @@
 """`wager tune`: it stops on time, plays whole prompts, says what to do, and leaves a memory that generate finds."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import heads
 import pytest
 import torch
-from letters import Letters, called, writer
+from commands import Wager
+from letters import Letters, writer
 from rich.console import Console
 
 from wager.bench import workloads
@@ -108,22 +107,14 @@ def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_
 
 
 @pytest.fixture
-def run(
-    calm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def run(calm: None, cli: Wager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wager:
     """`wager tune` with a tiny model and a cache of the test's own."""
     model = writer()
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
     monkeypatch.setattr("wager.decoding.state.cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(tune, "MOST", 24)
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"Say it {n}, say it {n}, say it again.\n" for n in range(3)))
-
-    def command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wager", "tune", *words])
-        return called(capsys)
-
-    return command
+    return lambda *words: cli("tune", *words)
 
 
 def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, tmp_path: Path) -> None:

@@ -2,27 +2,17 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Wager, one_sentence
 from report_files import RESULTS, a_run, a_text, rounds_of, write_trace
 
-from wager.cli import main
 from wager.core import trace as traces
 from wager.report.live import follow
 from wager.report.page import render
 from wager.report.read import read
-
-
-def cli(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["wager", "report", *map(str, arguments)])
-    try:
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
 
 
 def _without(held: dict[str, Any], *path: str | int) -> dict[str, Any]:
@@ -56,27 +46,24 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_file_that_cannot_be_read_is_named_in_one_sentence_and_no_page_is_written(
-    case: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, run: Path, tmp_path: Path, cli: Wager
 ) -> None:
     content, said = BAD[case]
     bad, out = tmp_path / "bad.json", tmp_path / "report.html"
     bad.write_bytes(content if isinstance(content, bytes) else content.encode())
     out.write_text("before")
-    assert cli(monkeypatch, run, bad, "-o", out) == 2
-    told = capsys.readouterr().err.strip()
-    assert "bad.json" in told
-    assert said in told.splitlines()[0] == told
+    done = cli("report", run, bad, "-o", out)
+    one_sentence(done, said)
+    assert "bad.json" in done.err
     assert out.read_text() == "before"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.json", "report.html", "run.json"]
 
 
-def test_the_command_line(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line(run: Path, tmp_path: Path, cli: Wager) -> None:
     out = tmp_path / "page.html"
-    assert cli(monkeypatch, run, RESULTS / "engine-cpu.json", "-o", out) == 0
+    done = cli("report", run, RESULTS / "engine-cpu.json", "-o", out)
+    assert (done.code, "page.html" in done.err) == (0, True)
     assert out.read_text().startswith("<!doctype html>")
-    assert "page.html" in capsys.readouterr().err
     for wrong, said in {
         (): "name files to report",
         (run, "--live", run): "name files to report",
@@ -88,8 +75,8 @@ def test_the_command_line(
         ("--live", run): "is not a wager trace",
     }.items():
         given_out = () if "-o" in wrong else ("-o", out)
-        assert cli(monkeypatch, *wrong, *given_out) == 2, wrong
-        assert said in capsys.readouterr().err
+        done = cli("report", *wrong, *given_out)
+        assert (done.code, said in done.err) == (2, True), wrong
 
 
 class Clock:
