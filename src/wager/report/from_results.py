@@ -9,7 +9,6 @@ from wager.report.figures.choice import choice, shares
 from wager.report.figures.lines import cost, regret
 from wager.report.figures.load import latency, lengths
 from wager.report.figures.speed import speed
-from wager.report.from_run import text_of
 from wager.report.scales import TIMES, plural
 from wager.report.tokens import token_view
 from wager.report.views import MAT, Big, Curve, Figure, Load, Material, Measure, Method, Source
@@ -23,7 +22,7 @@ def generated(held: Json, source: Source, palette: Palette) -> Material:
     """`wager generate --json`: one text, and how it came about."""
     made = Material(source)
     summary, policy, compare = held["summary"], str(held.get("policy") or "wager"), held.get("compare")
-    made.cards.append(token_view([text_of(policy, held["pieces"])], palette, source))
+    made.cards.append(token_view({policy: held["pieces"]}, palette, source))
     if held.get("explained"):
         made.cards.append(choice(policy, [str(each["arm"]) for each in held["explained"]], palette, source))
     elif summary.get("arms"):

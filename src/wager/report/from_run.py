@@ -15,7 +15,7 @@ from wager.report.figures.lines import cost, regret, survival
 from wager.report.figures.speed import speed
 from wager.report.scales import TIMES, plural
 from wager.report.tokens import token_view
-from wager.report.views import MAT, Big, Curve, Figure, Material, Measure, Method, Source, Text, TextRound
+from wager.report.views import MAT, Big, Curve, Figure, Material, Measure, Method, Source
 
 FORMAT, VERSION = "wager-run", 1
 INTERVAL = "95 % intervals by bootstrap over prompts"
@@ -66,7 +66,7 @@ def ran(run: Json, source: Source, palette: Palette) -> Material:
     order = {p: i for i, p in enumerate(task_of)}
     worded = [a for a in run["answers"] if a.get("pieces")]
     worded.sort(key=lambda a: (a["method"] != "auto", a["method"], order[a["prompt"]]))
-    texts = [text_of(f"{a['prompt']} · {a['method']}", a["pieces"]) for a in worded]
+    texts = {f"{a['prompt']} · {a['method']}": a["pieces"] for a in worded}
     made.cards += [token_view(texts, palette, source)] if texts else []
     return made
 
@@ -156,14 +156,6 @@ def _rounds(
         how = f"Median seconds of the target's verification{where}, by its width; a width in 5 rounds or more."
         found.append(cost({"wager": by_width}, how, source))
     return found
-
-
-def text_of(title: str, pieces: Sequence[Any]) -> Text:
-    rounds = [
-        TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
-        for arm, tokens, rejected in pieces
-    ]
-    return Text(title, rounds)
 
 
 def traced(path: Path, palette: Palette) -> Material:

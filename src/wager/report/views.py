@@ -8,6 +8,8 @@ from markupsafe import Markup
 
 SIMULATION = "a simulation"  # a source's kind that figures name
 MAT = "MAT, bonus included"
+# A round of a text: its arm, its tokens each with its source (a drafter, 'bonus' or 'plain'), the drafts not taken.
+TextRound = tuple[str, Sequence[tuple[str, str]], Sequence[str]]
 
 
 class Source(NamedTuple):
@@ -67,21 +69,6 @@ class Load(NamedTuple):
         """Throughput beside no speculation; 0 where it is not known."""
         found = self.ratios.get((method, point))
         return found.value if found is not None else 0.0
-
-
-class TextRound(NamedTuple):
-    """One round of a text: the arm, its tokens with where each came from, and the drafts that were not taken."""
-
-    arm: str
-    tokens: Sequence[tuple[str, str]]  # (text, source); source is a drafter, 'bonus' or 'plain'
-    rejected: Sequence[str]
-
-
-class Text(NamedTuple):
-    """A generated text, round by round."""
-
-    title: str
-    rounds: Sequence[TextRound]
 
 
 class Big(NamedTuple):
