@@ -38,16 +38,9 @@ def test_what_is_sent_to_the_server(server: Server) -> None:
     extra = {"vllm_xargs": {"arm": "suffix:4"}}
     run(server.url + "/v1/", closed(1, 1), said("sea"), max_tokens=2, extra=extra, ignore_eos=True)
     (body,) = server.bodies
-    assert body == {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "sea"}],
-        "max_completion_tokens": 2,
-        "temperature": 0.0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "ignore_eos": True,
-        "vllm_xargs": {"arm": "suffix:4"},
-    }
+    sent = {"model": "tiny", "messages": [{"role": "user", "content": "sea"}], "max_completion_tokens": 2}
+    how = {"temperature": 0.0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+    assert body == {**sent, **how, **extra}
 
 
 def test_a_trace_starts_on_schedule_however_slow_the_server_is(server: Server) -> None:
@@ -84,14 +77,9 @@ def test_acceptance_by_position_is_read_from_the_servers_metrics(server: Server)
     server.speculates = True
     load = Load(server.url, closed(1, 3), said("a"), max_tokens=2)
     load.run()
-    assert load.speculation == {
-        "num_drafts": 3,
-        "draft_tokens": 6,
-        "accepted_tokens": 3,
-        "acceptance_rate": 50.0,
-        "acceptance_length": 2.0,
-        "per_position_acceptance_rates": [1.0, 0.0],
-    }
+    counts = {"num_drafts": 3, "draft_tokens": 6, "accepted_tokens": 3}
+    rates = {"acceptance_rate": 50.0, "acceptance_length": 2.0, "per_position_acceptance_rates": [1.0, 0.0]}
+    assert load.speculation == {**counts, **rates}
 
 
 def test_waiting_counts_from_the_scheduled_arrival() -> None:

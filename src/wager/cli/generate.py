@@ -1,7 +1,5 @@
 """`wager generate`: one text."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -96,7 +94,7 @@ class Made:
     seed: int | None
     pieces: list[Piece]
     explaining: Explaining | None
-    comparison: Comparison | None
+    comparison: "Comparison | None"
 
 
 @parameters.options

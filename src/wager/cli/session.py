@@ -1,7 +1,5 @@
 """A loaded model and its decoder, as `generate` and `chat` use them."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings
@@ -29,7 +27,7 @@ class Session:
     """A decoder with the choices it was made from."""
 
     options: Options
-    decoder: Decoder
+    decoder: "Decoder"
     tokenizer: Any
 
     @property

@@ -1,7 +1,5 @@
 """Text on the terminal as it comes, what the policy expected of each round, and the line of figures after it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -78,7 +76,7 @@ def closing(generation: Generation, speed: float | None = None, against: str = "
     return ", ".join(filter(None, [*parts, ENDS.get(generation.finish, "")]))
 
 
-def speeds(comparison: Comparison) -> Table:
+def speeds(comparison: "Comparison") -> Table:
     """All speeds: transformers', that of wager's forward alone, and that with drafts."""
     from wager.bench.compare import OFF, PLAIN, WAGER, WHAT
 
