@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import wide
 from wager.core import Request, TraceWriter, require
-from wager.report.regret import draw, require_matplotlib
+from wager.report.regret import draw
 from wager.simulation import Comparison, Scenario, theory
 from wager.simulation.adversarial import PATTERNS
 from wager.simulation.costs import VERIFY, parse_verify
@@ -111,7 +112,8 @@ class Files(Output):
             check_new(self.record, "trace")
         if self.plot is not None:
             check_writable(self.plot)
-            require_matplotlib()
+            there = find_spec("matplotlib") is not None
+            require(there, "pictures need matplotlib; install it with: pip install 'wager[bench]'")
 
 
 @options
