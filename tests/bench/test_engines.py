@@ -46,7 +46,7 @@ def test_every_command_measures_and_writes_what_it_printed(data: Path, tiny: Any
     short, results, printed = ("--data", data, "--prompts", "1", "--max-tokens", "8"), {}, ""
     for words in (
         ("lab", "engine", "--context", "20", "--repeats", "2", "--tokens", "6"),
-        ("bench", "generate", *short, "--draft-layers", "2"),
+        ("bench", "generate", *short, "--task", "qa", "--task", "rag", "--draft-layers", "2"),
         ("lab", "identity", *short),
         ("lab", "memory", "--requests", "20"),
     ):

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from wager.bench.arrivals import Conversation, Plan, closed
+from wager.bench.arrivals import Conversation, Plan
 from wager.bench.load import Load, summarise
 from wager.bench.servers import Server
 
@@ -27,7 +27,7 @@ SETTLE = 0.5  # seconds for an engine to notice that another policy is to play
 class Point:
     """One load: a plan and the requests it puts."""
 
-    name: str
+    name: str  # of a closed loop, its requests in flight
     plan: Plan
     prompts: Sequence[Conversation]
     max_tokens: int
@@ -123,8 +123,3 @@ def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[st
         texts = {"texts": sum(len(m.texts) for m, _ in pairs), "texts_that_differ": differ}
         rows.append({**row, "errors": sum(m.summary["errors"] for m in own), **texts})
     return rows
-
-
-def in_flight(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:
-    """A closed loop as a load of that name."""
-    return Point(str(concurrency), closed(concurrency, requests), prompts, max_tokens)

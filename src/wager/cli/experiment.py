@@ -37,9 +37,9 @@ class Experiment:
 def policy_table(
     title: str, note: str, columns: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]], *, references: int
 ) -> Table:
-    """A line for every policy; ``columns`` say of each name which figure it shows and how: "" with its interval.
+    """A line for every policy, the first ``references`` of them above a rule.
 
-    The first rows are ``references``, and stand above a rule.
+    ``columns``: name -> its figure and format; "" and a format that ends in ± write an estimate with its interval.
     """
     how = f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}"
     shown = titled(title, how, ["\npolicy", *columns])
@@ -51,13 +51,11 @@ def policy_table(
 
 
 def _cell(value: Any, form: str) -> str:
-    """A number, or an estimate's mean; one of ``form`` ± has its interval too."""
     mean, half = value.values() if isinstance(value, dict) else (value, None)
     if mean is None or not form:
         return "-" if mean is None else str(Estimate(mean, half))
-    spread = form.endswith("±") and half is not None
-    form = form.removesuffix("±")
-    return f"{mean:{form}}" + (f" ± {half:{form}}" if spread else "")
+    plain = form.removesuffix("±")
+    return f"{mean:{plain}}" + (f" ± {half:{plain}}" if plain != form and half is not None else "")
 
 
 def print_changes(console: Console, comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.arrivals import traced
+from wager.bench.arrivals import closed, traced
 from wager.bench.endurance import Requests, failed, survive
-from wager.bench.versus import PLAIN, TABLE, Measurement, Point, Servers, compared, in_flight, table_from
+from wager.bench.versus import PLAIN, TABLE, Measurement, Point, Servers, compared, table_from
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.options import MODEL, Data, Model
@@ -96,7 +96,7 @@ def versus(
     levels = loads.levels
     settings, played = _methods(drafter, loads.max_length, policy or POLICIES)
     asked = loads.prompts(max(count for _, count in levels))
-    points = [in_flight(n, count, asked, loads.max_tokens) for n, count in levels]
+    points = [Point(str(n), closed(n, count), asked, loads.max_tokens) for n, count in levels]
     rounds = [(f"repetition {n}", points, n) for n in range(1, loads.repeats + 1)]
     requests = None
     if recorded.trace is not None:
@@ -150,7 +150,8 @@ def drafters(
     levels, turns = loads.levels, range(loads.repeats + 1)
     # Other prompts in every repetition: drafters remember what was written, and nobody sends everything twice.
     fresh = iter(loads.prompts(len(turns) * sum(count for _, count in levels)))
-    points = [[in_flight(n, k, list(islice(fresh, k)), loads.max_tokens) for n, k in levels] for _ in turns]
+    most = loads.max_tokens
+    points = [[Point(str(n), closed(n, k), list(islice(fresh, k)), most) for n, k in levels] for _ in turns]
     with Servers(str(resolve(loads.model)), context.args, loads.logs) as servers:
         servers.start(PLAIN)
         for name in [*drafter.split(","), "together"]:

@@ -16,8 +16,8 @@ def draw(
     comparison: Comparison, path: str | Path, *, title: str, bounds: Mapping[str, Sequence[float]] | None = None
 ) -> None:
     """Write a PNG with every policy's regret in rounds and its 95 % band; ``bounds`` are drawn as grey lines."""
-    from matplotlib import cycler
     from matplotlib.figure import Figure
+    from matplotlib.rcsetup import cycler
 
     figure = Figure(figsize=(9.5, 6), layout="constrained")
     axes = figure.subplots()
@@ -27,8 +27,8 @@ def draw(
         mean, half = np.array([(e.mean, e.half or 0.0) for e in result.regret_curve]).T
         (line,) = axes.plot(comparison.marks, mean, label=result.policy, linewidth=1.8)
         axes.fill_between(comparison.marks, mean - half, mean + half, color=line.get_color(), alpha=0.15, linewidth=0)
-    for (name, line), style in zip((bounds or {}).items(), ("--", ":"), strict=False):
-        axes.plot(comparison.marks, line, style, color="0.35", linewidth=2.2, label=name, zorder=5)
+    for (name, bound), style in zip((bounds or {}).items(), ("--", ":"), strict=False):
+        axes.plot(comparison.marks, bound, style, color="0.35", linewidth=2.2, label=name, zorder=5)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=10)
     axes.set_ylim(bottom=min(-5.0, *(e.mean for result in comparison.results for e in result.regret_curve)))
