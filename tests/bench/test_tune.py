@@ -79,10 +79,7 @@ def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
     plain.write_text("Say it.\n\n  Say more.  \n")
     assert workloads.read_file(plain) == [Prompt("mine", "Say it."), Prompt("mine", "Say more.")]
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say it."}]
-    lines = [
-        json.dumps({"prompt": "It\u2028.", "task": "chat"}, ensure_ascii=False),
-        json.dumps({"messages": talk}),
-    ]
+    lines = [json.dumps({"prompt": "It\u2028.", "task": "chat"}, ensure_ascii=False), json.dumps({"messages": talk})]
     records.write_text("\n".join([*lines, json.dumps({"turns": ["first", "second"]})]) + "\n\n", encoding="utf-8")
     first, second, third = workloads.read_file(records)
     assert first == Prompt("chat", "It\u2028.")
