@@ -97,7 +97,7 @@ def test_some_errors_are_reported_and_only_errors_end_with_1(serve: Wager, tmp_p
     path.write_text('{"prompt": "fail"}\n')
     done = serve(*words, "--json", "out.json")
     assert done.code == 1
-    assert done.err.startswith("wager: none of 4 requests succeeded: Internal Server Error")
+    assert done.err.splitlines()[-1].startswith("wager: none of 4 requests succeeded: Internal Server Error")
     assert not (tmp_path / "out.json").exists()
 
 
