@@ -102,14 +102,9 @@ def load(plans: list[str], prompts: Path, folder: Path) -> tuple[dict[tuple[str,
     engines, began, gpu = {}, time.time(), ""
     for plan, name in [(which, name) for which in plans for name in ENGINES[which]]:
         words = ["reproduction.turns", plan, "--prompts", str(prompts), "--engine", name, str(folder)]
-        engines[plan, name] = subprocess.Popen(
-            [sys.executable, "-m", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / f"{plan} {name}.log").open("w"),
-            text=True,
-            env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-        )
+        log, env = (folder / f"{plan} {name}.log").open("w"), {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        engines[plan, name] = subprocess.Popen([sys.executable, "-m", *words], stderr=log, env=env, **pipes)
     for (plan, name), engine in engines.items():
         gpu = answer(engine, folder / f"{plan} {name}.log", f"starting {name}")["gpu"]
     print(f"{len(engines)} engines loaded in {time.time() - began:.0f} s", file=sys.stderr, flush=True)

@@ -1,10 +1,13 @@
 """Shared by the tests."""
 
+import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Done, Wager
 from hypothesis import settings
 
 # Two workers on two cores: with a thread each they do not wait for each other. Before anything imports torch.
@@ -33,6 +36,29 @@ def one_thread() -> None:
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured counts as measured on a quiet machine: the tests' own may be as busy as it likes."""
     monkeypatch.setattr("wager.bench.verdict.TOO_NOISY", float("inf"))
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Wager:
+    """The command line in this process, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("FORCE_COLOR", "NO_COLOR", "WAGER_DEBUG", "WAGER_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words: object, stdin: str = "") -> Done:
+        from wager.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["wager", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        return Done(int(code or 0), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

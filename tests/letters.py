@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 from small import SHAPE
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from wager.cli import main
 
 SIZE = 128
 
@@ -35,13 +32,3 @@ def writer() -> Any:
     """A random model over the letters; the same one every time."""
     torch.manual_seed(3)
     return LlamaForCausalLM(LlamaConfig(vocab_size=SIZE, max_position_embeddings=1024, **SHAPE)).eval()
-
-
-def called(capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """What the command in sys.argv ends with: its code, and what it wrote to both streams."""
-    code: Any = 0
-    try:
-        main()
-    except SystemExit as end:
-        code = end.code
-    return int(code or 0), *capsys.readouterr()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from chat_server import EACH, FIRST, SLACK, Server, undisturbed, unused
 
-from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace, traced
+from wager.bench.arrivals import Conversation, Plan, closed, poisson, traced
 from wager.bench.load import UNFINISHED, Load, Served, _served, summarise
 
 pytest.importorskip("vllm.benchmarks", reason="vLLM is not installed; its client sends the requests")
@@ -22,7 +22,7 @@ def run(server: Server | str, plan: Plan, asked: list[Conversation], **given: An
 
 
 def test_times_and_counts_are_the_servers(server: Server) -> None:
-    served = run(server, Closed(1, 5), said("sea\u2028\x85"), max_tokens=8)
+    served = run(server, closed(1, 5), said("sea\u2028\x85"), max_tokens=8)
     for request in served:
         assert request.error is None
         assert (request.prompt_tokens, request.output_tokens) == (7, 8)
@@ -36,18 +36,11 @@ def test_times_and_counts_are_the_servers(server: Server) -> None:
 
 def test_what_is_sent_to_the_server(server: Server) -> None:
     extra = {"vllm_xargs": {"arm": "suffix:4"}}
-    run(server.url + "/v1/", Closed(1, 1), said("sea"), max_tokens=2, extra=extra, ignore_eos=True)
+    run(server.url + "/v1/", closed(1, 1), said("sea"), max_tokens=2, extra=extra, ignore_eos=True)
     (body,) = server.bodies
-    assert body == {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "sea"}],
-        "max_completion_tokens": 2,
-        "temperature": 0.0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "ignore_eos": True,
-        "vllm_xargs": {"arm": "suffix:4"},
-    }
+    sent = {"model": "tiny", "messages": [{"role": "user", "content": "sea"}], "max_completion_tokens": 2}
+    how = {"temperature": 0.0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+    assert body == {**sent, **how, **extra}
 
 
 def test_a_trace_starts_on_schedule_however_slow_the_server_is(server: Server) -> None:
@@ -55,7 +48,7 @@ def test_a_trace_starts_on_schedule_however_slow_the_server_is(server: Server) -
 
     def attempt() -> None:
         server.arrived.clear()
-        served = run(server, Trace(at, (1, 20, 2, 3, 2)), said("a", "b"), max_tokens=10)
+        served = run(server, Plan(5, at, (1, 20, 2, 3, 2)), said("a", "b"), max_tokens=10)
         assert [r.scheduled for r in served] == list(at)
         assert [r.output_tokens for r in served] == [1, 10, 2, 3, 2]  # the plan's, cut to max_tokens
         assert [r.text[0] for r in served] == ["a", "b", "a", "b", "a"]  # prompts from the start again
@@ -68,7 +61,7 @@ def test_a_trace_starts_on_schedule_however_slow_the_server_is(server: Server) -
 
 def test_poisson_arrivals_have_their_rate_and_repeat_with_a_seed(server: Server) -> None:
     def gaps(seed: int) -> list[float]:
-        served = run(server, Poisson.of(50.0, requests=10), said("a"), max_tokens=1, seed=seed)
+        served = run(server, poisson(50.0, requests=10), said("a"), max_tokens=1, seed=seed)
         assert max(r.start for r in served) == pytest.approx(10 / 50, abs=SLACK)
         return [r.start for r in served]
 
@@ -82,16 +75,11 @@ def test_poisson_arrivals_have_their_rate_and_repeat_with_a_seed(server: Server)
 
 def test_acceptance_by_position_is_read_from_the_servers_metrics(server: Server) -> None:
     server.speculates = True
-    load = Load(server.url, Closed(1, 3), said("a"), max_tokens=2)
+    load = Load(server.url, closed(1, 3), said("a"), max_tokens=2)
     load.run()
-    assert load.speculation == {
-        "num_drafts": 3,
-        "draft_tokens": 6,
-        "accepted_tokens": 3,
-        "acceptance_rate": 50.0,
-        "acceptance_length": 2.0,
-        "per_position_acceptance_rates": [1.0, 0.0],
-    }
+    counts = {"num_drafts": 3, "draft_tokens": 6, "accepted_tokens": 3}
+    rates = {"acceptance_rate": 50.0, "acceptance_length": 2.0, "per_position_acceptance_rates": [1.0, 0.0]}
+    assert load.speculation == {**counts, **rates}
 
 
 def test_waiting_counts_from_the_scheduled_arrival() -> None:
@@ -104,7 +92,7 @@ def test_waiting_counts_from_the_scheduled_arrival() -> None:
 
 def test_a_closed_loop_keeps_its_places_full_and_never_more(server: Server) -> None:
     def attempt() -> None:
-        served = run(server, Closed(3, 12), said("a"), max_tokens=3)
+        served = run(server, closed(3, 12), said("a"), max_tokens=3)
         assert [r.number for r in served] == list(range(12))
         assert server.most_flying == 3
         starts, ends = sorted(r.start for r in served), sorted(r.start + r.latency for r in served)
@@ -116,7 +104,7 @@ def test_a_closed_loop_keeps_its_places_full_and_never_more(server: Server) -> N
 
 def test_a_closed_loop_ends_with_its_time(server: Server) -> None:
     def attempt() -> None:
-        served = run(server, Closed(2, seconds=0.3), said("a"), max_tokens=2)
+        served = run(server, closed(2, seconds=0.3), said("a"), max_tokens=2)
         assert 2 <= len(served) <= 10
         assert max(r.start for r in served) < 0.3 + SLACK
         assert all(r.error is None for r in served)  # those in flight were waited for
@@ -126,7 +114,7 @@ def test_a_closed_loop_ends_with_its_time(server: Server) -> None:
 
 def test_every_kind_of_failure_is_a_result(server: Server) -> None:
     asked = said("fail", "cut", "die", "end", "hang", "uncounted", "fine")
-    served = run(server, Closed(7, 7), asked, max_tokens=4, timeout=1.5)
+    served = run(server, closed(7, 7), asked, max_tokens=4, timeout=1.5)
     fail, cut, die, end, hang, uncounted, fine = served
     assert fail.error == "Internal Server Error"
     assert "payload is not completed" in str(cut.error)
@@ -154,21 +142,21 @@ def test_a_summary_is_that_of_its_requests() -> None:
 
 
 def test_poisson_arrivals_end_with_their_count_or_their_time() -> None:
-    assert Poisson.of(20.0, requests=4000) == Poisson(20.0, 4000)
-    assert Poisson.of(20.0, seconds=10.0) == Poisson(20.0, 200)
-    assert Poisson.of(20.0, requests=3, seconds=10.0) == Poisson(20.0, 3)
+    assert poisson(20.0, requests=4000) == Plan(4000, rate=20.0)
+    assert poisson(20.0, seconds=10.0) == Plan(200, rate=20.0)
+    assert poisson(20.0, requests=3, seconds=10.0) == Plan(3, rate=20.0)
 
 
 def test_a_trace_is_sliced_in_its_own_seconds_then_scaled(trace: Path) -> None:
-    assert traced(trace) == Trace((0.0, 5.0, 10.5, 11.0, 30.0), (44, 9, 3, 200, 16))
-    assert traced(trace, start=5, seconds=6) == Trace((0.0, 5.5), (9, 3))
-    assert traced(trace, start=4, seconds=7.5, speed=0.1) == Trace((10.0, 65.0, 70.0), (9, 3, 200))
-    assert traced(trace, speed=10, requests=2) == Trace((0.0, 0.5), (44, 9))
+    assert traced(trace) == Plan(5, (0.0, 5.0, 10.5, 11.0, 30.0), (44, 9, 3, 200, 16))
+    assert traced(trace, start=5, seconds=6) == Plan(2, (0.0, 5.5), (9, 3))
+    assert traced(trace, start=4, seconds=7.5, speed=0.1) == Plan(3, (10.0, 65.0, 70.0), (9, 3, 200))
+    assert traced(trace, speed=10, requests=2) == Plan(2, (0.0, 0.5), (44, 9))
     with pytest.raises(ValueError, match=r"no request from second 31 to inf; it lasts 30 seconds"):
         traced(trace, start=31)
 
 
 def test_a_server_that_is_gone_is_counted_not_hammered() -> None:
-    served = run(unused(), Closed(2, seconds=0.35), said("a"), model="tiny")
+    served = run(unused(), closed(2, seconds=0.35), said("a"), model="tiny")
     assert 2 <= len(served) <= 10
     assert all("onnect" in str(r.error) for r in served)

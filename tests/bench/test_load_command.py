@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from chat_server import FIRST, SLACK, Server, undisturbed, unused
+from commands import Wager, one_sentence
 from waiting import wait_until
 
 from wager.bench import workloads
-from wager.cli import main
 from wager.vllm import compat
 
 pytest.importorskip("vllm.benchmarks", reason="vLLM is not installed; its client sends the requests")
@@ -26,25 +26,23 @@ def prompts(tmp_path: Path) -> str:
     return str(path)
 
 
-def cli(*words: str) -> int:
-    sys.argv = ["wager", "bench", "serve", *words]
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
+@pytest.fixture
+def serve(cli: Wager, server: Server) -> Wager:
+    """`wager bench serve` on that server."""
+    return lambda *words: cli("bench", "serve", "--url", server.url, *words)
 
 
 def test_the_command_reports_and_writes_what_it_measured(
-    server: Server, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Wager, server: Server, prompts: str, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out.json"
-    words = ("--concurrency", "2", "--requests", "6", "--max-tokens", "3", "--warmup", "2", "--json", str(out))
-    assert cli("--url", server.url, "--prompts", prompts, *words) == 0
-    printed = capsys.readouterr()
+    words = ("--concurrency", "2", "--requests", "6", "--max-tokens", "3", "--warmup", "2", "--json", "out.json")
+    printed = serve("--prompts", prompts, *words)
+    assert printed.code == 0
     assert "6 requests, 0 errors" in printed.out
     assert "18 output tokens" in printed.out
     assert "time to first token" in printed.out
     assert printed.err == ""  # no bar where there is no terminal
-    result = json.loads(out.read_text())
+    result = json.loads((tmp_path / "out.json").read_text())
     assert {"command", "date", "machine", "versions"} <= result.keys()
     assert (result["url"], result["model"]) == (server.url, "tiny")
     assert result["load"] == {"concurrency": 2, "requests": 6}
@@ -60,16 +58,16 @@ def test_the_command_reports_and_writes_what_it_measured(
 
 
 def test_a_trace_from_the_data_folder_sets_times_and_lengths(
-    server: Server, prompts: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Wager, server: Server, prompts: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "traces").mkdir()
     trace.rename(tmp_path / "traces" / "load.csv")
-    words = ("--url", server.url, "--prompts", prompts, "--trace", "load.csv", "--speed", "20")
+    words = ("--prompts", prompts, "--trace", "load.csv", "--speed", "20")
 
     def attempt() -> None:
         server.arrived.clear()
         server.bodies.clear()
-        assert cli(*words, "--data", str(tmp_path), "--max-tokens", "5", "--start", "5", "--duration", "7") == 0
+        assert serve(*words, "--data", tmp_path, "--max-tokens", "5", "--start", "5", "--duration", "7").code == 0
         assert [body["max_completion_tokens"] for body in server.bodies] == [5, 3, 5]
         assert all(body["ignore_eos"] for body in server.bodies)
         gaps = [arrived - server.arrived[0] for arrived in server.arrived]
@@ -78,63 +76,55 @@ def test_a_trace_from_the_data_folder_sets_times_and_lengths(
     undisturbed(attempt)
     server.bodies.clear()
     monkeypatch.setenv("WAGER_DATA", str(tmp_path))
-    assert cli(*words, "--requests", "2", "--max-tokens", "1", "--heed-eos") == 0
+    assert serve(*words, "--requests", "2", "--max-tokens", "1", "--heed-eos").code == 0
     assert not any("ignore_eos" in body for body in server.bodies)
     assert len(server.bodies) == 2
 
 
-def test_tasks_are_prompts_too(server: Server, data: Path) -> None:
-    words = ("--url", server.url, "--data", str(data), "--rate", "50", "--requests", "6", "--max-tokens", "1")
-    assert cli(*words, "--prompts", "qa, rag") == 0
+def test_tasks_are_prompts_too(serve: Wager, server: Server, data: Path) -> None:
+    words = ("--data", data, "--rate", "50", "--requests", "6", "--max-tokens", "1")
+    assert serve(*words, "--prompts", "qa, rag").code == 0
     assert {body["messages"][0]["content"].split()[0] for body in server.bodies} == {"qa", "rag"}
 
 
-def test_some_errors_are_reported_and_only_errors_end_with_1(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, out = tmp_path / "p.jsonl", tmp_path / "out.json"
-    words = ("--url", server.url, "--prompts", str(path), "--concurrency", "2", "--requests", "4", "--max-tokens", "1")
+def test_some_errors_are_reported_and_only_errors_end_with_1(serve: Wager, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    words = ("--prompts", path, "--concurrency", "2", "--requests", "4", "--max-tokens", "1")
     path.write_text('{"prompt": "fail"}\n{"prompt": "fine"}\n')
-    assert cli(*words) == 0
-    printed = capsys.readouterr().out
-    assert "4 requests, 2 errors" in printed
-    assert "first error: Internal Server Error" in printed
+    done = serve(*words)
+    assert (done.code, "4 requests, 2 errors" in done.out) == (0, True)
+    assert "first error: Internal Server Error" in done.out
     path.write_text('{"prompt": "fail"}\n')
-    assert cli(*words, "--json", str(out)) == 1
-    assert capsys.readouterr().err.startswith("wager: none of 4 requests succeeded: Internal Server Error")
-    assert not out.exists()
+    done = serve(*words, "--json", "out.json")
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith("wager: none of 4 requests succeeded: Internal Server Error")
+    assert not (tmp_path / "out.json").exists()
 
 
-def test_a_server_that_lists_no_models_needs_a_name(
-    server: Server, prompts: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_lists_no_models_needs_a_name(serve: Wager, server: Server, prompts: str) -> None:
     server.models = None
-    words = ("--url", server.url, "--prompts", prompts, "--concurrency", "1", "--requests", "1", "--max-tokens", "1")
-    assert cli(*words) == 2
-    assert "does not list its models" in capsys.readouterr().err
-    assert cli(*words, "--model", "mine") == 0
+    words = ("--prompts", prompts, "--concurrency", "1", "--requests", "1", "--max-tokens", "1")
+    one_sentence(serve(*words), "does not list its models")
+    assert serve(*words, "--model", "mine").code == 0
     assert server.bodies[0]["model"] == "mine"
 
 
-def test_ctrl_c_reports_what_was_measured(
-    server: Server, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_reports_what_was_measured(serve: Wager, server: Server, prompts: str, tmp_path: Path) -> None:
     def interrupt() -> None:
         wait_until(lambda: len(server.bodies) >= 6, "no six requests", seconds=180)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    out = tmp_path / "out.json"
-    words = ("--concurrency", "2", "--duration", "200", "--max-tokens", "2", "--json", str(out))
+    words = ("--concurrency", "2", "--duration", "200", "--max-tokens", "2", "--json", "out.json")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     threading.Thread(target=interrupt).start()
     try:
-        assert cli("--url", server.url, "--prompts", prompts, *words) == 130
+        printed = serve("--prompts", prompts, *words)
     finally:
         signal.signal(signal.SIGINT, before)
-    printed = capsys.readouterr()
+    assert printed.code == 130
     assert "0 errors" in printed.out
     assert "interrupted after" in printed.err
-    result = json.loads(out.read_text())
+    result = json.loads((tmp_path / "out.json").read_text())
     assert result["interrupted"] is True
     assert result["requests"] >= 4
 
@@ -165,46 +155,29 @@ def test_ctrl_c_reports_what_was_measured(
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(
-    words: tuple[str, ...],
-    sentence: str,
-    server: Server,
-    prompts: str,
-    trace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], sentence: str, serve: Wager, server: Server, prompts: str, trace: Path
 ) -> None:
-    monkeypatch.delenv("WAGER_DATA", raising=False)
     given = [{"PROMPTS": prompts, "TRACE": str(trace)}.get(word, word) for word in words]
-    assert cli("--url", server.url, "--prompts", prompts, *given) == 2
-    complained = capsys.readouterr().err
-    assert sentence in complained
-    assert complained.startswith("wager: ")
-    assert complained.count("\n") == 1
+    one_sentence(serve("--prompts", prompts, *given), sentence)
     assert not server.bodies
 
 
 def test_a_missing_server_and_a_missing_vllm_are_one_sentence(
-    server: Server, prompts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    serve: Wager, prompts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
     url = unused()
     for model in ((), ("--model", "mine")):
-        assert cli("--url", url, "--prompts", prompts, "--concurrency", "1", *model) == 2
-        complained = capsys.readouterr().err
-        assert complained.startswith(f"wager: no server answers at {url}: ")
-        assert complained.count("\n") == 1
+        words = ("--url", url, "--prompts", prompts, "--concurrency", "1", *model)
+        one_sentence(serve(*words), f"wager: no server answers at {url}: ")
     monkeypatch.setattr(compat, "version", missing)
-    assert cli("--url", server.url, "--prompts", prompts, "--concurrency", "1") == 2
-    assert "needs vLLM, which is not installed" in capsys.readouterr().err
+    one_sentence(serve("--prompts", prompts, "--concurrency", "1"), "needs vLLM, which is not installed")
 
 
-def test_without_options_and_without_a_data_folder_the_prompts_of_wager_are_sent(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("WAGER_DATA", raising=False)
-    assert cli("--url", server.url, "--max-tokens", "1") == 0
+def test_without_options_and_without_a_data_folder_the_prompts_of_wager_are_sent(serve: Wager, server: Server) -> None:
+    assert serve("--max-tokens", "1").code == 0
     asked = {body["messages"][0]["content"] for body in server.bodies}
     assert asked <= {prompt.text for prompt in workloads.own_prompts()}
     assert (len(server.bodies), server.most_flying) == (100, 8)

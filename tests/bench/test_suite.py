@@ -2,13 +2,12 @@
 
 import copy
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from letters import Letters, called
+from commands import Wager
+from letters import Letters
 
 from wager.bench import methods as made
 from wager.bench.run_folder import ANSWERS, RUN, read
@@ -19,19 +18,10 @@ TOKENS = 10
 
 
 @pytest.fixture
-def bench(
-    calm: None, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def bench(calm: None, model: Any, cli: Wager, monkeypatch: pytest.MonkeyPatch) -> Wager:
     """`wager bench` with the tiny model, in a folder of the test's own."""
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WAGER_DATA", raising=False)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wager", "bench", *words])
-        return called(capsys)
-
-    return run
+    return lambda *words: cli("bench", *words)
 
 
 SHORT = ("--model", "tiny", "--max-tokens", str(TOKENS), "--longest-prompt", "60", "--limit", "1")

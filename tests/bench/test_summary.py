@@ -41,12 +41,8 @@ def test_intervals_and_regret_are_those_of_a_slow_reference(seed: int) -> None:
     ours, theirs = made_up(1 + seed, 9), made_up(2 + seed, 9)
     assert maths.ratio(ours, theirs) == pytest.approx(slow_ratio(ours, theirs))
     assert maths.regret(ours, theirs) == pytest.approx(slow_regret(ours, theirs))
-    assert maths.ratio_interval(ours, theirs, seed=seed) == pytest.approx(
-        slow_bootstrap(ours, theirs, slow_ratio, seed)
-    )
-    assert maths.regret_interval(ours, theirs, seed=seed) == pytest.approx(
-        slow_bootstrap(ours, theirs, slow_regret, seed)
-    )
+    for quick, slow in ((maths.ratio_interval, slow_ratio), (maths.regret_interval, slow_regret)):
+        assert quick(ours, theirs, seed=seed) == pytest.approx(slow_bootstrap(ours, theirs, slow, seed), abs=1e-4)
     assert maths.ratio_interval(ours[:1], theirs[:1]) is None
 
 

@@ -1,15 +1,14 @@
 """`wager tune`: it stops on time, plays whole prompts, says what to do, and leaves a memory that generate finds."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import heads
 import pytest
 import torch
-from letters import Letters, called, writer
+from commands import Wager
+from letters import Letters, writer
 from rich.console import Console
 
 from wager.bench import workloads
@@ -24,21 +23,12 @@ from wager.cli.session import open_session
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Clock:
-    """Time that passes only when a method plays."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def slow(clock: Clock, name: str, seconds: list[float]) -> TextGenerator:
+def slow(name: str, seconds: list[float], spent: list[float]) -> TextGenerator:
     """A method whose answers take these seconds, the last of them for good."""
     left = iter(seconds)
 
     def run(ids: torch.Tensor, count: int) -> Answer:
-        clock.now += next(left, seconds[-1])
+        spent.append(next(left, seconds[-1]))
         return Answer([1] * count, 1.0, count)
 
     return TextGenerator(name, run)
@@ -49,11 +39,13 @@ def asked(count: int) -> list[TokenizedPrompt]:
 
 
 def play(ends: float, *seconds: list[float], prompts: int = 20) -> tuple[set[tuple[str, str]], int, float]:
-    clock = Clock()
-    methods = [slow(clock, f"m{n}", each) for n, each in enumerate(seconds)]
+    spent = [0.0]  # time passes only when a method plays
+    methods = [slow(f"m{n}", each, spent) for n, each in enumerate(seconds)]
     run = Run([], asked(prompts), (), max_tokens=4)
-    played = tune.play(run, methods, ends, lambda n, left: None, clock)
-    return set(run.answers), played, clock.now
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "monotonic", lambda: sum(spent))
+        played = tune.play(run, methods, ends, lambda n, left: None)
+    return set(run.answers), played, sum(spent)
 
 
 def test_it_plays_whole_prompts_and_stops_before_the_time_is_up() -> None:
@@ -87,10 +79,7 @@ def test_prompts_come_one_a_line_or_as_json(tmp_path: Path) -> None:
     plain.write_text("Say it.\n\n  Say more.  \n")
     assert workloads.read_file(plain) == [Prompt("mine", "Say it."), Prompt("mine", "Say more.")]
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say it."}]
-    lines = [
-        json.dumps({"prompt": "It\u2028.", "task": "chat"}, ensure_ascii=False),
-        json.dumps({"messages": talk}),
-    ]
+    lines = [json.dumps({"prompt": "It\u2028.", "task": "chat"}, ensure_ascii=False), json.dumps({"messages": talk})]
     records.write_text("\n".join([*lines, json.dumps({"turns": ["first", "second"]})]) + "\n\n", encoding="utf-8")
     first, second, third = workloads.read_file(records)
     assert first == Prompt("chat", "It\u2028.")
@@ -115,22 +104,14 @@ def test_a_file_without_prompts_is_refused_and_a_line_that_is_none_is_named(tmp_
 
 
 @pytest.fixture
-def run(
-    calm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def run(calm: None, cli: Wager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wager:
     """`wager tune` with a tiny model and a cache of the test's own."""
     model = writer()
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
     monkeypatch.setattr("wager.decoding.state.cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(tune, "MOST", 24)
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"Say it {n}, say it {n}, say it again.\n" for n in range(3)))
-
-    def command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wager", "tune", *words])
-        return called(capsys)
-
-    return command
+    return lambda *words: cli("tune", *words)
 
 
 def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, tmp_path: Path) -> None:

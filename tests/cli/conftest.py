@@ -1,37 +1,12 @@
 """The command line in this process, with a tiny model in place of the embedded one."""
 
-import io
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import COPY, Done, Wager
+from commands import COPY, Wager
 from recorders import tiny
-
-from wager.cli import main
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Wager:
-    """The command line in this process, in a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    for name in ("FORCE_COLOR", "NO_COLOR", "WAGER_DEBUG", "WAGER_DATA"):
-        monkeypatch.delenv(name, raising=False)
-
-    def run(*words: str, stdin: str = "") -> Done:
-        monkeypatch.setattr(sys, "argv", ["wager", *words])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        return Done(int(code or 0), *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -21,16 +21,16 @@ def test_chat_through_a_pipe_answers_each_line_and_obeys_commands(wager: Wager) 
 
 
 def test_chat_keeps_the_conversation_until_it_is_reset(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wager.cli.session import Session
+    from wager.decoding.decoder import Decoder
 
     asked: list[int] = []
-    honest = Session.generate
+    honest = Decoder.generate
 
-    def generate(self: Session, ids: Sequence[int], **how: Any) -> Any:
+    def generate(self: Decoder, ids: Sequence[int], **how: Any) -> Any:
         asked.append(len(ids))
         return honest(self, ids, **how)
 
-    monkeypatch.setattr(Session, "generate", generate)
+    monkeypatch.setattr(Decoder, "generate", generate)
     wager("chat", *SHORT, stdin="Hello\nHello\n/reset\nHello\n")
     assert asked[0] < asked[1]
     assert asked[2] == asked[0]
@@ -51,7 +51,7 @@ def test_control_c_stops_the_answer_and_not_the_chat(wager: Wager, monkeypatch: 
     def writer(*_: Any, **__: Any) -> Any:
         return lambda piece: signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("wager.cli.chat.writer", writer)
+    monkeypatch.setattr("wager.cli.chat.Writer", writer)
     before = signal.getsignal(signal.SIGINT)
     done = wager("chat", "--max-tokens", "40", stdin="Hello\nHello again\n")
     assert done.code == 0

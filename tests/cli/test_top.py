@@ -121,8 +121,7 @@ def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() ->
 def test_counters_that_are_written_now_and_then_are_read_when_they_have_been(server: Server) -> None:
     # vLLM's tokens grow with every reading, wager's counters were written at second 5 and then at second 9.
     def updated(scale: int, at: int) -> str:
-        stamp = f"# TYPE wager_updated_timestamp_seconds gauge\nwager_updated_timestamp_seconds {at}.0\n"
-        return text(scale) + stamp
+        return text(scale) + f"wager_updated_timestamp_seconds {at}.0\n"
 
     url = f"http://{server.address}/metrics"
     server.instead = updated(1, 5)
@@ -158,20 +157,13 @@ def test_an_idle_server_divides_by_nothing() -> None:
     watch.view(watch.parse(text(0), 10.0), watch.parse(text(0), 10.0))
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ("host:8000", "http://host:8000/metrics"),
-        ("localhost", "http://localhost/metrics"),
-        ("http://host:8000", "http://host:8000/metrics"),
-        ("http://host:8000/", "http://host:8000/metrics"),
-        ("https://host/metrics", "https://host/metrics"),
-        ("http://host/behind/a/proxy/metrics/", "http://host/behind/a/proxy/metrics"),
-        ("http://[::1]:8000", "http://[::1]:8000/metrics"),
-    ],
-)
-def test_an_address_may_be_written_in_every_usual_way(given: str, wanted: str) -> None:
-    assert watch.metrics_url(given) == wanted
+def test_an_address_may_be_written_in_every_usual_way() -> None:
+    for given in ("host:8000", "http://host:8000", "http://host:8000/"):
+        assert watch.metrics_url(given) == "http://host:8000/metrics"
+    assert watch.metrics_url("localhost") == "http://localhost/metrics"
+    assert watch.metrics_url("http://[::1]:8000") == "http://[::1]:8000/metrics"
+    assert watch.metrics_url("https://host/metrics") == "https://host/metrics"
+    assert watch.metrics_url("http://host/a/proxy/metrics/") == "http://host/a/proxy/metrics"
 
 
 @pytest.mark.parametrize("given", ["", "http://", "ftp://host", "host:port", "host:99999", "a b", "file:///metrics"])
@@ -212,17 +204,14 @@ def test_a_server_of_another_kind_is_one_sentence(server: Server, instead: str, 
         watch.scrape(f"http://{server.address}/metrics")
 
 
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (("127.0.0.1:1", "--once"), "no server answers at http://127.0.0.1:1/metrics: Connection refused"),
-        (("127.0.0.1:1",), "give --once"),
-        (("127.0.0.1:1", "--json"), "give --once too"),
-        (("no where", "--once"), "is not a server's address"),
-    ],
-)
-def test_bad_input_ends_in_one_sentence_and_exit_code_2(cli: Wager, words: tuple[str, ...], names: str) -> None:
-    one_sentence(cli("top", *words), names)
+def test_bad_input_ends_in_one_sentence_and_exit_code_2(cli: Wager) -> None:
+    for words, names in {
+        ("127.0.0.1:1", "--once"): "no server answers at http://127.0.0.1:1/metrics: Connection refused",
+        ("127.0.0.1:1",): "give --once",
+        ("127.0.0.1:1", "--json"): "give --once too",
+        ("no where", "--once"): "is not a server's address",
+    }.items():
+        one_sentence(cli("top", *words), names)
 
 
 def test_a_server_that_goes_away_is_said_and_waited_for(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:

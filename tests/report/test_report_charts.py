@@ -66,7 +66,7 @@ def test_labels_below_an_axis_never_touch_or_leave_the_picture(places: list[tupl
 
 
 def test_colours_tell_drafters_and_lengths_apart() -> None:
-    colours = Palette(["suffix", "prompt-lookup"]).arms(["suffix:8", "off", "suffix:4", "prompt-lookup:4"])
+    colours = Palette().arms(["suffix:8", "off", "suffix:4", "prompt-lookup:4"])
     assert list(colours) == ["off", "suffix:4", "suffix:8", "prompt-lookup:4"]
     assert len(set(colours.values())) == 4
     assert colours["suffix:8"] == "var(--c1)"

@@ -2,27 +2,17 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Wager, one_sentence
 from report_files import RESULTS, a_run, a_text, rounds_of, write_trace
 
-from wager.cli import main
 from wager.core import trace as traces
 from wager.report.live import follow
 from wager.report.page import render
 from wager.report.read import read
-
-
-def cli(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["wager", "report", *map(str, arguments)])
-    try:
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
 
 
 def _without(held: dict[str, Any], *path: str | int) -> dict[str, Any]:
@@ -56,27 +46,24 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_file_that_cannot_be_read_is_named_in_one_sentence_and_no_page_is_written(
-    case: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, run: Path, tmp_path: Path, cli: Wager
 ) -> None:
     content, said = BAD[case]
     bad, out = tmp_path / "bad.json", tmp_path / "report.html"
     bad.write_bytes(content if isinstance(content, bytes) else content.encode())
     out.write_text("before")
-    assert cli(monkeypatch, run, bad, "-o", out) == 2
-    told = capsys.readouterr().err.strip()
-    assert "bad.json" in told
-    assert said in told.splitlines()[0] == told
+    done = cli("report", run, bad, "-o", out)
+    one_sentence(done, said)
+    assert "bad.json" in done.err
     assert out.read_text() == "before"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.json", "report.html", "run.json"]
 
 
-def test_the_command_line(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line(run: Path, tmp_path: Path, cli: Wager) -> None:
     out = tmp_path / "page.html"
-    assert cli(monkeypatch, run, RESULTS / "engine-cpu.json", "-o", out) == 0
+    done = cli("report", run, RESULTS / "engine-cpu.json", "-o", out)
+    assert (done.code, "page.html" in done.err) == (0, True)
     assert out.read_text().startswith("<!doctype html>")
-    assert "page.html" in capsys.readouterr().err
     for wrong, said in {
         (): "name files to report",
         (run, "--live", run): "name files to report",
@@ -88,23 +75,28 @@ def test_the_command_line(
         ("--live", run): "is not a wager trace",
     }.items():
         given_out = () if "-o" in wrong else ("-o", out)
-        assert cli(monkeypatch, *wrong, *given_out) == 2, wrong
-        assert said in capsys.readouterr().err
+        done = cli("report", *wrong, *given_out)
+        assert (done.code, said in done.err) == (2, True), wrong
 
 
 class Clock:
     """Time that passes when someone sleeps; then the next thing happens."""
 
     def __init__(self, *happens: Any) -> None:
-        self.now, self.happens, self.pages = 0.0, list(happens), []
+        self.now, self.happens = 0.0, list(happens)
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         if self.happens:
             self.happens.pop(0)()
+
+    def follow(self, trace: Path, page: Path, *, every: float, idle: float) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("wager.report.live.time", self)
+            follow(trace, page, every=every, idle=idle, told=str)
 
 
 def test_a_live_page_grows_with_its_trace_and_ends_without_a_refresh(tmp_path: Path) -> None:
@@ -119,7 +111,7 @@ def test_a_live_page_grows_with_its_trace_and_ends_without_a_refresh(tmp_path: P
 
     half = json.dumps(traces.encode(rounds[20]))
     clock = Clock(lambda: add(rounds[10:20], half[:15]), lambda: add([], half[15:] + "\n"), lambda: add(rounds[21:]))
-    follow(path, page, every=2.0, idle=6.0, sleep=clock.sleep, clock=clock)
+    clock.follow(path, page, every=2.0, idle=6.0)
     assert all('<meta http-equiv="refresh" content="2">' in each for each in seen)
     counted = [re.search(r"in (\d+) rounds", each) for each in seen]
     assert [int(found[1]) for found in counted if found] == [10, 20, 21]
@@ -138,7 +130,7 @@ def test_ctrl_c_and_a_trace_that_goes_leave_the_last_page(tmp_path: Path) -> Non
 
     for happens in (interrupt, path.unlink):
         clock = Clock(happens)
-        follow(path, page, every=1.0, idle=9.0, sleep=clock.sleep, clock=clock)
+        clock.follow(path, page, every=1.0, idle=9.0)
         assert "refresh" not in page.read_text()
         assert "in 12 rounds" in page.read_text()
         assert clock.now == 1
@@ -149,7 +141,7 @@ def test_a_trace_whose_first_line_is_not_there_yet_is_waited_for(tmp_path: Path)
     whole = write_trace(tmp_path / "whole.trace", rounds_of(12)).read_text()
     path.write_text(whole[:20])
     clock = Clock(lambda: path.write_text(whole))
-    follow(path, page, every=1.0, idle=2.0, sleep=clock.sleep, clock=clock)
+    clock.follow(path, page, every=1.0, idle=2.0)
     assert "in 12 rounds" in page.read_text()
 
 

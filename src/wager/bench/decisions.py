@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
+from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round, require
 from wager.core.batch import Batch, BatchRound
 from wager.policies import build
-from wager.policies.base import require
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -22,11 +21,7 @@ def arms_for(count: int) -> list[Arm]:
 
 
 def decision_seconds(spec: str, arms: Sequence[Arm], *, rounds: int, warmup: int) -> float:
-    """Median seconds of one choose plus one observe.
-
-    Contexts and rounds are made beforehand, so that only the policy runs between two readings of the clock. Batch size
-    and request change every 100 rounds.
-    """
+    """Median seconds of one choose plus one observe; batch size and request change every 100 rounds."""
     rng = np.random.default_rng(0)
     policy, available = build(spec, arms), tuple(arms)
     outcomes = {arm: [_round(arm, rng) for _ in range(50)] for arm in arms}

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
@@ -57,16 +57,12 @@ class Endured:
 
     finished: int = 0
     aborted: int = 0
-    errors: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)  # texts that differ from the reference where it has no tie
+    errors: int = 0
+    first_error: str | None = None
+    texts_that_differ: int = 0  # from the reference where it has no tie
     tokens: int = 0
     seconds: float = 0.0
-    memory: dict[int, int] = field(default_factory=dict)  # requests done -> bytes the server holds
-
-    def json(self) -> dict[str, Any]:
-        ended = {"finished": self.finished, "aborted": self.aborted, "errors": len(self.errors)}
-        wrong = {"first_error": self.errors[0] if self.errors else None, "texts_that_differ": len(self.differing)}
-        return {**ended, **wrong, "tokens": self.tokens, "seconds": self.seconds, "memory_bytes": self.memory}
+    memory_bytes: dict[int, int] = field(default_factory=dict)  # requests done -> bytes the server holds
 
 
 def connect(url: str) -> Any:
@@ -108,9 +104,10 @@ class Requests:
                 try:
                     await asyncio.wait_for(self._one(client, rng, result), TIMEOUT)
                 except Exception as error:  # whatever went wrong is the result
-                    result.errors.append(f"{type(error).__name__}: {error}")
+                    result.errors += 1
+                    result.first_error = result.first_error or f"{type(error).__name__}: {error}"
                 if number in (self.count // 5, self.count - 1):
-                    result.memory[number + 1] = server.memory()
+                    result.memory_bytes[number + 1] = server.memory()
                 on_done()
 
         async def drive() -> None:
@@ -140,8 +137,7 @@ class Requests:
         else:
             result.finished += 1
         result.tokens += pieces
-        if self.expected[which].differs(text, part=True):
-            result.differing.append(text)
+        result.texts_that_differ += self.expected[which].differs(text, part=True)
 
 
 def failed(outcome: Mapping[str, Any]) -> bool:
@@ -183,13 +179,14 @@ def survive(
         again = replace(many, count=concurrency, concurrency=4, tokens=8, aborts=0.0).send(server)
         server.stop()
         kept = json.loads(state.read_text())
-    memory = list(endured.memory.values())  # after a fifth of the requests, and at the end
-    growth = memory[-1] / memory[0] if memory else 1.0
-    under_load = {"stuck": stuck, "preemptions": preemptions, "memory_growth": growth}
-    restarted = {"after_restart": again.json(), "running_when_killed": running}
-    state_bytes = [len(json.dumps(saved)), len(json.dumps(kept))]
-    known = {"state_kept": _largest_count(kept) >= _largest_count(saved) > 0}  # the policy knows at least as much
-    return endured.json() | under_load | restarted | {"state_bytes_saved_and_after_restart": state_bytes} | known
+    memory = list(endured.memory_bytes.values())  # after a fifth of the requests, and at the end
+    return {
+        **asdict(endured),
+        **{"stuck": stuck, "preemptions": preemptions, "memory_growth": memory[-1] / memory[0] if memory else 1.0},
+        **{"after_restart": asdict(again), "running_when_killed": running},
+        "state_bytes_saved_and_after_restart": [len(json.dumps(saved)), len(json.dumps(kept))],
+        "state_kept": _largest_count(kept) >= _largest_count(saved) > 0,  # the policy knows at least as much
+    }
 
 
 def _largest_count(state: Any) -> float:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, Trace
+from wager.bench.arrivals import Conversation, Plan
 from wager.policies.base import require
 from wager.vllm import compat
 
@@ -122,8 +122,7 @@ class Load:
             os.environ[name] = ",".join(filter(None, (os.environ.get(name), urlsplit(self.url).hostname)))
         np.random.seed(self.seed)
         ASYNC_REQUEST_FUNCS["wager"] = self._request
-        if isinstance(self.plan, Closed) and self.plan.seconds is not None:
-            self._ends = perf_counter() + self.plan.seconds
+        self._ends = perf_counter() + (math.inf if self.plan.seconds is None else self.plan.seconds)
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():  # vLLM prints a summary of its own
             warnings.simplefilter("ignore")
             result = asyncio.run(self._benchmark())
@@ -133,7 +132,7 @@ class Load:
     @property
     def served(self) -> list[Served]:
         """The requests that have ended, in the order of the plan."""
-        at = self.plan.at if isinstance(self.plan, Trace) else None
+        at = self.plan.at
         began = min((answer.start_time - (at[i] if at else 0.0) for i, answer in self._answers), default=0.0)
         ended = sorted(self._answers, key=lambda pair: pair[0])
         return [_served(i, answer, answer.start_time - began, at[i] if at else None) for i, answer in ended]
@@ -145,9 +144,7 @@ class Load:
         given: dict[str, Any] = {
             **{"endpoint_type": "wager", "base_url": self.url, "api_url": f"{self.url}/v1/chat/completions"},
             **{"model_id": self.model, "model_name": self.model, "input_requests": self._requests()},
-            "request_rate": plan.rate if isinstance(plan, Poisson) else math.inf,
-            "max_concurrency": plan.concurrency if isinstance(plan, Closed) else None,
-            "self_timed": isinstance(plan, Trace),
+            **{"request_rate": plan.rate, "max_concurrency": plan.concurrency, "self_timed": bool(plan.at)},
             "disable_tqdm": not self.progress or plan.requests is None,
             "ignore_eos": self.ignore_eos,
             "extra_body": {"temperature": self.temperature, **self.extra},
@@ -162,12 +159,10 @@ class Load:
         from vllm.benchmarks.datasets import SampleRequest
 
         plan, mark, most = self.plan, uuid.uuid4().hex[:8], self.max_tokens or sys.maxsize
-        count = plan.requests or 0
-        if isinstance(plan, Closed) and plan.requests is None:  # it ends by the clock
-            count = math.ceil(plan.concurrency * (plan.seconds or 0.0) / FASTEST)
+        count = plan.requests or math.ceil((plan.concurrency or 0) * (plan.seconds or 0.0) / FASTEST)  # by the clock
         asked = []
         for i in range(count):
-            at, tokens = (plan.at[i], min(most, plan.tokens[i])) if isinstance(plan, Trace) else (None, most)
+            at, tokens = (plan.at[i], min(most, plan.tokens[i])) if plan.at else (None, most)
             how = {"request_id": f"wager-{mark}-{i}", "chat_messages": self.prompts[i % len(self.prompts)]}
             asked.append(SampleRequest(prompt="", prompt_len=0, expected_output_len=tokens, timestamp=at, **how))
         return asked
@@ -189,7 +184,7 @@ class Load:
         if not answer.success:
             answer.latency = perf_counter() - began
         self._answers.append((int(request_func_input.request_id.rpartition("-")[2]), answer))
-        if not answer.success and isinstance(self.plan, Closed):
+        if not answer.success and self.plan.concurrency:
             await asyncio.sleep(PAUSE)
         return answer
 

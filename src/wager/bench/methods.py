@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from wager.bench.summary import Answer
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
-from wager.policies.base import require
 
 if TYPE_CHECKING:
     import torch
@@ -87,10 +86,7 @@ class TextGenerator:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to decode before there is a model: its name, its kind, and how to make its generator.
-
-    ``make`` gets the target and the arms that policies choose from. Generators share no drafter.
-    """
+    """A way to decode before there is a model; ``make`` gets the target and the arms that policies choose from."""
 
     name: str
     kind: str  # plain, peer, off, arm or policy
@@ -220,10 +216,8 @@ def parse_method(word: str) -> Method:
 
 def default_methods(names: Sequence[str], model: str) -> list[Method]:
     """These methods, without arms whose drafter is not shipped for the model."""
-    drafted = {arm: arm.rpartition(":")[0] for arm in names}
-    there = shipped.available(model)
-    ready = [arm for arm, spec in drafted.items() if shipped.split(spec) is None or spec in there]
-    return parse_methods(",".join(ready))
+    drafted, there = {arm: arm.rpartition(":")[0] for arm in names}, shipped.available(model)
+    return parse_methods(",".join(arm for arm, s in drafted.items() if shipped.split(s) is None or s in there))
 
 
 def arms_of(methods: Sequence[Method], model: Any) -> list[str]:

@@ -13,20 +13,16 @@ from wager.decoding.recorder import Recorder
 from wager.models.runner import Runner
 
 CONTEXT, REPEATS = 300, 10  # tokens in the cache and repetitions when forwards are timed
+Asked = Sequence[tuple[Prompt, list[int]]]  # prompts and their tokens
 CAUGHT_UP = 64  # tokens a drafter reads at once when its catching up is timed
 
 
 def record(
-    recorder: Recorder,
-    asked: Sequence[tuple[Prompt, list[int]]],
-    count: int,
-    about: dict[str, Any],
-    out: Path,
-    update: Callable[..., None],
+    recorder: Recorder, asked: Asked, count: int, about: dict[str, Any], out: Path, update: Callable[..., None]
 ) -> Iterator[Text]:
     """Texts of ``count`` tokens, each written to the recording before it is handed on; the file is made with the first.
 
-    ``update`` gets the task as ``description``, and ``advance`` after every text.
+    ``update`` is a bar's: it gets each task as ``description``, and ``advance`` after every text.
     """
     costs = round_costs(recorder)
     writer: RecordingWriter | None = None

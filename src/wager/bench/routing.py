@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from wager.core import OFF, Arm, Context
+from wager.core import OFF, Arm, Context, require
 from wager.policies import Policy
-from wager.policies.base import require
 
 STEPS = 300
 DECAY = 1e-3  # of the classifier's weights

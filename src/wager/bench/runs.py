@@ -53,10 +53,9 @@ def interleaved(
 
 
 class Run:
-    """Methods over prompts, and their answers.
+    """Methods over prompts, and their answers; as a context manager it keeps other processes out of its folder.
 
     With a folder every answer is kept there and a run that was stopped is resumed; without one it is in memory only.
-    As a context manager it keeps other processes out of the folder.
     """
 
     def __init__(
@@ -110,10 +109,7 @@ class Run:
         folder.read_answers(take)
 
     def play(
-        self,
-        generators: Sequence[TextGenerator],
-        tokenizer: Any = None,
-        warming: Callable[[str], None] = lambda _: None,
+        self, generators: Sequence[TextGenerator], tokenizer: Any = None, warming: Callable[[str], object] = str
     ) -> Iterator[tuple[TokenizedPrompt, str]]:
         """Answer what is not answered yet, every prompt with every generator in turn; yields after each answer."""
         # ``warming`` gets the name of each generator before it is warmed up. With a ``tokenizer`` the tokens of some

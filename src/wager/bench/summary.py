@@ -13,7 +13,7 @@ import numpy as np
 from wager.core import Round
 
 RESAMPLES = 2000
-Interval = tuple[float, float]
+Interval = list[float]  # its two ends, rounded
 Answers = Mapping[tuple[str, str], "Answer"]  # by the prompt's id and the method's name
 EVERY = "all"  # stands for all tasks together
 FIXED = ("off", "arm")  # kinds of methods that play one arm throughout
@@ -86,8 +86,7 @@ def _times_drawn(count: int, seed: int) -> np.ndarray:
 
 
 def _middle(values: np.ndarray, among: int = 1) -> Interval:
-    low, high = np.quantile(values, (0.025 / among, 1 - 0.025 / among))
-    return float(low), float(high)
+    return [round(float(end), 4) for end in np.quantile(values, (0.025 / among, 1 - 0.025 / among))]
 
 
 def summarize(
@@ -140,10 +139,10 @@ def _task(
         row |= dict.fromkeys(("regret_seconds", "regret_interval", "over_off", "over_off_interval"))
         if off is not None and kind in ("arm", "policy"):  # over wager's own plain decoding: what drafts bring
             row["over_off"] = ratio(ours, by[off])
-            row["over_off_interval"] = _rounded(ratio_interval(ours, by[off], seed=seed))
+            row["over_off_interval"] = ratio_interval(ours, by[off], seed=seed)
         if best is not None and kind in (*FIXED, "policy"):
             row["regret_seconds"] = regret(ours, by[best])
-            row["regret_interval"] = _rounded(regret_interval(ours, by[best], seed=seed, among=len(fixed)))
+            row["regret_interval"] = regret_interval(ours, by[best], seed=seed, among=len(fixed))
         speeds = (times.speed(name, ours), times.speed(off, by[off])) if off is not None else (None, None)
         row["steady"] = speeds[0] / speeds[1] if speeds[0] and speeds[1] else None
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
@@ -158,15 +157,11 @@ def _figures(ours: Sequence[Answer], plain: Sequence[Answer], seed: int) -> dict
     return {
         **{"prompts": len(ours), "tokens": sum(len(a.tokens) for a in ours), "seconds": sum(a.seconds for a in ours)},
         **{"speedup": ratio(ours, plain), "median_speedup": middle, "quartiles": [round(low, 4), round(high, 4)]},
-        "interval": _rounded(ratio_interval(ours, plain, seed=seed)) if ours is not plain else None,
+        "interval": ratio_interval(ours, plain, seed=seed) if ours is not plain else None,
         **{"mat": mat(ours), "tokens_per_second": tokens_per_second(ours)},
         "different_texts": sum(a.tokens != b.tokens for a, b in zip(ours, plain, strict=True)),
         **{"arms": _shares(rounds), "arms_over_rounds": _over_rounds(rounds)},
     }
-
-
-def _rounded(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else [round(end, 4) for end in interval]
 
 
 def _shares(rounds: Sequence[Round]) -> dict[str, float]:

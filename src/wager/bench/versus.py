@@ -2,13 +2,15 @@
 
 import random
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
 from typing import Any
 
-from wager.bench.arrivals import Closed, Conversation, Plan
+from wager.bench.arrivals import Conversation, Plan
 from wager.bench.load import Load, summarise
 from wager.bench.servers import Server
 
@@ -25,7 +27,7 @@ SETTLE = 0.5  # seconds for an engine to notice that another policy is to play
 class Point:
     """One load: a plan and the requests it puts."""
 
-    name: str
+    name: str  # of a closed loop, its requests in flight
     plan: Plan
     prompts: Sequence[Conversation]
     max_tokens: int
@@ -45,12 +47,25 @@ class Measurement:
         return {"method": self.method, "point": self.point, "repeat": self.repeat, **self.summary}
 
 
-@dataclass(slots=True)
-class Comparison:
-    """The servers of the methods; all are suspended but the one that is measured."""
+class Servers(ExitStack):
+    """Servers of one model with the same arguments, all suspended but the one that is measured; a context manager."""
 
-    servers: dict[str, Server]  # method -> its server; several methods may share one
-    control: dict[str, tuple[Path, str]]  # method -> file that names the policy, and the policy
+    def __init__(self, model: str, arguments: Sequence[str], logs: Path | None) -> None:
+        super().__init__()
+        self.model, self.arguments = model, list(arguments)
+        self.folder = logs or Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.control = self.folder / "policy"  # the file that names the policy of a server that plays several
+        self.servers: dict[str, Server] = {}  # method -> its server; several methods may share one
+        self.policies: dict[str, str] = {}  # method -> what the control file is to name
+
+    def start(self, method: str, *more: str, ours: bool = False) -> Server:
+        """A server for the method, ready and suspended: stock vLLM, or ``ours``."""
+        given = [self.model, "--dtype", "float32", "--no-enable-prefix-caching", *self.arguments, *more]
+        server = (Server.wager if ours else Server.vllm)(*given, log=self.folder / f"{method}.log")
+        self.enter_context(server).wait().suspend()
+        self.servers[method] = server
+        return server
 
     def run(self, methods: Sequence[str], points: Sequence[Point], repeat: int) -> Iterator[Measurement]:
         """Every method under every load, in an order drawn anew for each load."""
@@ -62,9 +77,8 @@ class Comparison:
 
     def _measure(self, method: str, point: Point, repeat: int) -> Measurement:
         server = self.servers[method]
-        if method in self.control:
-            path, policy = self.control[method]
-            path.write_text(policy)
+        if method in self.policies:
+            self.control.write_text(self.policies[method])
         server.resume()
         try:
             sleep(SETTLE)
@@ -109,8 +123,3 @@ def compared(measured: Sequence[Measurement], base: str = PLAIN) -> list[dict[st
         texts = {"texts": sum(len(m.texts) for m, _ in pairs), "texts_that_differ": differ}
         rows.append({**row, "errors": sum(m.summary["errors"] for m in own), **texts})
     return rows
-
-
-def closed(concurrency: int, requests: int, prompts: Sequence[Conversation], max_tokens: int) -> Point:
-    """A closed loop as a load of that name."""
-    return Point(str(concurrency), Closed(concurrency, requests), prompts, max_tokens)

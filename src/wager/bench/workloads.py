@@ -1,13 +1,10 @@
-"""The prompts benchmarks run on: ten tasks, and two made of two of them, read from a folder of public data.
-
-Where there is no such folder, a small set of prompts written for wager has the same kinds.
-"""
+"""The prompts benchmarks run on: ten tasks and two made of two of them, in a folder of public data or wager's own."""
 
 import json
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import zip_longest
@@ -36,19 +33,23 @@ class Prompt:
         # A long one keeps its start and end, where question and template stand.
         import torch
 
-        ids: list[int]
         if getattr(tokenizer, "chat_template", None):
-            from jinja2 import TemplateError
-
-            try:
-                ids = tokenizer.apply_chat_template(self.messages, add_generation_prompt=True, return_dict=False)
-            except TemplateError as error:
-                raise ValueError(f"the model's chat template refuses a prompt of {self.task}: {error}") from None
+            ids = chat_ids(tokenizer, self.messages, f"a prompt of {self.task}")
         else:
             ids = tokenizer("\n\n".join(message["content"] for message in self.messages)).input_ids
         if len(ids) > longest:
             ids = [*ids[: longest // 2], *ids[-(longest - longest // 2) :]]
         return torch.tensor([ids], device=device)
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]], what: str = "this conversation") -> list[int]:
+    """The tokens of a conversation, messages with role and content, up to where the answer begins."""
+    from jinja2 import TemplateError
+
+    try:
+        return list(tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False))
+    except TemplateError as error:
+        raise ValueError(f"the model's chat template refuses {what}: {error}") from None
 
 
 DEBUG = "{description}\n\nThis solution has a bug:\n\n{buggy_code}\n\nWrite the corrected code."
@@ -148,9 +149,8 @@ def has_data(folder: Path | None) -> bool:
 def suite_prompts(suite: str, folder: Path | None, count: int | None, seed: int) -> list[Prompt]:
     """The prompts of a suite, so many of each task or all: from the data folder, else those that come with wager."""
     tasks = SUITES.get(suite, (suite.replace("-", "_"),))
-    if tasks[0] not in KNOWN:
-        known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
-        raise ValueError(f"unknown suite {suite!r}; choose from quick, {known}")
+    known = ", ".join((*SUITES, *KNOWN)).replace("_", "-")
+    require(tasks[0] in KNOWN, f"unknown suite {suite!r}; choose from quick, {known}")
     found = of_tasks(tasks, folder, count, seed)
     if has_data(folder) and (empty := [task for task in tasks if not any(prompt.task == task for prompt in found)]):
         raise ValueError(f"{_folder(folder)} holds no prompt of {empty[0]}; choose another --suite or --data")

@@ -14,7 +14,7 @@ from wager.cli import parameters
 from wager.cli.options import Options, System
 from wager.cli.parameters import option
 from wager.cli.session import Session, open_session, quietly
-from wager.cli.shown import closing, legend, writer
+from wager.cli.shown import Writer, closing, legend
 from wager.decoding.generation import Piece
 from wager.policies.base import require
 
@@ -100,7 +100,7 @@ class Chat:
         if ids is None:
             return
         session, names = self.session, list(self.session.decoder.drafters)
-        write = writer(self.out, session.tokenizer, names, show=self.show)
+        write = Writer(self.out, session.tokenizer, names, show=self.show)
         seed = None if self.seed is None else self.seed + self.answers
         with _interruptible() as interrupts:
 
@@ -108,7 +108,7 @@ class Chat:
                 write(piece)
                 return not interrupts
 
-            made = session.generate(ids, watch=watch, seed=seed)
+            made = session.decoder.generate(ids, **session.options.settings(), watch=watch, seed=seed)
         print(flush=True)
         self.answers += 1
         self.turns.append({"role": "assistant", "content": made.text})

@@ -14,15 +14,14 @@ from wager.bench import verdict
 from wager.bench.methods import Method
 from wager.bench.runs import Run, tokenize
 from wager.bench.summary import by_method
-from wager.bench.workloads import TASKS, prompts
+from wager.bench.workloads import TASKS, chat_ids, prompts
 from wager.cli import options as given
 from wager.cli.files import Output
 from wager.cli.options import Workload
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.suite import progress, show
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.policies import build
-from wager.policies.base import require
 
 POLICIES = ("auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput")
 ALONE = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8), "retrieval": (4,), "draft-model": (3,)}  # lengths run alone
@@ -145,6 +144,5 @@ def _classifier(plan: Path, corpora: Path, target: Any, tokenizer: Any) -> Class
     for prompt in planned.read(config.read(plan), corpora):
         if counts[prompt.domain] < CLASSIFIED:
             counts[prompt.domain] += 1
-            ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
-            known.append((prompt.domain, ids))
+            known.append((prompt.domain, chat_ids(tokenizer, prompt.messages)))
     return Classifier(target.get_input_embeddings().weight, known)

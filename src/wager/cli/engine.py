@@ -112,10 +112,7 @@ def identity(
 
 @options
 def memory(
-    target: Target,
-    *,
-    requests: Annotated[int, option("Requests, one after the other.", min=20)] = 200,
-    output: Output,
+    target: Target, *, requests: Annotated[int, option("Requests, one after the other.", min=20)] = 200, output: Output
 ) -> None:
     """Watch the process's memory over many requests, some of which fill the model's context."""
     from wager.bench.engine import described, memory_over

@@ -1,7 +1,7 @@
 """What `wager lab simulate` and `wager lab replay` share: policies, runs, seeds and processes, and their tables."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from rich.table import Table
 from wager.cli.parameters import opt
 from wager.cli.screen import bar, titled
 from wager.simulation import Comparison, Scenario, compare
-from wager.simulation.experiment import adaptation
+from wager.simulation.experiment import Estimate, adaptation
 
 _RUN = "Experiment"
 
@@ -35,15 +35,27 @@ class Experiment:
 
 
 def policy_table(
-    title: str, note: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, references: int
+    title: str, note: str, columns: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]], *, references: int
 ) -> Table:
-    """A line for every policy and its cells; the first are ``references``, and stand above a rule."""
+    """A line for every policy, the first ``references`` of them above a rule.
+
+    ``columns``: name -> its figure and format; "" and a format that ends in ± write an estimate with its interval.
+    """
     how = f"± 95 % interval over runs; regret is against the best fixed arm on the same seeds; {note}"
     shown = titled(title, how, ["\npolicy", *columns])
     shown.columns[0].min_width, shown.columns[0].no_wrap, shown.columns[0].overflow = 18, False, "fold"
-    for i, (policy, cells) in enumerate(rows, 1):
-        shown.add_row(policy, *cells, style="dim" if i <= references else None, end_section=i == references)
+    for i, row in enumerate(rows, 1):
+        cells = [_cell(row[key], form) for key, form in columns.values()]
+        shown.add_row(row["policy"], *cells, style="dim" if i <= references else None, end_section=i == references)
     return shown
+
+
+def _cell(value: Any, form: str) -> str:
+    mean, half = value.values() if isinstance(value, dict) else (value, None)
+    if mean is None or not form:
+        return "-" if mean is None else str(Estimate(mean, half))
+    plain = form.removesuffix("±")
+    return f"{mean:{plain}}" + (f" ± {half:{plain}}" if plain != form and half is not None else "")
 
 
 def print_changes(console: Console, comparison: Comparison, starts: Sequence[int]) -> list[dict[str, Any]]:

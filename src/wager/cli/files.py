@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from wager.cli.parameters import opt
-from wager.core import files
+from wager.core import files, require
 from wager.core.provenance import provenance
-from wager.policies.base import require
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """`wager generate`: one text."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from wager.cli.files import check_new
 from wager.cli.options import Options, System
 from wager.cli.parameters import argument, opt
 from wager.cli.session import Session, open_session, quietly, recording
-from wager.cli.shown import Explaining, check_explains, closing, legend, speeds, writer
+from wager.cli.shown import Explaining, Writer, check_explains, closing, legend, speeds
 from wager.core.provenance import provenance
 from wager.decoding.generation import Generation, Piece, token_view
 from wager.policies.base import require
@@ -96,7 +94,7 @@ class Made:
     seed: int | None
     pieces: list[Piece]
     explaining: Explaining | None
-    comparison: Comparison | None
+    comparison: "Comparison | None"
 
 
 @parameters.options
@@ -132,7 +130,7 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
     pieces: list[Piece] = []
     watch: Callable[[Piece], None] = pieces.append
     if not results.as_json:
-        watch = writer(Console(highlight=False), session.tokenizer, list(decoder.drafters), show=results.show)
+        watch = Writer(Console(highlight=False), session.tokenizer, list(decoder.drafters), show=results.show)
     explaining = Explaining(decoder.policy, watch) if results.explain else None
     with recording(session, results.trace):
         made = request.wager(watch=explaining or watch)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.arrivals import Closed, Conversation, Plan, Poisson, traced
+from wager.bench.arrivals import Conversation, Plan, closed, poisson, traced
 from wager.bench.load import Load, served_model, summarise
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
@@ -59,8 +59,8 @@ class Arrivals:
             return traced(path, speed=speed, start=start, seconds=seconds, requests=requests)
         requests = REQUESTS if requests is None and seconds is None else requests
         if self.rate is not None:
-            return Poisson.of(self.rate, requests=requests, seconds=seconds)
-        return Closed(CONCURRENCY if self.concurrency is None else self.concurrency, requests, seconds)
+            return poisson(self.rate, requests=requests, seconds=seconds)
+        return closed(CONCURRENCY if self.concurrency is None else self.concurrency, requests, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ def serve(
     interrupted, warmup = False, requests.warmup
     try:
         if warmup:
-            places = plan.concurrency if isinstance(plan, Closed) else CONCURRENCY
+            places = min(warmup, plan.concurrency or CONCURRENCY)
             # From the end of the order, so that what is measured is not yet in the server's prefix cache.
-            replace(load, plan=Closed(min(warmup, places), warmup), prompts=asked[::-1], _answers=[]).run()
+            replace(load, plan=closed(places, warmup), prompts=asked[::-1], _answers=[]).run()
         load.run()
     except KeyboardInterrupt:
         interrupted = True

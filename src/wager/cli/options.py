@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from wager.cli.parameters import opt, option, parse_ints
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
 from wager.policies import build
-from wager.policies.base import require
 from wager.policies.registry import parse
 
 # As in Decoder, which cannot be read here: importing it imports torch, and help should not wait for that.

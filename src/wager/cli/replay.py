@@ -82,8 +82,6 @@ def command(
     """Replay recorded texts under policies, every fixed arm and the clairvoyant; no model needed."""
     heads, scenario = replayed.scenario()
     chosen = experiment.policy or DEFAULT_POLICIES
-    for spec in chosen:
-        build(spec, scenario.arms, tokens=scenario.goal)  # refused now, before a bar is drawn
     if explain is not None:
         for line in _explained(scenario, chosen[0], experiment.seed, explain):
             print(line)
@@ -188,22 +186,13 @@ def _gap_closed(row: Result, fixed: Result, bound: Result) -> dict[str, Any] | N
 def _policies(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """A line for every policy."""
     columns = {
-        **{"tokens/\nsecond": ("goodput", ",.1f"), "times\noff": ("to_off", ".3f")},
+        **{"tokens/\nsecond": ("goodput", ",.1f"), "times\noff": ("to_off", ".3f±")},
         **{"of best\nfixed": ("to_best_fixed", ".3f"), "of clair-\nvoyant": ("to_clairvoyant", ".3f")},
         **{"gap\nclosed": ("gap_closed", ".0%"), "\nMAT": ("tokens_per_round", ".2f")},
         **{"regret,\nrounds": ("regret_rounds", ""), "regret,\nseconds": ("regret_seconds", "")},
     }
-
-    def cell(row: Mapping[str, Any], key: str, how: str) -> str:
-        if row[key] is None:
-            return "-"
-        mean, half = row[key].values()
-        spread = f" ± {half:.3f}" if key == "to_off" and half is not None else ""
-        return f"{mean:{how}}{spread}" if how else str(Estimate(mean, half))
-
     note = "gap closed: of that between the best fixed arm and the clairvoyant, who knows every text to its end"
-    lines = [(row["policy"], [cell(row, *about) for about in columns.values()]) for row in rows]
-    return policy_table(title, note, list(columns), lines, references=3)
+    return policy_table(title, note, columns, rows, references=3)
 
 
 def _tasks(tasks: Sequence[Mapping[str, Any]]) -> Table:

@@ -9,6 +9,7 @@ from wager.cli.files import check_writable
 from wager.cli.parameters import argument, option
 from wager.core.files import write_text
 from wager.policies.base import require
+from wager.report.colours import Palette
 from wager.report.live import follow
 from wager.report.page import render
 from wager.report.read import READS, read
@@ -35,5 +36,6 @@ def command(
         with told.status("waiting for rounds …") as status:
             follow(live, out, every=every, idle=idle, told=status.update)
     else:
-        write_text(out, render([read(path) for path in given]))
+        palette = Palette()
+        write_text(out, render([read(path, palette) for path in given]))
     told.print(f"wrote {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)

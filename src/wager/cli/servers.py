@@ -1,9 +1,7 @@
 """Real servers compared and put under load: `wager lab versus`, `wager lab drafters` and `wager lab endurance`."""
 
 import json
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,10 +11,9 @@ import typer
 from rich.console import Console
 
 from wager.bench import workloads
-from wager.bench.arrivals import traced
+from wager.bench.arrivals import closed, traced
 from wager.bench.endurance import Requests, failed, survive
-from wager.bench.servers import Server
-from wager.bench.versus import PLAIN, TABLE, Comparison, Measurement, Point, closed, compared, table_from
+from wager.bench.versus import PLAIN, TABLE, Measurement, Point, Servers, compared, table_from
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.options import MODEL, Data, Model
@@ -99,7 +96,7 @@ def versus(
     levels = loads.levels
     settings, played = _methods(drafter, loads.max_length, policy or POLICIES)
     asked = loads.prompts(max(count for _, count in levels))
-    points = [closed(n, count, asked, loads.max_tokens) for n, count in levels]
+    points = [Point(str(n), closed(n, count), asked, loads.max_tokens) for n, count in levels]
     rounds = [(f"repetition {n}", points, n) for n in range(1, loads.repeats + 1)]
     requests = None
     if recorded.trace is not None:
@@ -107,22 +104,20 @@ def versus(
         plan = traced(path, speed=recorded.speed, start=recorded.start, seconds=recorded.duration)
         traces, requests = [Point("trace", plan, asked, loads.max_tokens)], plan.requests
         rounds += [(f"trace {n}", traces, n) for n in range(1, recorded.trace_repeats + 1)]
-    with Servers(loads, context.args) as servers:
-        control = servers.folder / "policy"
-        control.write_text("off")
+    with Servers(str(resolve(loads.model)), context.args, loads.logs) as servers:
+        servers.control.write_text("off")
         servers.start(PLAIN)
-        own = ["--drafter", drafter, "--max-length", str(loads.max_length), "--control", str(control)]
-        adaptive = servers.start("wager", *own, "--policy", "off", ours=True)
-        servers.comparison.servers |= dict.fromkeys(played, adaptive)
-        servers.comparison.control |= {method: (control, spec) for method, spec in played.items()}
-        warm = servers.measure(list(played), points, 0, "warming up")
+        own = ["--drafter", drafter, "--max-length", str(loads.max_length), "--control", str(servers.control)]
+        servers.servers |= dict.fromkeys(played, servers.start("wager", *own, "--policy", "off", ours=True))
+        servers.policies |= played
+        warm = _measure(servers, list(played), points, 0, "warming up")
         lengths = {f"fixed {n}": n for n in range(1, loads.max_length + 1)}
         vllm_table = table_from(warm, {"off": 0, **lengths}, 4096)
         config = speculative_config(located(settings, loads.model, servers.model))
         config["num_speculative_tokens_per_batch_size"] = vllm_table
         servers.start(TABLE, "--speculative-config", json.dumps(config))
         more = {"vllm_table": vllm_table, "trace_requests": requests}
-        servers.repeat([PLAIN, TABLE, *played], rounds, warm, output, **more)
+        _repeat(servers, [PLAIN, TABLE, *played], rounds, warm, output, **more)
 
 
 def _methods(drafter: str, max_length: int, policies: Sequence[str]) -> tuple[Settings, dict[str, str]]:
@@ -155,47 +150,36 @@ def drafters(
     levels, turns = loads.levels, range(loads.repeats + 1)
     # Other prompts in every repetition: drafters remember what was written, and nobody sends everything twice.
     fresh = iter(loads.prompts(len(turns) * sum(count for _, count in levels)))
-    points = [[closed(n, k, list(islice(fresh, k)), loads.max_tokens) for n, k in levels] for _ in turns]
-    with Servers(loads, context.args) as servers:
+    most = loads.max_tokens
+    points = [[Point(str(n), closed(n, k), list(islice(fresh, k)), most) for n, k in levels] for _ in turns]
+    with Servers(str(resolve(loads.model)), context.args, loads.logs) as servers:
         servers.start(PLAIN)
         for name in [*drafter.split(","), "together"]:
             own = ["--drafter", drafter if name == "together" else name, "--policy", policy]
             servers.start(name.partition("=")[0], *own, "--max-length", str(loads.max_length), ours=True)
-        methods = list(servers.comparison.servers)
-        warm = servers.measure(methods, points[0], 0, "warming up")
+        methods = list(servers.servers)
+        warm = _measure(servers, methods, points[0], 0, "warming up")
         rounds = [(f"repetition {n}", points[n], n) for n in turns[1:]]
-        servers.repeat(methods, rounds, warm, output, vllm_table=[], trace_requests=None)
+        _repeat(servers, methods, rounds, warm, output, vllm_table=[], trace_requests=None)
 
 
-class Servers(ExitStack):
-    """Servers of one model with the same arguments, all suspended but the one that is measured; a context manager."""
+def _measure(
+    servers: Servers, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str
+) -> list[Measurement]:
+    """Every method under every load, with a bar."""
+    return list(tracked(what, servers.run(methods, points, repeat), len(methods) * len(points)))
 
-    def __init__(self, loads: Loads, arguments: Sequence[str]) -> None:
-        super().__init__()
-        self.comparison, self.arguments, self.model = Comparison({}, {}), list(arguments), str(resolve(loads.model))
-        self.folder = loads.logs or Path(self.enter_context(tempfile.TemporaryDirectory()))
-        self.folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, method: str, *more: str, ours: bool = False) -> Server:
-        """A server for the method, ready and suspended: stock vLLM, or ``ours``."""
-        given = [self.model, "--dtype", "float32", "--no-enable-prefix-caching", *self.arguments, *more]
-        server = (Server.wager if ours else Server.vllm)(*given, log=self.folder / f"{method}.log")
-        self.enter_context(server).wait().suspend()
-        self.comparison.servers[method] = server
-        return server
-
-    def measure(self, methods: Sequence[str], points: Sequence[Point], repeat: int, what: str) -> list[Measurement]:
-        """Every method under every load, with a bar."""
-        return list(tracked(what, self.comparison.run(methods, points, repeat), len(methods) * len(points)))
-
-    def repeat(self, methods: Sequence[str], rounds: Rounds, warm: list[Measurement], out: Output, **more: Any) -> None:
-        """All rounds; the results are written after each, and shown after the last."""
-        measured: list[Measurement] = []
-        for what, points, number in rounds:
-            measured += self.measure(methods, points, number, what)
-            each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
-            out.write({"compared": compared(measured), **more, "server_arguments": self.arguments, **each})
-        show(compared(measured))
+def _repeat(
+    servers: Servers, methods: Sequence[str], rounds: Rounds, warm: list[Measurement], output: Output, **more: Any
+) -> None:
+    """All rounds; the results are written after each, and shown after the last."""
+    measured: list[Measurement] = []
+    for what, points, number in rounds:
+        measured += _measure(servers, methods, points, number, what)
+        each = {"turns": [one.json() for one in measured], "warm_up": [one.json() for one in warm]}
+        output.write({"compared": compared(measured), **more, "server_arguments": servers.arguments, **each})
+    show(compared(measured))
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

@@ -1,7 +1,5 @@
 """A loaded model and its decoder, as `generate` and `chat` use them."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings
@@ -13,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from wager.bench.workloads import chat_ids
 from wager.cli.options import Options
 from wager.core import TraceWriter
 from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
-from wager.decoding.generation import Generation
 from wager.drafters import registry
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ class Session:
     """A decoder with the choices it was made from."""
 
     options: Options
-    decoder: Decoder
+    decoder: "Decoder"
     tokenizer: Any
 
     @property
@@ -52,18 +50,8 @@ class Session:
             self.decoder.state.save()
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of a conversation, messages with role and content, up to where the answer begins."""
-        from jinja2 import TemplateError
-
-        try:
-            encoded = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
-        except TemplateError as error:
-            raise ValueError(f"the chat template of {self.options.model} refuses this conversation: {error}") from None
-        return list(encoded["input_ids"])
-
-    def generate(self, ids: Sequence[int], **more: Any) -> Generation:
-        """Generate with the options' settings; ``more`` of them, a seed, and a ``watch`` go to the decoder."""
-        return self.decoder.generate(list(ids), **{**self.options.settings(), **more})
+        """The tokens of a conversation, up to where the answer begins."""
+        return chat_ids(self.tokenizer, messages)
 
 
 def open_session(options: Options, console: Console) -> Session:

@@ -1,7 +1,5 @@
 """Text on the terminal as it comes, what the policy expected of each round, and the line of figures after it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,18 +28,24 @@ def colours(drafters: Sequence[str]) -> dict[str, str]:
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(drafters)} | OWN
 
 
-class SourceWriter:
-    """Writes every token in the colour of where it came from; without colours, ``[source]`` stands at each change."""
+class Writer:
+    """Writes the text as it comes; to ``show`` sources, each token in the colour of its own.
 
-    def __init__(self, console: Console, tokenizer: Any, drafters: Sequence[str]) -> None:
-        self.console, self.text, self.styles = console, TextStream(tokenizer), colours(drafters)
+    Without colours, ``[source]`` stands at each change.
+    """
+
+    def __init__(self, console: Console, tokenizer: Any, drafters: Sequence[str], *, show: bool) -> None:
+        self.console, self.text, self.styles, self.show = console, TextStream(tokenizer), colours(drafters), show
         self.coloured = console.is_terminal and console.color_system is not None and not console.no_color
         self.last = ""
 
     def __call__(self, piece: Piece) -> None:
-        for token, source in zip(piece.tokens, piece.sources, strict=True):
-            self._write(self.text.push([token]), source)
-        if not piece.tokens:  # the end
+        if not self.show:
+            self.console.file.write(piece.text)
+        elif piece.tokens:
+            for token, source in zip(piece.tokens, piece.sources, strict=True):
+                self._write(self.text.push([token]), source)
+        else:  # the end
             self._write(self.text.end(), self.last)
         self.console.file.flush()
 
@@ -53,16 +57,6 @@ class SourceWriter:
         else:
             self.console.file.write(text if source == self.last else f"[{source}]{text}")
         self.last = source
-
-
-def writer(console: Console, tokenizer: Any, drafters: Sequence[str], *, show: bool) -> Callable[[Piece], None]:
-    """Writes the text as it comes, with the sources of its tokens where they are to be shown."""
-
-    def plain(piece: Piece) -> None:
-        console.file.write(piece.text)
-        console.file.flush()
-
-    return SourceWriter(console, tokenizer, drafters) if show else plain
 
 
 def legend(generation: Generation, drafters: Sequence[str]) -> Text:
@@ -82,7 +76,7 @@ def closing(generation: Generation, speed: float | None = None, against: str = "
     return ", ".join(filter(None, [*parts, ENDS.get(generation.finish, "")]))
 
 
-def speeds(comparison: Comparison) -> Table:
+def speeds(comparison: "Comparison") -> Table:
     """All speeds: transformers', that of wager's forward alone, and that with drafts."""
     from wager.bench.compare import OFF, PLAIN, WAGER, WHAT
 

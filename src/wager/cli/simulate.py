@@ -1,8 +1,8 @@
 """`wager lab simulate`: policies against each other, without a model."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,13 +13,12 @@ from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import wide
-from wager.core import Request, TraceWriter
-from wager.policies.base import require
-from wager.report.regret import draw, require_matplotlib
+from wager.core import Request, TraceWriter, require
+from wager.report.regret import draw
 from wager.simulation import Comparison, Scenario, theory
 from wager.simulation.adversarial import PATTERNS
 from wager.simulation.costs import VERIFY, parse_verify
-from wager.simulation.experiment import Result, even_marks
+from wager.simulation.experiment import even_marks
 
 ENVIRONMENTS = {  # what they are, the arms unless told otherwise, and the policies
     "tgd": ("truncated-geometric drafters, one length (BanditSpec eq. 4)", "0.8,0.6,0.4",
@@ -98,9 +97,8 @@ class Simulation(Experiment):
     warmup: int = opt(0, "Leave out the first so many tokens of every run.", min=0, panel=_RUN)
 
     def __post_init__(self) -> None:
-        require(
-            not self.warmup >= self.tokens > 0, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}"
-        )
+        left = self.warmup < self.tokens or self.tokens <= 0
+        require(left, f"a warm-up of {self.warmup} tokens leaves nothing of {self.tokens}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,8 @@ class Files(Output):
             check_new(self.record, "trace")
         if self.plot is not None:
             check_writable(self.plot)
-            require_matplotlib()
+            there = find_spec("matplotlib") is not None
+            require(there, "pictures need matplotlib; install it with: pip install 'wager[bench]'")
 
 
 @options
@@ -164,22 +163,15 @@ def parse_drafters(text: str) -> tuple[sim.Drafter, ...]:
 
 
 def _table(comparison: Comparison, title: str, *, seconds: bool) -> Table:
-    served = all("latency_mean" in row.facts for row in comparison.rows)
-    columns: dict[str, Callable[[Result], str]] = {
-        "rounds": lambda row: f"{row.rounds.mean:,.0f}",
-        "regret,\nrounds": lambda row: str(row.regret_rounds),
-        "regret,\nseconds": lambda row: str(row.regret_seconds),
-        "best\narm": lambda row: f"{row.best_share:.1%}",
-        "\nswitches": lambda row: f"{row.switches.mean:,.0f}",
-        "tokens/\nround": lambda row: f"{row.tokens_per_round.mean:.2f}",
-        "tokens/\nsecond": lambda row: f"{row.goodput.mean:,.1f}",
-        "of best\nfixed": lambda row: f"{row.speed.mean:.3f}",
-        "latency,\nseconds": lambda row: f"{row.facts['latency_mean']:.2f}",
+    rows = [{**row.json(), **row.facts} for row in comparison.rows]
+    left_out = {"regret_seconds", "goodput", "speed"} if not seconds else set()
+    columns = {
+        **{"rounds": ("rounds", ",.0f"), "regret,\nrounds": ("regret_rounds", "")},
+        **{"regret,\nseconds": ("regret_seconds", ""), "best\narm": ("best_share", ".1%")},
+        **{"\nswitches": ("switches", ",.0f"), "tokens/\nround": ("tokens_per_round", ".2f")},
+        **{"tokens/\nsecond": ("goodput", ",.1f"), "of best\nfixed": ("speed", ".3f")},
+        "latency,\nseconds": ("latency_mean", ".2f"),
     }
-    if not seconds:
-        del columns["regret,\nseconds"], columns["tokens/\nsecond"], columns["of best\nfixed"]
-    if not served:
-        del columns["latency,\nseconds"]
+    known = {name: of for name, of in columns.items() if of[0] not in left_out and all(of[0] in row for row in rows)}
     note = "the clairvoyant knows the environment's parameters but does not reckon with switching"
-    lines = [(row.policy, [show(row) for show in columns.values()]) for row in comparison.rows]
-    return policy_table(title, note, list(columns), lines, references=2)
+    return policy_table(title, note, known, rows, references=2)

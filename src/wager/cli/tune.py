@@ -17,11 +17,10 @@ from wager.cli.options import MODEL, Options
 from wager.cli.parameters import argument, option
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.suite import LongestPrompt, fitted, model_name, show
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, require
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
 from wager.models.fingerprint import fingerprint
-from wager.policies.base import require
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer
@@ -129,23 +128,17 @@ def answer_tokens(pace: float, methods: int, seconds: float) -> int:
     return max(FEWEST, min(MOST, int(seconds / (PROMPTS * methods * pace))))
 
 
-def play(
-    run: Run,
-    generators: Sequence[made.TextGenerator],
-    ends: float,
-    tell: Callable[[int, float], None],
-    clock: Callable[[], float] = monotonic,
-) -> int:
+def play(run: Run, generators: Sequence[made.TextGenerator], ends: float, tell: Callable[[int, float], object]) -> int:
     """Prompts in turn until there is no time for another; how many were answered by all, which alone count."""
     longest = 0.0  # seconds of a prompt
     for number, prompt in enumerate(run.prompts):
-        began = clock()
+        began = monotonic()
         if began >= ends or began + longest > ends:
             return number
         tell(number + 1, ends - began)
         for _, generator in interleaved(generators, [prompt], seed=number):
-            if clock() >= ends:
+            if monotonic() >= ends:
                 return number
             run.add((prompt.id, generator.name), generator.run(prompt.ids, run.head["max_tokens"]))
-        longest = max(longest, clock() - began)
+        longest = max(longest, monotonic() - began)
     return len(run.prompts)

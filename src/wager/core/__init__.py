@@ -2,9 +2,10 @@
 
 from wager.core.arm import OFF, Arm, Tree
 from wager.core.context import Context, Hint, PromptFeatures, Signal
+from wager.core.require import require
 from wager.core.rewards import REWARDS, Reward
 from wager.core.round import Round
 from wager.core.trace import Record, Request, TraceError, TraceWriter
 
 __all__ = ["OFF", "REWARDS", "Arm", "Context", "Hint", "PromptFeatures", "Record", "Request", "Reward", "Round",
-           "Signal", "TraceError", "TraceWriter", "Tree"]  # fmt: skip
+           "Signal", "TraceError", "TraceWriter", "Tree", "require"]  # fmt: skip

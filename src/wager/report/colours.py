@@ -24,27 +24,24 @@ def length_of(arm: str) -> int:
 class Palette:
     """Colours of a page, by drafter in the order they are met."""
 
-    def __init__(self, drafters: Iterable[str]) -> None:
-        named = [name for name in dict.fromkeys(drafters) if name not in OWN]
-        self._hue = {name: f"var(--c{1 + i % HUES})" for i, name in enumerate(named)}
+    def __init__(self) -> None:
+        self._hue: dict[str, str] = {}
 
     def drafter(self, name: str) -> str:
         """The colour of a token's source."""
-        return OWN.get(name) or self._hue.get(name, "var(--c0)")
+        return OWN.get(name) or self._hue.setdefault(name, line_colour(len(self._hue)))
 
     def arms(self, arms: Iterable[str]) -> dict[str, str]:
         """Colours of arms, in the order to stack them: plain decoding first, then each drafter's from short to long."""
-        place = {name: i for i, name in enumerate(self._hue)}
-        known = sorted(
-            dict.fromkeys(arms),
-            key=lambda a: (drafter_of(a) not in OWN, place.get(drafter_of(a), len(place)), length_of(a), a),
-        )
-        colours = {}
-        for arm in known:
-            siblings = [a for a in known if drafter_of(a) == drafter_of(arm)]
-            share = 100 if len(siblings) < 2 else 40 + round(60 * siblings.index(arm) / (len(siblings) - 1))
-            full = self.drafter(drafter_of(arm))
-            colours[arm] = full if share == 100 else f"color-mix(in oklab, {full} {share}%, var(--card))"
+        by_drafter: dict[str, list[str]] = {}
+        for arm in dict.fromkeys(arms):
+            by_drafter.setdefault(drafter_of(arm), []).append(arm)
+        full, colours = {name: self.drafter(name) for name in by_drafter}, {}
+        for name in sorted(full, key=[*OWN, *self._hue].index):
+            *shorter, longest = sorted(by_drafter[name], key=lambda arm: (length_of(arm), arm))
+            for i, arm in enumerate(shorter):
+                colours[arm] = f"color-mix(in oklab, {full[name]} {40 + round(60 * i / len(shorter))}%, var(--card))"
+            colours[longest] = full[name]
         return colours
 
 

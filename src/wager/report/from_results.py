@@ -4,25 +4,29 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wager.report import views
-from wager.report.from_run import text_of
+from wager.report.colours import Palette
+from wager.report.figures.choice import choice, shares
+from wager.report.figures.lines import cost, regret
+from wager.report.figures.load import latency, lengths
+from wager.report.figures.speed import speed
 from wager.report.scales import TIMES, plural
-from wager.report.views import MAT, Big, Material, Measure, Source
+from wager.report.tokens import token_view
+from wager.report.views import MAT, Big, Curve, Figure, Load, Material, Measure, Method, Source
 
 Json = Mapping[str, Any]
 OWN = {"off": "wager without drafts", "transformers": "transformers' plain decoding"}
 CLAIRVOYANT, FIXED = "clairvoyant", "best fixed"
 
 
-def generated(held: Json, source: Source) -> Material:
+def generated(held: Json, source: Source, palette: Palette) -> Material:
     """`wager generate --json`: one text, and how it came about."""
     made = Material(source)
     summary, policy, compare = held["summary"], str(held.get("policy") or "wager"), held.get("compare")
-    made.texts.append(text_of(policy, held["pieces"]))
+    made.cards.append(token_view({policy: held["pieces"]}, palette, source))
     if held.get("explained"):
-        made.choices.append(views.Choice(policy, [str(each["arm"]) for each in held["explained"]]))
+        made.cards.append(choice(policy, [str(each["arm"]) for each in held["explained"]], palette, source))
     elif summary.get("arms"):
-        made.shares.append(views.Shares({policy: dict(summary["arms"])}, "policy"))
+        made.cards.append(shares({policy: summary["arms"]}, "policy", palette, source))
     made.figures = [
         Big(f"{summary['tokens_per_second']:.1f}", "tokens a second", "decoding alone"),
         Big(f"{summary['mat']:.2f}", "tokens a round", MAT),
@@ -40,11 +44,11 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
     plain = ways["transformers"]["tokens_per_second"]
     kinds = {"transformers": "plain", "wager, off": "off", "wager": "policy"}
     methods = [
-        views.Method(name, kinds[name], Measure(way["tokens_per_second"] / plain), {})
+        Method(name, kinds[name], Measure(way["tokens_per_second"] / plain), {})
         for name, way in sorted(ways.items(), key=lambda item: list(kinds).index(item[0]))
     ]
     how = f"Median tokens a second over {plural(repeats, 'run')} of each; {compare['timing']}."
-    made.speedups.append(views.Speedups("transformers", (), methods, "", "", how))
+    made.cards.append(speed(methods, "", "", how, made.source))
     made.figures = [Big(f"{speedup:.2f}{TIMES}", "over transformers", "median of runs"), *made.figures]
     same = {True: "the text is identical", False: "the text differs", None: "the text was drawn anew"}
     told = same[compare.get("identical")]
@@ -53,35 +57,32 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
     made.verdict = [f"{policy} writes this text {speedup:.2f} times as fast as transformers; {told}."]
 
 
-def compared(held: Json, source: Source) -> Material:
+def compared(held: Json, source: Source, palette: Palette) -> Material:
     """`wager bench generate`: methods on tasks, as ratios."""
     made, rows, methods = Material(source), held["methods"], []
     for row in rows:
         spread = () if row is rows[0] else map(float, row["quartiles"])
         per = {task: Measure(float(value["speedup"])) for task, value in row["tasks"].items()}
-        methods.append(views.Method(row["method"], row["kind"], Measure(float(row["speedup"]), *spread), per))
+        methods.append(Method(row["method"], row["kind"], Measure(float(row["speedup"]), *spread), per))
     how = (
         "Tokens over seconds of whole calls, all answers together. The whiskers are quartiles of single prompts' "
         "ratios, so a bar may lie outside them; a run of wager bench gives 95 % intervals."
     )
-    base, tasks = methods[0].name, list(rows[0]["tasks"])
-    made.speedups.append(views.Speedups(base, tasks, methods, "quartiles over prompts", "", how))
-    played = {row["method"]: dict(row["arms"]) for row in rows if row["kind"] == "policy" and row.get("arms")}
+    made.cards.append(speed(methods, "quartiles over prompts", "", how, source))
+    played = {row["method"]: row["arms"] for row in rows if row["kind"] == "policy" and row.get("arms")}
     if played:
-        made.shares.append(views.Shares(played, "policy"))
+        made.cards.append(shares(played, "policy", palette, source))
     auto = next((row for row in rows if row["method"] == "auto"), None)
     if auto is not None and any(value.get("arms") for value in auto["tasks"].values()):
-        by_task = {task: dict(value["arms"]) for task, value in auto["tasks"].items()}
-        made.shares.append(views.Shares(by_task, "task (auto)"))
-    made.verdict, made.figures = _judged(methods, rows, held, base)
+        by_task = {task: value["arms"] for task, value in auto["tasks"].items()}
+        made.cards.append(shares(by_task, "task (auto)", palette, source))
+    made.verdict, made.figures = _judged(methods, rows, held)
     return made
 
 
-def _judged(
-    methods: Sequence[views.Method], rows: Sequence[Json], held: Json, base: str
-) -> tuple[list[str], list[Big]]:
+def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json) -> tuple[list[str], list[Big]]:
     """The verdict and the big figures: of auto, else the best policy, else the fastest method."""
-    policies = [m for m in methods if m.kind == "policy"] or methods
+    base, policies = methods[0].name, [m for m in methods if m.kind == "policy"] or methods
     lead = max(policies, key=lambda m: (m.name == "auto", m.overall.value))
     row, value = rows[[m.name for m in methods].index(lead.name)], lead.overall.value
     verdict = f"{lead.name} is {value:.2f} times as fast as {OWN.get(base, base)}"
@@ -103,15 +104,15 @@ def _judged(
     return [verdict + "."], big
 
 
-def engine(held: Json, source: Source) -> Material:
+def engine(held: Json, source: Source, palette: Palette) -> Material:
     """`wager lab engine`: what one forward costs by its width."""
     made = Material(source)
     lines: dict[str, dict[int, Measure]] = {"wager": {}}
     for row in held["widths"]:
         for name, s in row["seconds"].items():
             lines.setdefault(name, {})[int(row["width"])] = Measure(s["median"], s["low"], s["high"])
-    made.costs.append(views.Cost(lines, f"One forward with {held['context']:,} tokens in the cache; medians."))
     own, off, step = held["own_seconds_per_round"]["median"], held["off_to_plain"]["median"], lines["wager"]
+    made.cards.append(cost(lines, f"One forward with {held['context']:,} tokens in the cache; medians.", source))
     broad, one = max(step), step[min(step)].value
     made.verdict = [
         f"Verifying {broad} tokens at once takes {step[broad].value / one:.2f} times as long as one, "
@@ -126,22 +127,21 @@ def engine(held: Json, source: Source) -> Material:
     return made
 
 
-def simulated(held: Json, source: Source) -> Material:
+def simulated(held: Json, source: Source, palette: Palette) -> Material:
     """`wager lab simulate`: regret over tokens, and who played what."""
     made, curves = Material(source), []
     marks, best = [float(mark) for mark in held["marks"]], str(held["best_fixed_arm"])
     for p in held["policies"]:
         mean, half = ([float(e[key] or 0.0) for e in p["regret_curve"]] for key in ("mean", "half_width_95"))
-        curves.append(views.Curve(str(p["policy"]), marks, mean, half))
-    for name, y in (held.get("bounds") or {}).items():
-        curves.append(views.Curve(name, marks, [float(v) for v in y], reference=True))
+        curves.append(Curve(str(p["policy"]), marks, mean, half))
+    bounds = (held.get("bounds") or {}).items()
+    curves += [Curve(name, marks, [float(v) for v in y], reference=True) for name, y in bounds]
     rows = sorted(held["policies"], key=lambda p: (p["policy"] != "auto", -p["speed"]["mean"]))
     first, how = rows[0], f"Environment {held['environment']!r}; means over runs, bands are 95 % intervals."
     lost = first["regret_seconds"]["mean"]
     if lost != first["regret_rounds"]["mean"]:
         how += f" Not all rounds take as long here: in seconds the regret of {first['policy']} is {lost:,.1f}."
-    made.regrets.append(views.Regret(best, "rounds", curves, how))
-    made.shares += _pulls(rows)
+    made.cards += [regret(best, "rounds", curves, how, source), *_pulls(rows, palette, source)]
     speed = f"{first['speed']['mean']:.1%}"
     made.verdict = [
         f"{first['policy']} reaches {speed} of the speed of the best fixed arm, {best}, which is known only afterwards."
@@ -155,17 +155,17 @@ def simulated(held: Json, source: Source) -> Material:
     return made
 
 
-def _pulls(rows: Sequence[Json]) -> list[views.Shares]:
+def _pulls(rows: Sequence[Json], palette: Palette, source: Source) -> list[Figure]:
     """The share of each arm in the rounds of each policy, where they are known."""
-    shares = {}
+    played = {}
     for row in rows:
         pulls = row.get("pulls") or {}
         if (total := sum(pulls.values())) > 0:
-            shares[str(row["policy"])] = {arm: count / total for arm, count in pulls.items()}
-    return [views.Shares(shares, "policy")] if shares else []
+            played[str(row["policy"])] = {arm: count / total for arm, count in pulls.items()}
+    return [shares(played, "policy", palette, source)] if played else []
 
 
-def replayed(held: Json, source: Source) -> Material:
+def replayed(held: Json, source: Source, palette: Palette) -> Material:
     """`wager lab replay`: speed-ups over plain decoding by task, and who played what."""
     made, rows, tasks, methods = Material(source), held["rows"], held["tasks"], []
     for name, overall in ((row["policy"], _measure(row["to_off"])) for row in rows):
@@ -173,7 +173,7 @@ def replayed(held: Json, source: Source) -> Material:
         for task in tasks:
             known = {"off": {"mean": 1.0}, "bound": task["clairvoyant"], "arm": task["best_fixed"]}
             by_task[str(task["label"])] = _measure(known.get(_kind(name)) or task["policies"][name])
-        methods.append(views.Method(name, _kind(name), overall, by_task))
+        methods.append(Method(name, _kind(name), overall, by_task))
     kinds = ("off", "arm", "policy", "bound")
     methods.sort(key=lambda m: (kinds.index(m.kind), m.name != "auto", -m.overall.value))
     interval = f"95 % intervals over {held['runs']} runs" if held["runs"] > 1 else ""
@@ -181,11 +181,10 @@ def replayed(held: Json, source: Source) -> Material:
         f"Replayed on {held['texts']:,} recorded texts with the costs of {held['cost']}; no model ran. "
         "The best fixed arm of a single task is that task's own."
     )
-    labels = [str(task["label"]) for task in tasks]
-    made.speedups.append(views.Speedups("off", labels, methods, interval, interval, how))
+    made.cards.append(speed(methods, interval, interval, how, source))
     policies = [row for row in rows if _kind(row["policy"]) == "policy"]
     policies.sort(key=lambda row: (row["policy"] != "auto", -row["to_off"]["mean"]))
-    made.shares += _pulls(policies)
+    made.cards += _pulls(policies, palette, source)
     lead, arm = policies[0], held["best_fixed_arm"]
     ours, best = (row["to_off"]["mean"] for row in (lead, next(r for r in rows if _kind(r["policy"]) == "arm")))
     made.verdict = [
@@ -210,7 +209,7 @@ def _measure(estimate: Json) -> Measure:
     return Measure(mean, mean - half, mean + half) if half else Measure(mean)
 
 
-def served(held: Json, source: Source) -> Material:
+def served(held: Json, source: Source, palette: Palette) -> Material:
     """`wager lab versus` and `drafters`: methods under loads."""
     made, rows = Material(source), held["compared"]
     points = list(dict.fromkeys(str(r["point"]) for r in rows))
@@ -220,12 +219,12 @@ def served(held: Json, source: Source) -> Material:
     for turn in held["turns"]:
         if turn.get("latency_seconds"):
             taken.setdefault((turn["method"], turn["point"]), []).append(turn["latency_seconds"]["mean"])
-    latency = {key: Measure(statistics.median(own), min(own), max(own)) for key, own in taken.items()}
+    seconds = {key: Measure(statistics.median(own), min(own), max(own)) for key, own in taken.items()}
     found = [(r, r["throughput_ratios"]) for r in rows if r.get("throughput_ratio")]
     beside = {(r["method"], r["point"]): Measure(r["throughput_ratio"], min(x), max(x)) for r, x in found}
     differ, texts = sum(r["texts_that_differ"] for r in rows), sum(r["texts"] for r in rows)
-    load = views.Load(points, methods, latency, beside, held.get("vllm_table") or (), differ, texts)
-    made.loads.append(load)
+    load = Load(points, methods, seconds, beside, held.get("vllm_table") or (), differ, texts)
+    made.cards += filter(None, (latency(load, source), lengths(load, source)))
     lead = next((m for m in ("auto", "together") if m in methods), "")
     ratios = [(p, ratio) for p in points if (ratio := load.ratio(lead, p))]
     if not ratios:

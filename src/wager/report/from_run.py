@@ -9,15 +9,17 @@ from typing import Any
 
 from wager.core import trace as traces
 from wager.core.round import Round
-from wager.report import views
-from wager.report.colours import drafter_of, length_of
+from wager.report.colours import Palette, drafter_of, length_of
+from wager.report.figures.choice import by_batch, choice
+from wager.report.figures.lines import cost, regret, survival
+from wager.report.figures.speed import speed
 from wager.report.scales import TIMES, plural
-from wager.report.views import MAT, Big, Material, Measure, Source
+from wager.report.tokens import token_view
+from wager.report.views import MAT, Big, Curve, Figure, Material, Measure, Method, Source
 
 FORMAT, VERSION = "wager-run", 1
 INTERVAL = "95 % intervals by bootstrap over prompts"
 KINDS = ("plain", "peer", "off", "arm", "policy")
-MARKS = 16  # most names above a band of choices
 Json = Mapping[str, Any]
 
 
@@ -35,7 +37,7 @@ def with_answers(run: dict[str, Any], path: Path) -> dict[str, Any]:
     return {**run, "answers": found} if len(found) > len(run.get("answers") or ()) else run
 
 
-def ran(run: Json, source: Source) -> Material:
+def ran(run: Json, source: Source, palette: Palette) -> Material:
     """All figures of a run."""
     made = Material(source, verdict=[str(line) for line in run.get("verdict") or ()])
     kinds = {m["name"]: m["kind"] for m in run["methods"]}
@@ -51,24 +53,25 @@ def ran(run: Json, source: Source) -> Material:
     policies = [name for name, kind in kinds.items() if kind == "policy"]
     if summary.get("tasks"):
         done = [p for p in task_of if all(p in own for own in by.values())]  # by every method: only those compare
-        made.speedups.append(_speedups(summary))
+        made.cards.append(_speedups(summary, source))
         best = summary["tasks"][0]["best_arm"]
-        made.regrets += _regrets(by, policies, done, best) if best and policies and done else []
+        made.cards += [_regret(by, policies, done, best, source)] if best and policies and done else []
         made.figures = _figures(summary, run["answers"])
     for name in policies:
         own = [by[name][prompt] for prompt in task_of if prompt in by[name]]
         if any(a.get("rounds") for a in own):
-            made.choices.append(_choice(name, own, arms, task_of))
+            made.cards.append(_choice(name, own, arms, task_of, palette, source))
     rounds = [r for answer in run["answers"] for r in answer.get("rounds") or ()]
-    _add_rounds(made, [(arms[r[0]], r[1], r[2], r[5]) for r in rounds], " in all rounds")
+    made.cards += _rounds([(arms[r[0]], r[1], r[2], r[5]) for r in rounds], palette, source, " in all rounds")
     order = {p: i for i, p in enumerate(task_of)}
     worded = [a for a in run["answers"] if a.get("pieces")]
     worded.sort(key=lambda a: (a["method"] != "auto", a["method"], order[a["prompt"]]))
-    made.texts = [text_of(f"{a['prompt']} · {a['method']}", a["pieces"]) for a in worded]
+    texts = {f"{a['prompt']} · {a['method']}": a["pieces"] for a in worded}
+    made.cards += [token_view(texts, palette, source)] if texts else []
     return made
 
 
-def _speedups(summary: Json) -> views.Speedups:
+def _speedups(summary: Json, source: Source) -> Figure:
     """The run's own figures, as it printed them."""
     every, *tasks = summary["tasks"]
     methods = []
@@ -78,17 +81,17 @@ def _speedups(summary: Json) -> views.Speedups:
             for own in (row, *(task["methods"][i] for task in tasks))
         )
         own = dict(zip((task["task"] for task in tasks), per, strict=True))
-        methods.append(views.Method(row["method"], row["kind"], overall, own))
+        methods.append(Method(row["method"], row["kind"], overall, own))
     how = (
         f"Tokens over seconds of whole calls, the prompt's own forward included, over {every['prompts']} prompts; "
         "a task of one prompt has no interval."
     )
-    return views.Speedups(summary["base"], [task["task"] for task in tasks], methods, INTERVAL, INTERVAL, how)
+    return speed(methods, INTERVAL, INTERVAL, how, source)
 
 
-def _regrets(
-    by: Mapping[str, Mapping[str, Json]], policies: Sequence[str], done: Sequence[str], best: str
-) -> list[views.Regret]:
+def _regret(
+    by: Mapping[str, Mapping[str, Json]], policies: Sequence[str], done: Sequence[str], best: str, source: Source
+) -> Figure:
     curves = []
     for name in policies:
         x, y = [0.0], [0.0]
@@ -96,9 +99,9 @@ def _regrets(
             ours, theirs = by[name][prompt], by[best][prompt]
             x.append(x[-1] + ours["tokens"])
             y.append(y[-1] + ours["seconds"] - ours["tokens"] * theirs["seconds"] / theirs["tokens"])
-        curves.append(views.Curve(name, x, y))
+        curves.append(Curve(name, x, y))
     how = f"After each prompt: a policy's seconds less those of {best} for as many tokens on the same prompt."
-    return [views.Regret(best, "seconds", curves, how)]
+    return regret(best, "seconds", curves, how, source)
 
 
 def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
@@ -118,7 +121,9 @@ def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
     return big
 
 
-def _choice(name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Mapping[str, str]) -> views.Choice:
+def _choice(
+    name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Json, palette: Palette, source: Source
+) -> Figure:
     played: list[str] = []
     marks: list[tuple[int, str]] = []
     for answer in answers:
@@ -126,10 +131,12 @@ def _choice(name: str, answers: Sequence[Json], arms: Sequence[str], task_of: Ma
         if not marks or marks[-1][1] != task:
             marks.append((len(played), task))
         played += [arms[r[0]] for r in answer.get("rounds") or ()]
-    return views.Choice(name, played, marks if len(marks) <= MARKS else ())
+    return choice(name, played, palette, source, marks)
 
 
-def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], where: str = "") -> None:
+def _rounds(
+    rounds: Iterable[tuple[str, int, int, float]], palette: Palette, source: Source, where: str = ""
+) -> list[Figure]:
     """What rounds of one request say of drafters and of verification: arm, drafted, accepted, seconds of it."""
     pairs: dict[str, list[tuple[int, int]]] = {}  # trees, whose depth is the arm's, apart
     seconds: dict[int, list[float]] = {}
@@ -140,30 +147,22 @@ def _add_rounds(made: Material, rounds: Iterable[tuple[str, int, int, float]], w
             tree = "@" in arm
             depth = max(accepted, min(length_of(arm), drafted)) if tree else drafted
             pairs.setdefault(drafter_of(arm) + (" (tree)" if tree else ""), []).append((depth, accepted))
-    if pairs:
-        made.drafted.append(views.Drafted(pairs))
-    cost = {}
+    found, by_width = [survival(pairs, palette, source)] if pairs else [], {}
     for width, own in seconds.items():
         if len(own) >= 5:
             low, _, high = statistics.quantiles(own, n=4)
-            cost[width] = Measure(statistics.median(own), low, high)
-    if len(cost) > 1:
+            by_width[width] = Measure(statistics.median(own), low, high)
+    if len(by_width) > 1:
         how = f"Median seconds of the target's verification{where}, by its width; a width in 5 rounds or more."
-        made.costs.append(views.Cost({"wager": cost}, how))
+        found.append(cost({"wager": by_width}, how, source))
+    return found
 
 
-def text_of(title: str, pieces: Sequence[Any]) -> views.Text:
-    rounds = [
-        views.TextRound(str(arm), [(str(text), str(who)) for text, who in tokens], [str(t) for t in rejected])
-        for arm, tokens, rejected in pieces
-    ]
-    return views.Text(title, rounds)
-
-
-def traced(path: Path) -> Material:
+def traced(path: Path, palette: Palette) -> Material:
     """All figures of a trace; one that is still being written is read as far as it goes."""
     meta = traces.read_meta(path)
-    made = Material(described(path, "a trace", meta))
+    source = described(path, "a trace", meta)
+    made = Material(source)
     rounds: list[Round] = []
     marks: list[tuple[int, str]] = []
     requests = 0
@@ -179,9 +178,11 @@ def traced(path: Path) -> Material:
         return made
     who, arms = str(meta.get("policy") or "the policy"), [str(r.arm) for r in rounds]
     batches = [r.batch for r in rounds]
-    shown = marks if len(marks) <= MARKS else ()
-    made.choices.append(views.Choice(who, arms, shown, batches if max(batches) > 1 else ()))
-    _add_rounds(made, [(str(r.arm), r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1])
+    made.cards.append(choice(who, arms, palette, source, marks))
+    if max(batches) > 1:
+        made.cards.append(by_batch(who, arms, batches, palette, source))
+    alone = [(str(r.arm), r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1]
+    made.cards += _rounds(alone, palette, source)
     tokens, seconds, drafted, accepted = (
         sum(getattr(r, name) for r in rounds) for name in ("emitted", "seconds", "drafted", "accepted")
     )

@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import wager
-from wager.report.colours import Palette, drafter_of
-from wager.report.figures.choice import by_batch, choice, shares
-from wager.report.figures.lines import cost, regret, survival
-from wager.report.figures.load import latency, lengths
-from wager.report.figures.speed import speed
 from wager.report.templating import page
-from wager.report.tokens import token_view
 from wager.report.views import Figure, Material
 
 # Pixels inside a card: on a phone, on a tablet, over the whole page, over half of it.
@@ -33,26 +27,7 @@ MAKES = {kind: made for _, _, kinds in SECTIONS for kind, made in kinds.items()}
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
     """Every figure the materials allow, in the order of the page."""
-    drafters: list[str] = []  # all that are named anywhere, in the order they are met
-    for m in materials:
-        drafters += [who for text in m.texts for r in text.rounds for _, who in r.tokens]
-        drafters += [name.removesuffix(" (tree)") for view in m.drafted for name in view.pairs]
-        drafters += [drafter_of(arm) for view in m.choices for arm in view.arms]
-        drafters += [drafter_of(arm) for view in m.shares for row in view.rows.values() for arm in row]
-    palette, found = Palette(drafters), list[Figure | None]()
-    for m in materials:
-        found += [speed(view, m.source) for view in m.speedups]
-        found += [regret(view, m.source) for view in m.regrets]
-        found += [choice(view, palette, m.source) for view in m.choices]
-        found += [by_batch(view, palette, m.source) for view in m.choices if view.batches]
-        found += [shares(view, palette, m.source) for view in m.shares]
-        found += [survival(view, palette, m.source) for view in m.drafted]
-        found += [cost(view, m.source) for view in m.costs]
-        for load in m.loads:
-            found += [latency(load, m.source), lengths(load, m.source)]
-        if m.texts:
-            found.append(token_view(m.texts, palette, m.source))
-    return sorted((f for f in found if f is not None), key=lambda f: list(MAKES).index(f.kind))
+    return sorted((card for m in materials for card in m.cards), key=lambda card: list(MAKES).index(card.kind))
 
 
 def render(materials: Sequence[Material], *, refresh: float | None = None, now: str = "") -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from wager.core import trace as traces
 from wager.report import from_results, from_run
+from wager.report.colours import Palette
 from wager.report.views import SIMULATION, Material, Source
 
 READS = (
@@ -18,7 +19,7 @@ READS = (
 )
 
 # What a file is, by keys that it must hold; the first that fits.
-KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source], Material]], ...] = (
+KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source, Palette], Material]], ...] = (
     ("a generated text", ("text", "pieces", "summary"), from_results.generated),
     ("servers compared", ("compared", "turns"), from_results.served),
     ("an engine measured", ("widths", "own_seconds_per_round"), from_results.engine),
@@ -28,8 +29,9 @@ KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source], Mate
 )
 
 
-def read(path: Path) -> Material:
-    """Everything a file holds that a report can show; one sentence where it cannot be read."""
+def read(path: Path, palette: Palette | None = None) -> Material:
+    """Everything a file holds that a report can show; the files of one page share a ``palette``."""
+    palette = palette or Palette()
     if path.is_dir():
         path = path / "run.json"
     try:
@@ -37,7 +39,7 @@ def read(path: Path) -> Material:
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text; a report reads {READS}") from None
     if f'"{traces.FORMAT}"' in content.partition("\n")[0]:
-        return _guarded(path, "a trace", lambda: from_run.traced(path))
+        return _guarded(path, "a trace", lambda: from_run.traced(path, palette))
     try:
         held = json.loads(content, parse_constant=_refused)
     except ValueError:
@@ -49,10 +51,10 @@ def read(path: Path) -> Material:
         if version != from_run.VERSION:
             raise ValueError(f"{path} is a run of version {version!r}, not {from_run.VERSION}; run its command again")
         held = from_run.with_answers(held, path)
-        return _guarded(path, "a run", lambda: from_run.ran(held, from_run.described(path, "a run", held)))
+        return _guarded(path, "a run", lambda: from_run.ran(held, from_run.described(path, "a run", held), palette))
     for kind, keys, make in KINDS:
         if all(key in held for key in keys):
-            return _guarded(path, kind, partial(make, held, from_run.described(path, kind, held)))
+            return _guarded(path, kind, partial(make, held, from_run.described(path, kind, held), palette))
     known = f" (it was written by: {held['command']})" if isinstance(held.get("command"), str) else ""
     raise ValueError(f"{path} holds nothing a report shows{known}; it reads {READS}")
 

@@ -8,6 +8,8 @@ from markupsafe import Markup
 
 SIMULATION = "a simulation"  # a source's kind that figures name
 MAT = "MAT, bonus included"
+# A round of a text: its arm, its tokens each with its source (a drafter, 'bonus' or 'plain'), the drafts not taken.
+TextRound = tuple[str, Sequence[tuple[str, str]], Sequence[str]]
 
 
 class Source(NamedTuple):
@@ -42,17 +44,6 @@ class Method(NamedTuple):
     tasks: Mapping[str, Measure]
 
 
-class Speedups(NamedTuple):
-    """Methods on tasks, as ratios to the speed of one of them."""
-
-    base: str
-    tasks: Sequence[str]
-    methods: Sequence[Method]
-    interval: str  # what low and high are; empty where there are none
-    task_interval: str
-    how: str  # how the ratios were made
-
-
 class Curve(NamedTuple):
     """One line: y over x, with half widths of its band where known."""
 
@@ -61,44 +52,6 @@ class Curve(NamedTuple):
     y: Sequence[float]
     half: Sequence[float] = ()
     reference: bool = False  # a bound or a baseline, drawn apart
-
-
-class Regret(NamedTuple):
-    """What policies lost against the best fixed arm, cumulative."""
-
-    best: str
-    unit: str  # 'rounds' or 'seconds'
-    curves: Sequence[Curve]  # over tokens generated
-    how: str
-
-
-class Choice(NamedTuple):
-    """Arms in the order they were played."""
-
-    who: str  # the policy
-    arms: Sequence[str]  # one a round
-    marks: Sequence[tuple[int, str]] = ()  # round at which something begins, and what
-    batches: Sequence[int] = ()  # requests in each round's step; empty: always one
-
-
-class Shares(NamedTuple):
-    """The share of rounds that each arm had, by policy or task, where the order is not known."""
-
-    rows: Mapping[str, Mapping[str, float]]  # row -> arm -> share
-    what: str  # what a row is
-
-
-class Drafted(NamedTuple):
-    """Rounds by what they say of a drafter: (tokens deep it drafted, tokens accepted)."""
-
-    pairs: Mapping[str, Sequence[tuple[int, int]]]  # drafter -> one pair a round
-
-
-class Cost(NamedTuple):
-    """Seconds of one verification by its width in tokens, with quartiles."""
-
-    lines: Mapping[str, Mapping[int, Measure]]  # who -> width -> seconds
-    how: str
 
 
 class Load(NamedTuple):
@@ -118,21 +71,6 @@ class Load(NamedTuple):
         return found.value if found is not None else 0.0
 
 
-class TextRound(NamedTuple):
-    """One round of a text: the arm, its tokens with where each came from, and the drafts that were not taken."""
-
-    arm: str
-    tokens: Sequence[tuple[str, str]]  # (text, source); source is a drafter, 'bonus' or 'plain'
-    rejected: Sequence[str]
-
-
-class Text(NamedTuple):
-    """A generated text, round by round."""
-
-    title: str
-    rounds: Sequence[TextRound]
-
-
 class Big(NamedTuple):
     """One of the big figures at the top."""
 
@@ -148,14 +86,7 @@ class Material:
     source: Source
     verdict: Sequence[str] = ()
     figures: Sequence[Big] = ()
-    speedups: list[Speedups] = field(default_factory=list)
-    regrets: list[Regret] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
-    shares: list[Shares] = field(default_factory=list)
-    drafted: list[Drafted] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)
-    loads: list[Load] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    cards: list["Figure"] = field(default_factory=list)
 
 
 class Value(NamedTuple):

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core import OFF, Arm, Context, Hint, Round, require
 from wager.policies.auto import HAND_SET, Auto
-from wager.policies.base import require
 from wager.policies.registry import EXPERIMENTS, Entry
 
 
@@ -47,14 +46,9 @@ class NoOthers(Auto):
 class NoOff(Auto):
     """Always drafts, whether it pays or not."""
 
-    _given: tuple[Arm, ...] = ()
-    _drafting: tuple[Arm, ...] = ()
-
     def choose(self, context: Context) -> Arm:
-        if context.arms is not self._given:
-            self._given = context.arms
-            self._drafting = tuple(arm for arm in context.arms if arm is not OFF) or context.arms
-        return super().choose(replace(context, arms=self._drafting))
+        drafting = tuple(arm for arm in context.arms if arm is not OFF)
+        return super().choose(replace(context, arms=drafting or context.arms))
 
 
 class NoMemory(Auto):

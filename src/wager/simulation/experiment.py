@@ -12,9 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from wager.core import Arm
+from wager.core import Arm, require
 from wager.policies import build, fixed
-from wager.policies.base import require
 from wager.simulation.base import CLAIRVOYANT, Run, Scenario, play
 
 # 97.5 % points of Student's t for 1, 2, … degrees of freedom; the last serves for all that are more.

@@ -7,10 +7,9 @@ from itertools import cycle
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round, Signal
+from wager.core import OFF, Arm, Context, Round, Signal, require
 from wager.core.recording import Text
 from wager.policies import Policy
-from wager.policies.base import require
 from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
 

@@ -10,13 +10,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round, require
 from wager.core.batch import Batch, Choices, Ints
 from wager.policies import Policy
-from wager.policies.base import require
 from wager.simulation.base import Environment
 
 DRAFTER = "draft"
+# A request being decoded: tokens still to come, tokens that the drafter has not seen, when it arrived.
+REQUEST = np.dtype([("acceptance", float), ("left", int), ("lag", int), ("since", float)])
 Value = TypeVar("Value")
 
 
@@ -131,23 +132,19 @@ class Engine(Environment):
         self._latencies: list[float] = []
         self._wakes = 0
         self._lag_seconds = 0.0
-        # one entry per request being decoded
-        self._acceptance = np.zeros(0)
-        self._left = np.zeros(0, dtype=int)  # tokens still to come
-        self._lag = np.zeros(0, dtype=int)  # tokens the drafter has not seen
-        self._since = np.zeros(0)  # arrival
+        self._requests = np.zeros(0, REQUEST)  # those being decoded
         self._admit()
 
     @property
     def batch(self) -> int:
-        return len(self._left)
+        return len(self._requests)
 
     @property
     def done(self) -> bool:
         return super().done or not self.batch
 
     def context(self) -> Context:
-        lag = int(self._lag.max())
+        lag = int(self._requests["lag"].max())
         known = {DRAFTER: lag} if lag else {}
         return Context(self.arms, batch=self.batch, tokens=self.tokens, previous=self.previous, lag=known)
 
@@ -161,7 +158,7 @@ class Engine(Environment):
         blur = self._draws.normal(0.0, 0.05, (count, longest))
         full = np.full(count, longest)
         fresh, match = np.zeros(count, np.bool_), np.zeros((1, count), np.int64)
-        confidence = np.clip(self._acceptance[:, None] + blur, 0.0, 1.0)[None]
+        confidence = np.clip(self._requests["acceptance"][:, None] + blur, 0.0, 1.0)[None]
         choices = choose(
             Batch(np.arange(count), fresh, match, full[None], confidence, limit=full, context=self.context())
         )
@@ -169,10 +166,10 @@ class Engine(Environment):
 
     def clairvoyant(self) -> Arm:
         """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
-        batch, costs = self.batch, self.scenario.costs
+        batch, costs, acceptance = self.batch, self.scenario.costs, self._requests["acceptance"]
 
         def goodput(arm: Arm) -> float:
-            emitted = batch + sum(float((self._acceptance**i).sum()) for i in range(1, arm.length + 1))
+            emitted = batch + sum(float((acceptance**i).sum()) for i in range(1, arm.length + 1))
             return emitted / (costs.draft(arm.length, batch) + costs.verify(batch * (arm.length + 1)))
 
         return max(self.arms, key=goodput)
@@ -186,26 +183,24 @@ class Engine(Environment):
         return facts
 
     def _step(self, arm: Arm, lengths: Ints, steps: int) -> Round:
-        costs, batch = self.scenario.costs, self.batch
-        deepest = int(lengths.max())
-        kept = self._draws.random((batch, deepest)) < self._acceptance[:, None]
+        costs, batch, now = self.scenario.costs, self.batch, self._requests
+        kept = self._draws.random((batch, int(lengths.max()))) < now["acceptance"][:, None]
         runs = np.minimum(np.logical_and.accumulate(kept, axis=1).sum(axis=1), lengths)
-        emitted = np.minimum(runs + 1, self._left)
-        lag = int(self._lag.max()) if steps else 0
+        emitted = np.minimum(runs + 1, now["left"])
+        lag = int(now["lag"].max()) if steps else 0
         drafted, rejected = int(lengths.sum()), int((runs < lengths).sum())
         drafting, verifying = costs.draft(steps, batch), costs.verify(batch + drafted)
-        catching_up = costs.catch_up(int(self._lag.sum())) if lag else 0.0
+        catching_up = costs.catch_up(int(now["lag"].sum())) if lag else 0.0
         counts = drafted, int(runs.sum()), int(emitted.sum()), batch, rejected
         outcome = self.advance(Round(arm, *counts, drafting, verifying, lag, catching_up))
-        self._lag = np.zeros(batch, dtype=int) if steps else self._lag + emitted
-        self._left = self._left - emitted
+        now["lag"] = 0 if steps else now["lag"] + emitted
+        now["left"] -= emitted
         self._wakes += lag > 0
         self._lag_seconds += outcome.lag_seconds
         self.clock += outcome.seconds
-        going = self._left > 0
-        self._latencies += (self.clock - self._since[~going]).tolist()
-        self._acceptance, self._left = self._acceptance[going], self._left[going]
-        self._lag, self._since = self._lag[going], self._since[going]
+        going = now["left"] > 0
+        self._latencies += (self.clock - now["since"][~going]).tolist()
+        self._requests = now[going]
         self._admit()
         return outcome
 
@@ -245,7 +240,4 @@ class Engine(Environment):
         self.seconds += prefill
         mean, spread = self._now(self.scenario.acceptance), self.scenario.spread
         acceptance = self._work.beta(mean * spread, (1 - mean) * spread)
-        self._acceptance = np.append(self._acceptance, acceptance)
-        self._left = np.append(self._left, request.output)
-        self._lag = np.append(self._lag, 0)
-        self._since = np.append(self._since, request.at)
+        self._requests = np.append(self._requests, np.array([(acceptance, request.output, 0, request.at)], REQUEST))

@@ -1,6 +1,6 @@
 """Figures of lines: regret over tokens, how far drafts survive, and what verifying more tokens at once costs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from markupsafe import Markup
 from wager.report.charts import DASHES, Axes, Line, line_chart
 from wager.report.colours import Palette, line_colour
 from wager.report.scales import number, plural
-from wager.report.views import SIMULATION, Cell, Cost, Drafted, Figure, Key, Regret, Source, Table, Value, measured
+from wager.report.views import SIMULATION, Cell, Curve, Figure, Key, Measure, Source, Table, Value, measured
 
 MOST = 7  # lines in colour; more are drawn in grey behind them
 GREY = "var(--c0)"
@@ -29,34 +29,34 @@ def line_figure(figure: Figure, lines: Sequence[Line], axes: Axes, heights: tupl
     return figure._replace(panels=[("", draw)], legend=legend)
 
 
-def regret(view: Regret, source: Source) -> Figure:
-    """Regret over the tokens generated: what a policy lost against the best fixed arm, adding up."""
-    policies = [c for c in view.curves if not c.reference]
+def regret(best: str, unit: str, curves: Sequence[Curve], how: str, source: Source) -> Figure:
+    """Rounds or seconds that policies lost against the best fixed arm, adding up over the tokens generated."""
+    policies = [c for c in curves if not c.reference]
     order = sorted(policies, key=lambda c: (c.name != "auto", c.y[-1]))  # auto, then those that end lowest
-    points = {c.name: list(zip(c.x, c.y, strict=True)) for c in view.curves}
+    points = {c.name: list(zip(c.x, c.y, strict=True)) for c in curves}
     lines = []
     for i, c in enumerate(order[:MOST]):
         band = [(x, y - h, y + h) for x, y, h in zip(c.x, c.y, c.half, strict=True)] if c.half else []
         lines.append(Line(c.name, points[c.name], line_colour(i), band, DASHES[i % len(DASHES)]))
-    for i, c in enumerate(c for c in view.curves if c.reference):
+    for i, c in enumerate(c for c in curves if c.reference):
         lines.append(Line(c.name, points[c.name], "var(--ink)", dash=DASHES[1 + i % 2]))
     lines += [Line(c.name, points[c.name], GREY, faint=True) for c in order[MOST:]]
-    lowest, highest = min(y for c in view.curves for y in c.y), max(abs(y) for c in view.curves for y in c.y)
-    first, last = min(c.x[0] for c in view.curves), max(c.x[-1] for c in view.curves)
+    lowest, highest = min(y for c in curves for y in c.y), max(abs(y) for c in curves for y in c.y)
+    first, last = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
     kinds = "log" if first >= 1 and last > 200 * first else "linear", "symlog" if highest > 300 else "linear"
-    axes = Axes("tokens generated", f"regret in {view.unit}", *kinds, y_low=min(0.0, lowest))
-    says = f"{view.unit.capitalize()} beyond the best fixed arm, {view.best}, adding up; below 0 a policy beats it."
+    axes = Axes("tokens generated", f"regret in {unit}", *kinds, y_low=min(0.0, lowest))
+    says = f"{unit.capitalize()} beyond the best fixed arm, {best}, adding up; below 0 a policy beats it."
     if hidden := len(order[MOST:]):
         says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
     title = "Regret over time" + (", simulated" if source.kind == SIMULATION else "")
     rows: list[list[Cell]] = []
-    for c in view.curves:
+    for c in curves:
         half = Value(c.half[-1], f"± {number(c.half[-1])}") if c.half else None
         rows.append([c.name, *(Value(y, number(y)) for y in (c.y[len(c.y) // 2], c.y[-1])), half])
-    at = view.curves[0].x
+    at = curves[0].x
     after = [f"after {number(x)} tokens" for x in (at[len(at) // 2], at[-1])]
     table = Table(["policy", *after, "95 % at the end"], rows)
-    return line_figure(Figure("regret", title, says, source, table, note=view.how), lines, axes, (340, 340))
+    return line_figure(Figure("regret", title, says, source, table, note=how), lines, axes, (340, 340))
 
 
 class Step(NamedTuple):
@@ -86,9 +86,9 @@ def curve(pairs: Sequence[tuple[int, int]]) -> list[Step]:
     return steps
 
 
-def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
-    """The probability that at least k drafted tokens are accepted, one curve a drafter."""
-    lines, steps = [], {name: curve(pairs) for name, pairs in view.pairs.items()}
+def survival(pairs: Mapping[str, Sequence[tuple[int, int]]], palette: Palette, source: Source) -> Figure:
+    """The probability that at least k drafted tokens are accepted, from every drafter's (drafted, accepted)."""
+    lines, steps = [], {name: curve(own) for name, own in pairs.items()}
     for i, (name, own) in enumerate(steps.items()):
         band = [(float(s.k), max(0.0, s.survival - s.half), min(1.0, s.survival + s.half)) for s in own]
         points = [(0.0, 1.0), *((float(s.k), s.survival) for s in own)]
@@ -99,12 +99,12 @@ def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
     rows: list[list[Cell]] = []
     for name, own in steps.items():
         cells = [Value(s.survival, f"{s.survival:.1%} ± {s.half:.1%}") for s in own]
-        count = len(view.pairs[name])
+        count = len(pairs[name])
         rows.append([name, Value(count, f"{count:,}"), *cells, *[None] * (longest - len(own))])
     names, ticks = ("k, drafted tokens", "probability that at least k are accepted"), range(longest + 1)
     shares: dict[str, Any] = {"y_high": 1.0, "y_name": "{:.1%}".format, "y_tick": "{:.0%}".format}
     axes = Axes(*names, x_ticks=[(float(k), str(k)) for k in ticks], **shares)
-    total = sum(map(len, view.pairs.values()))
+    total = sum(map(len, pairs.values()))
     says = f"Over {plural(total, 'round')} with a draft. Bands: 95 % intervals."
     note = (
         "Product-limit estimate: a draft of 2 tokens counts for k = 1 and 2 only. "
@@ -116,23 +116,23 @@ def survival(view: Drafted, palette: Palette, source: Source) -> Figure:
     )
 
 
-def cost(view: Cost, source: Source) -> Figure:
-    """Milliseconds of one verification over its width, a line for each engine."""
+def cost(seconds: Mapping[str, Mapping[int, Measure]], how: str, source: Source) -> Figure:
+    """Milliseconds of one verification over its width in tokens, a line for each engine."""
     lines = []
-    for i, (name, own) in enumerate(view.lines.items()):
+    for i, (name, own) in enumerate(seconds.items()):
         places = sorted(own.items())
         points = [(float(w), m.value * 1e3) for w, m in places]
         known = [(w, m.low, m.high) for w, m in places if m.low is not None and m.high is not None]
         band = [(float(w), low * 1e3, high * 1e3) for w, low, high in known]
         lines.append(Line(name, points, line_colour(i), band, DASHES[i % len(DASHES)], dots=True))
-    widths = sorted({w for places in view.lines.values() for w in places})
+    widths = sorted({w for places in seconds.values() for w in places})
     ticks = [(float(w), str(w)) for w in widths]
     axes = Axes("tokens verified at once", "milliseconds", y_name=lambda v: f"{number(v)} ms", x_ticks=ticks)
-    milliseconds = partial(measured, show=lambda seconds: number(seconds * 1e3))
-    rows = [[Value(w, str(w)), *(milliseconds(own.get(w)) for own in view.lines.values())] for w in widths]
-    own = view.lines.get("wager") or next(iter(view.lines.values()))
+    milliseconds = partial(measured, show=lambda value: number(value * 1e3))
+    rows = [[Value(w, str(w)), *(milliseconds(own.get(w)) for own in seconds.values())] for w in widths]
+    own = seconds.get("wager") or next(iter(seconds.values()))
     ratio, where = own[max(own)].value / own[min(own)].value, source.machine.partition(";")[0]
     says = f"Verifying {max(own)} tokens takes {ratio:.2f} times as long as verifying {min(own)}. Bands: quartiles."
     title = f"Verify cost by width, {where}" if where else "Verify cost by width"
-    table = Table(["tokens", *(f"{name}, ms" for name in view.lines)], rows)
-    return line_figure(Figure("cost", title, says, source, table, note=view.how, wide=False), lines, axes)
+    table = Table(["tokens", *(f"{name}, ms" for name in seconds)], rows)
+    return line_figure(Figure("cost", title, says, source, table, note=how, wide=False), lines, axes)

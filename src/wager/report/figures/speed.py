@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from wager.report.charts import Bar, bar_chart
 from wager.report.scales import TIMES
-from wager.report.views import Cell, Figure, Key, Measure, Method, Source, Speedups, Table, measured
+from wager.report.views import Cell, Figure, Key, Measure, Method, Source, Table, measured
 
 EVERY = "all tasks"
 MOST = 9  # bars a panel of one task; the table has all
@@ -20,30 +20,32 @@ KINDS = {
 }
 
 
-def speed(view: Speedups, source: Source) -> Figure:
-    chosen, tasks = shown(view.methods), view.tasks if len(view.tasks) > 1 else ()
-    overall = [(m, m.overall) for m in view.methods]
-    panels = [("All tasks" if tasks else "", _panel(overall, view.base, view.interval, EVERY))]
+def speed(methods: Sequence[Method], interval: str, task_interval: str, how: str, source: Source) -> Figure:
+    """Methods as ratios to the speed of the first, over all tasks and by task; the intervals say what whiskers are."""
+    base, tasks = methods[0].name, list(methods[0].tasks)
+    chosen, tasks = shown(methods), tasks if len(tasks) > 1 else []
+    overall = [(m, m.overall) for m in methods]
+    panels = [("All tasks" if tasks else "", _panel(overall, base, interval, EVERY))]
     for task in tasks:
         rows = [(m, m.tasks[task]) for m in chosen if task in m.tasks]
         if rows:
-            panels.append((task, _panel(rows, view.base, view.task_interval, task)))
-    best = max((m for m in view.methods if m.kind == "policy"), key=lambda m: m.overall.value, default=None)
-    says = f"Times as fast as {view.base}; the line marks 1{TIMES}."
+            panels.append((task, _panel(rows, base, task_interval, task)))
+    best = max((m for m in methods if m.kind == "policy"), key=lambda m: m.overall.value, default=None)
+    says = f"Times as fast as {base}; the line marks 1{TIMES}."
     if best is not None:
-        says = f"{best.name} is {best.overall.value:.2f} times as fast as {view.base}. The line marks 1{TIMES}."
-    if view.interval:
-        says += f" Whiskers: {view.interval}."
-    if len(chosen) < len(view.methods) and tasks:
-        says += f" The panels of single tasks show {len(chosen)} of {len(view.methods)} methods; the table has all."
-    kinds = {m.kind for m in view.methods}
+        says = f"{best.name} is {best.overall.value:.2f} times as fast as {base}. The line marks 1{TIMES}."
+    if interval:
+        says += f" Whiskers: {interval}."
+    if len(chosen) < len(methods) and tasks:
+        says += f" The panels of single tasks show {len(chosen)} of {len(methods)} methods; the table has all."
+    kinds = {m.kind for m in methods}
     legend = [Key(*words) for kind, words in KINDS.items() if kind in kinds]
     table: list[list[Cell]] = []
-    for method in view.methods:
+    for method in methods:
         values = [method.overall, *(method.tasks.get(task) for task in tasks)]
         table.append([method.name, *(measured(value, lambda v: f"{v:.3f}", lambda v: f"{v:.2f}") for value in values)])
     head, title = ["method", EVERY, *tasks], "Speed-up by task and method" if tasks else "Speed-up by method"
-    return Figure("speed", title, says, source, Table(head, table), panels, legend=legend, note=view.how)
+    return Figure("speed", title, says, source, Table(head, table), panels, legend=legend, note=how)
 
 
 def shown(methods: Sequence[Method]) -> list[Method]:
