@@ -71,11 +71,11 @@ def test_a_draft_is_one_copy_and_two_replays(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Head, "forward", lambda *given: (done.append("eager"), forward(*given))[1])
     for token, read in ((TEXT[8], 7), (TEXT[9], 1)):
         eagle.propose(4)
-        assert done == ["copy", ("read", read), ("chain", 4)]
+        assert done == ["copy", ("read", read), ("likeliest", 4, 0)]
         done.clear()
         eagle.propose_tree(3, Tree(2, 5))
         eagle.propose(2)
-        assert done == [("tree", 3, 2), ("chain", 2)], "the device knows where to go on"
+        assert done == [("likeliest", 3, 2), ("likeliest", 2, 0)], "the device knows where to go on"
         done.clear()
         target.forward([eagle._text[-1]], 1)
         eagle.extend([token])
@@ -100,7 +100,7 @@ def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
     eagle, graphs = graphed(save(tmp_path, model), target)
     eagle.warm([Arm("eagle", 5), Arm("eagle", 3), Arm("eagle", 4, Tree(2, 6)), Arm("eagle", 3, Tree(3, 9))])
     warm = set(graphs.replays)
-    assert {("chain", 5), ("chain", 3), ("tree", 4, 2), ("tree", 3, 3)} < warm
+    assert {("likeliest", 5, 0), ("likeliest", 3, 0), ("likeliest", 4, 2), ("likeliest", 3, 3)} < warm
     eagle.begin(TEXT[:-1])
     eagle.extend(TEXT[-1:])
     plain = following(tmp_path, target)
@@ -114,7 +114,7 @@ def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
         assert (one.tokens, one.parents) == (other.tokens, other.parents)
     assert set(graphs.replays) == warm, "a text's end is no reason to capture"
     eagle.propose(6)
-    assert ("chain", 6) in graphs.replays
+    assert ("likeliest", 6, 0) in graphs.replays
 
 
 class StepsOnOneSlot(CUDAGraphHead):
@@ -190,7 +190,7 @@ def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> 
     target, text, drafters = runner(model), TEXT[:21], (Head(tmp_path), CUDAGraphHead(tmp_path))
     for head in drafters:
         head.follow(target)
-    drafters[1].warm([5], [(3, 3)])
+    drafters[1].warm([(5, 0), (3, 3)])
     target.begin()
     target.prefill(text[:-1])
     outs = [head.read(text[1:], target.features[:20], 0).clone() for head in drafters]
@@ -223,7 +223,7 @@ def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size
         kept += sum(r.accepted for r in made.rounds)
     assert kept > 0
     assert head.head.captures
-    assert {"sampled chain", "sampled tree"} <= {key[0] for key in head.head.replays}
+    assert {("sampled", 4, 0), ("sampled", 3, 3)} <= head.head.replays.keys()
 
 
 @needs_kernels
@@ -250,7 +250,7 @@ def test_captured_drafts_are_eager_ones(
     if KERNELS_ON == "cuda":
         assert graphs.pruned is None
     eager.head.captures = False  # type: ignore[attr-defined]
-    before = graphs.replays.get(("chain", 4))
+    before = graphs.replays.get(("likeliest", 4, 0))
     for step in range(3):
         for length in (1, 4, 7):
             one, other = captured.propose(length), eager.propose(length)
@@ -263,9 +263,9 @@ def test_captured_drafts_are_eager_ones(
         for eagle in (captured, eager):
             eagle.extend(TEXT[: step + 1])
     assert graphs.captures
-    assert {("chain", 4), ("chain", 7), ("tree", 4, 3)} <= graphs.replays.keys()
+    assert {("likeliest", 4, 0), ("likeliest", 7, 0), ("likeliest", 4, 3)} <= graphs.replays.keys()
     if graphs.fused:
-        assert graphs.replays["chain", 4] is before, "a cache that grows needs no new capture"
+        assert graphs.replays["likeliest", 4, 0] is before, "a cache that grows needs no new capture"
 
 
 @needs_kernels

@@ -9,11 +9,12 @@ and move without a new capture; where they cannot, an entry looks at the whole c
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 import torch
 
 from wager.eagle.fused_layer import fits_kernels, fused_layer
-from wager.eagle.head import Chain, Head
+from wager.eagle.head import Chain, Head, Shape
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models.cuda_capture import capture
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
@@ -47,8 +48,7 @@ class CUDAGraphHead(Head):
     _tables: torch.Tensor | None = None
     fused = False  # whether the kernels are used
     holds = False  # whether the body that ran used cache and tables by their addresses
-    chains: frozenset[int] = frozenset()  # lengths that were asked to be warm
-    trees: frozenset[tuple[int, int]] = frozenset()  # likewise depths and breadths
+    shapes: frozenset[Shape] = frozenset()  # of drafts that were asked to be warm
 
     def follow(self, target: Runner) -> None:
         before = self._followed
@@ -79,20 +79,17 @@ class CUDAGraphHead(Head):
         self.rows = self.inputs[None, :WHERE]  # of a body on the kernels, where each of its entries goes
         if device.type == "cuda":
             self._warm()
-            self.warm((), ())
+            self.warm(())
 
-    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
+    def warm(self, shapes: Iterable[Shape]) -> None:
         """Capture drafts of these shapes, so that no round pays for it; and those once asked for, for a new target."""
-        self.chains |= {length for length in chains if 0 < length <= LONGEST}
-        self.trees |= {(depth, self._breadth(breadth)) for depth, breadth in trees}
-        if self.target is None or not self.captures or not (self.chains or self.trees):
+        self.shapes |= {(depth, self._breadth(breadth)) for depth, breadth in shapes if breadth or depth <= LONGEST}
+        if self.target is None or not self.captures or not self.shapes:
             return
         self.begin()
         out = self.read([1], self._probe(1), 0)
-        for length in sorted(self.chains):
-            self.chain(out, length)
-        for depth, breadth in sorted(self.trees):
-            self.tree(out, depth, breadth, 1)
+        for depth, breadth in sorted(self.shapes):
+            self._drafted(out, depth, breadth, None)
         self.begin()
 
     @torch.inference_mode()
@@ -158,11 +155,7 @@ class CUDAGraphHead(Head):
 
     @torch.inference_mode()
     def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
-        # A length that was not asked to be warm comes up at a text's end: a longer one has it in it.
-        whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
-        if whole > LONGEST or not self.captures:
-            return super().chain(out, length, gumbel)
-        made = self._chained(out, whole, self._hold(gumbel, out))
+        made = self._drafted(out, self._warmed(length, 0), 0, gumbel)
         if made is None:
             return super().chain(out, length, gumbel)
         return Chain(made[0][:length], made[1 : 1 + length])
@@ -172,47 +165,43 @@ class CUDAGraphHead(Head):
         self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
     ) -> DraftTree:
         breadth = self._breadth(breadth)
-        if not self.captures:
-            return super().tree(out, depth, breadth, nodes, gumbel)
-        whole = depth
-        if (depth, breadth) not in self.trees:
-            whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
-        made = self._grown(out, whole, breadth, self._hold(gumbel, out))
+        whole = self._warmed(depth, breadth)
+        made = self._drafted(out, whole, breadth, gumbel)
         if made is None:
             return super().tree(out, depth, breadth, nodes, gumbel)
         return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
 
-    def _start(self, out: torch.Tensor, entries: int, deep: int) -> None:
-        """Let the device know where to go on; after a captured reading it does."""
+    def _warmed(self, depth: int, breadth: int) -> int:
+        """How deep to draft: a depth that is not warm comes up at a text's end, and a deeper draft has it in it."""
+        if (depth, breadth) in self.shapes:
+            return depth
+        return min((deep for deep, broad in self.shapes if broad == breadth and deep > depth), default=depth)
+
+    def _drafted(self, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
+        """A chain's tokens and logits, or all that a tree grew to, from a graph; None: it cannot be captured."""
+        if not self.captures or (not breadth and depth > LONGEST):
+            return None
+        gumbel = self._hold(gumbel, out)
         assert not self.fused or self.slots == self.length, "the kernels take slots for positions"
-        self._reserve(entries, self.length + deep)
+        self._reserve(depth * max(1, breadth), self.length + depth)
         if out is not self.last:
             self.last.copy_(out)
-        if self.told != (*self.where, self.slots, self.length):
+        if self.told != (*self.where, self.slots, self.length):  # after a captured reading the device knows
             self._tell((), 0)
-
-    def _chained(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None) -> Made | None:
-        self._start(out, length, length)
-        key = ("chain" if gumbel is None else "sampled chain", length)
-        return self._replayed(key, lambda: self._chain(length, gumbel))
-
-    def _grown(self, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
-        self._start(out, breadth * depth, depth)
-        key = ("tree" if gumbel is None else "sampled tree", depth, breadth)
-        return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
+        key = "sampled" if gumbel is not None else "likeliest", depth, breadth
+        body = partial(self._tree, depth, breadth, gumbel) if breadth else partial(self._chain, depth, gumbel)
+        return self._replayed(key, body)
 
     def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
         """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back."""
         # The first time everything that is warm without it is captured with it: one slow draft in place of many.
-        if gumbel is None:
-            return None
+        if gumbel is None or gumbel is self.held_noise:
+            return gumbel
         if self.held_noise is None:
             rows = gumbel.rows.new_zeros((LONGEST, gumbel.rows.shape[1]))
             self.held_noise = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
-            for length in sorted(self.chains):
-                self._chained(out, length, self.held_noise)
-            for depth, breadth in sorted(self.trees):
-                self._grown(out, depth, breadth, self.held_noise)
+            for depth, breadth in sorted(self.shapes):
+                self._drafted(out, depth, breadth, self.held_noise)
         self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows
         self.held_noise.temperature.copy_(gumbel.temperature)
         return self.held_noise

@@ -27,6 +27,8 @@ from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
 
+Shape = tuple[int, int]  # of a draft: its depth, and its breadth as a tree; 0: a chain
+
 
 class Chain(NamedTuple):
     """A drafted chain; both may be overwritten by the next."""
@@ -76,8 +78,8 @@ class Head:
         self.pruned = None if frequent is None else pruned_lm_head(target, frequent)
         self.begin()
 
-    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
-        """Prepare chains of these lengths and trees of these depths and breadths; nothing is to be done here."""
+    def warm(self, shapes: Iterable[Shape]) -> None:
+        """Prepare drafts of these shapes; nothing is to be done here."""
 
     def check(self, target: Runner) -> None:
         """Refuse a target that the head was not made for."""
