@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from wager.core import files
 from wager.core.require import require
 from wager.models.llama_weights import STEADY_ROPES, head_size
 
@@ -101,14 +102,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What ``config.json`` says."""
     require(folder.is_dir(), f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
     try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return files.read_json(folder / "config.json")
     except FileNotFoundError:
         raise ValueError(f"the folder {folder} has no config.json, so there is no EAGLE head in it") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read config.json of the head in {folder}: {_first_line(error)}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"config.json of the head in {folder} holds no mapping; train or download it again")
-    return content
 
 
 def _config(folder: Path, content: Mapping[str, Any]) -> Any:

@@ -66,12 +66,30 @@ def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, bu
     # The plan is kept for this processor, torch, number of threads and these shapes.
     sizes = ", ".join(f"{name} {outputs}x{inputs}" for name, (outputs, inputs) in shapes.items())
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32, v{VERSION}, {sizes}"
-    if (known := _load(key, operations)) is not None:
-        return known
+    path, known = cache() / FILE, {}
+    with suppress(OSError, ValueError):  # a damaged file is replaced
+        known = files.read_json(path)
+    if _sound(known.get(key), operations):
+        found: Plan = known[key]
+        return found
     plan, complete = measure(operations, budget)
     if complete:
-        _save(key, plan)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(path, {**known, key: plan})
+        except OSError as error:
+            log.info("the calibration of packed weights is not kept: %s", error)
     return plan
+
+
+def _sound(plan: object, operations: Operations) -> bool:
+    """Whether something read from a file is a plan for these operations."""
+    if not isinstance(plan, dict) or plan.keys() != operations.keys():
+        return False
+    return all(
+        isinstance(ways, list) and len(ways) == len(WIDTHS) and all(str(way) in operations[name] for way in ways)
+        for name, ways in plan.items()
+    )
 
 
 def measure(
@@ -131,30 +149,3 @@ def processor() -> str:
     found = [line.partition(":")[2].strip() for line in lines if line.startswith(wanted)]
     names = list(dict.fromkeys(found))  # every core says the same
     return " ".join([platform.machine(), *(names or [platform.processor()])]).strip()
-
-
-def _load(key: str, operations: Operations) -> Plan | None:
-    """A plan that was kept, if it is one for these operations."""
-    try:
-        plan = files.read_json(cache() / FILE).get(key)
-    except (OSError, ValueError):
-        return None
-    if not isinstance(plan, dict) or plan.keys() != operations.keys():
-        return None
-    sound = (
-        isinstance(ways, list) and len(ways) == len(WIDTHS) and all(str(way) in operations[name] for way in ways)
-        for name, ways in plan.items()
-    )
-    return plan if all(sound) else None
-
-
-def _save(key: str, plan: Plan) -> None:
-    """Keep a plan beside the others; a damaged file is replaced."""
-    path, known = cache() / FILE, {}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError, ValueError):
-            known = files.read_json(path)
-        files.write_json(path, {**known, key: plan})
-    except OSError as error:
-        log.info("the calibration of packed weights is not kept: %s", error)
