@@ -36,9 +36,6 @@ class DraftModel(Drafter):
         self.fed: list[int] = []  # tokens in the cache
         self._step_seconds = 0.0  # of one token, the last time it was timed
 
-    def share(self) -> Drafter:
-        raise ValueError(f"{self.name} follows one text at a time; vLLM runs draft models itself")
-
     def fit(self, vocabulary: int) -> None:
         if abs(vocabulary - (ours := self.runner.vocabulary)) > PADDING:
             sizes = f"the draft model has a vocabulary of {ours:,} tokens and the target one of {vocabulary:,}"

@@ -39,9 +39,6 @@ class Eagle(Drafter):
         self._target: Runner | None = None
         self.begin(())
 
-    def share(self) -> Drafter:
-        raise ValueError(f"{self.name} follows one text at a time; vLLM runs EAGLE heads itself")
-
     def fit(self, vocabulary: int) -> None:
         if vocabulary != self.head.vocabulary:
             sizes = f"a vocabulary of {self.head.vocabulary:,} tokens and the target one of {vocabulary:,}"
