@@ -23,9 +23,8 @@ SHARPER = 0.85
 class Eagle(Drafter):
     """Drafts with an EAGLE head, which goes on from the target's own features.
 
-    It reads the text's entries only when it is asked to draft. What it drafts never stays in its cache: once the target
-    has read the text, its true features are at hand. With a ``window`` it looks at the first few and the last so many
-    entries only.
+    It reads the text's entries only when it is asked to draft. What it drafts never stays in its cache: the target's
+    true features come with the text. With a ``window`` it looks at the first few and the last so many entries only.
     """
 
     cheap: ClassVar[bool] = False

@@ -41,8 +41,7 @@ class Head:
     """One head over a cache of its own entries.
 
     ``length`` counts the entries of the text; what is drafted is put after them, and ``crop`` takes it out again. With
-    a ``window`` the cache holds the first few and at least the last so many entries: older ones are let go, or not
-    read.
+    a ``window`` the cache holds the first few and at least the last so many entries.
     """
 
     captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
@@ -155,11 +154,8 @@ class Head:
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
-        """Entries of the text from ``start`` on, (entries, hidden) features with their tokens; the last one's output.
-
-        Where ``start`` lies beyond what was read, the entries between are left out.
-        """
-        if start > self.length:
+        """Entries of the text from ``start`` on, (entries, hidden) features and tokens; the last one's output."""
+        if start > self.length:  # the entries between are left out
             self.slots = min(self.slots, SINKS)
             self.gone, self.length = start - self.slots, start
         ids = torch.tensor(tokens, device=self.fc.device)

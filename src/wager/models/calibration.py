@@ -1,5 +1,6 @@
 """Which way to run each operation at each width: measured once per machine in bounded time, and cached on disk."""
 
+import itertools
 import logging
 import math
 import platform
@@ -104,28 +105,26 @@ def measure(
     ready: dict[tuple[str, str], Way] = {}
     # Seconds of the best call, by operation, width and way.
     best: dict[str, dict[int, dict[str, float]]] = {name: {} for name in operations}
-    for width in ORDER:
-        for _ in range(REPEATS):
-            for name, ways in alive.items():
-                seconds = best[name].setdefault(width, {})
-                for way in list(ways):
-                    if clock() > deadline:
-                        return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, False
-                    try:
-                        run = ready.get((name, way)) or ready.setdefault((name, way), ways[way]())
-                        began = timer()
-                        run(width)
-                        taken = timer() - began
-                    except RuntimeError as error:  # this processor has no such kernel
-                        if way == PLAIN:
-                            raise
-                        log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
-                        taken = math.inf
-                    if way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN]):
-                        del ways[way]
-                        seconds.pop(way, None)
-                    else:
-                        seconds[way] = min(taken, seconds.get(way, taken))
+    for width, _, (name, ways) in itertools.product(ORDER, range(REPEATS), alive.items()):
+        seconds = best[name].setdefault(width, {})
+        for way in list(ways):
+            if clock() > deadline:
+                return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, False
+            try:
+                run = ready.get((name, way)) or ready.setdefault((name, way), ways[way]())
+                began = timer()
+                run(width)
+                taken = timer() - began
+            except RuntimeError as error:  # this processor has no such kernel
+                if way == PLAIN:
+                    raise
+                log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
+                taken = math.inf
+            if way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN]):
+                del ways[way]
+                seconds.pop(way, None)
+            else:
+                seconds[way] = min(taken, seconds.get(way, taken))
     return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, True
 
 

@@ -51,10 +51,7 @@ def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> Pre
 
 
 def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str:
-    """The folder that holds the model, or its hub id where the hub has it and answers.
-
-    Raises ValueError with one sentence that says what was tried and what would work.
-    """
+    """The folder that holds the model, or its hub id where the hub has it and answers; else what would work is told."""
     if name == embedded.NAME:
         return embedded.folder(progress=progress)
     folder = Path(os.path.expanduser(name))

@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy
 CHUNK = 512  # tokens of a prompt that go through the model at once: bounds the memory of a long prefill
 WIDEST_TREE = 64  # tokens a tree's forward has at most: their ancestors are the bits of one word
 
-# How far two ways to the same logits may be apart and still be the same up to float order, as a root mean square in
-# standard deviations of the logits: some times what a model's own differ by between two widths, and far below what any
-# other arithmetic gives.
+# How far two ways to the same logits may be apart, a root mean square in standard deviations of the logits: some times
+# what a model's own differ by between two widths, and far below what any other arithmetic gives.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
