@@ -32,16 +32,10 @@ def test_fixed_shapes_give_the_same(
     """Not captured here, but the same bodies."""
     monkeypatch.setattr(cuda_graphs, "LEAST", 16)  # so that the cache has to grow
     model = tiny()
-    save(tmp_path, model, frequent=frequent)
-    target = runner(model)
-    pair = [Eagle(tmp_path, window=window) for _ in range(2)]
-    pair[1].head = CUDAGraphHead(tmp_path, window=window)
-    for eagle in pair:
-        eagle.follow(target)
-        eagle.begin(TEXT[:5])
-    target.begin()
-    target.prefill(TEXT[:5])
-    at = 5
+    target = reading(model, TEXT[:6])
+    plain = following(save(tmp_path, model, frequent=frequent), target, TEXT[:6], window=window)
+    eagle, graphs = graphed(tmp_path, target, TEXT[:6], window=window)
+    pair, at = (plain, eagle), 6
     for step, drafts in ((1, 5), (2, 3), (1, 0), (7, 4), (20, 2), (1, 1), (4, 6), (3, 3), (8, 2)):
         feed(target, TEXT[: at + step - 1])
         for eagle in pair:
@@ -53,7 +47,6 @@ def test_fixed_shapes_give_the_same(
             assert (one.tokens, one.parents) == (other.tokens, other.parents)
             assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
         assert pair[0].head.length == pair[1].head.length
-    graphs = pair[1].head
     assert graphs.captures
     graphs._warm()  # as on CUDA
     assert graphs.captures
@@ -139,9 +132,7 @@ def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[CUDAGraphHead]
     model, text = tiny(), TEXT[:12]  # 11 entries, padded to 12
     target = reading(model, text)
     sound = following(save(tmp_path, model), target, text)
-    wrong = Eagle(tmp_path)
-    wrong.head = bug(tmp_path)
-    begun(wrong, target, text)
+    wrong, _ = graphed(tmp_path, target, text, bug)
     assert wrong.propose(6).tokens != sound.propose(6).tokens
 
 
@@ -166,9 +157,7 @@ def test_graphs_that_fail_are_left_out(
     model = tiny()
     target = reading(model)
     sound = following(save(tmp_path, model), target)
-    eagle = Eagle(tmp_path)
-    eagle.head = graphs = kind(tmp_path)
-    eagle.follow(target)
+    eagle, graphs = graphed(tmp_path, target, kind=kind)
     graphs._warm()  # as on CUDA
     assert not graphs.captures
     assert "slower" in caplog.text
@@ -238,18 +227,14 @@ def test_captured_drafts_are_eager_ones(
     model = tiny(head_dim=16).to(KERNELS_ON)
     save(tmp_path, model, frequent=(3, 17, 4, 9, 20), shape={"head_dim": size})
     target = reading(model, text)
-    captured, eager = (Eagle(tmp_path, window=window) for _ in range(2))
+    (captured, graphs), (eager, plain) = (graphed(tmp_path, target, text, window=window) for _ in range(2))
     for eagle in (captured, eager):
-        eagle.head = CUDAGraphHead(tmp_path, window=window)
-        eagle.follow(target)
         eagle.warm([Arm("eagle", 4), Arm("eagle", 4, Tree(3, 10))])
-        eagle.begin(text[:-1])
-        eagle.extend(text[-1:])
-    graphs = captured.head
+        begun(eagle, target, text)
     assert graphs.fused == (size == 16 and window == 0)
     if KERNELS_ON == "cuda":
         assert graphs.pruned is None
-    eager.head.captures = False  # type: ignore[attr-defined]
+    plain.captures = False
     before = graphs.replays.get(("likeliest", 4, 0))
     for step in range(3):
         for length in (1, 4, 7):
