@@ -38,11 +38,6 @@ class Eagle(Drafter):
         self._target: Runner | None = None
         self.begin(())
 
-    def fit(self, vocabulary: int) -> None:
-        if vocabulary != self.head.vocabulary:
-            sizes = f"a vocabulary of {self.head.vocabulary:,} tokens and the target one of {vocabulary:,}"
-            raise ValueError(f"{self.name} has {sizes}; take a head made for the target")
-
     def follow(self, target: Runner) -> None:
         if target.device.type == "cuda" and type(self.head) is Head:
             from wager.eagle.cuda_graphs import CUDAGraphHead
