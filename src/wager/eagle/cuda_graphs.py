@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.head import Chain, Head, Shape
@@ -37,7 +38,7 @@ POSITION = {READ: 3 * WHERE, CHAIN: 3 * WHERE + 1, TREE: 3 * WHERE + 1}
 LAST = 3 * WHERE + 2
 TOKENS = 3 * WHERE + 3
 
-Made = Sequence[torch.Tensor]
+Made = Sequence[Tensor]
 Body = Callable[[], Made]
 
 
@@ -45,7 +46,7 @@ class CUDAGraphHead(Head):
     """A head whose reading, chains and trees are captured; what cannot be goes through the plain forward."""
 
     _followed: tuple[object, ...] = ()  # what the graphs were captured with
-    _tables: torch.Tensor | None = None
+    _tables: Tensor | None = None
     fused = False  # whether the kernels are used
     holds = False  # whether the body that ran used cache and tables by their addresses
     shapes: frozenset[Shape] = frozenset()  # of drafts that were asked to be warm
@@ -67,7 +68,7 @@ class CUDAGraphHead(Head):
         self.features = torch.zeros((WIDTHS[-1], self.hidden), dtype=dtype, device=device)
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
-        self.scratch: dict[int, torch.Tensor] = {}
+        self.scratch: dict[int, Tensor] = {}
         self.held_noise: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
         # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
         self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
@@ -121,7 +122,7 @@ class CUDAGraphHead(Head):
         self.captures, self.fused = self.fused, False
         self.replays, self.bound = {}, set()
 
-    def _probe(self, width: int) -> torch.Tensor:
+    def _probe(self, width: int) -> Tensor:
         """Features to try with: rows of the embedding, brought to the size features have."""
         rows = self.embed[torch.arange(width, device=self.embed.device) % len(self.embed)]
         return torch.nn.functional.rms_norm(rows, (self.hidden,))
@@ -139,7 +140,7 @@ class CUDAGraphHead(Head):
             self.columns = torch.arange(self.capacity, device=self.cache.device)
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
+    def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
         width = len(tokens)
         if start != self.length or width > WIDTHS[-1] or not self.captures:
             return super().read(tokens, features, start)
@@ -154,16 +155,14 @@ class CUDAGraphHead(Head):
         return self.last
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
+    def chain(self, out: Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
         made = self._drafted(out, self._warmed(length, 0), 0, gumbel)
         if made is None:
             return super().chain(out, length, gumbel)
         return Chain(made[0][:length], made[1 : 1 + length])
 
     @torch.inference_mode()
-    def tree(
-        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
-    ) -> DraftTree:
+    def tree(self, out: Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None) -> DraftTree:
         breadth = self._breadth(breadth)
         whole = self._warmed(depth, breadth)
         made = self._drafted(out, whole, breadth, gumbel)
@@ -177,7 +176,7 @@ class CUDAGraphHead(Head):
             return depth
         return min((deep for deep, broad in self.shapes if broad == breadth and deep > depth), default=depth)
 
-    def _drafted(self, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
+    def _drafted(self, out: Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
         """A chain's tokens and logits, or all that a tree grew to, from a graph; None: it cannot be captured."""
         if not self.captures or (not breadth and depth > LONGEST):
             return None
@@ -192,7 +191,7 @@ class CUDAGraphHead(Head):
         body = partial(self._tree, depth, breadth, gumbel) if breadth else partial(self._chain, depth, gumbel)
         return self._replayed(key, body)
 
-    def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
+    def _hold(self, gumbel: GumbelNoise | None, out: Tensor) -> GumbelNoise | None:
         """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back."""
         # The first time everything that is warm without it is captured with it: one slow draft in place of many.
         if gumbel is None or gumbel is self.held_noise:
@@ -233,23 +232,21 @@ class CUDAGraphHead(Head):
         self.part = TREE
         return (grow(self, self.last, depth, breadth, gumbel),)
 
-    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _top(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
             return super()._top(scores, count)
         from wager.eagle import kernels
 
         return kernels.likeliest(scores, count)
 
-    def best(
-        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def best(self, scores: Tensor, logp: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if self.ahead is None or not self.fused or len(scores) > BROADEST:
             return super().best(scores, logp, tokens)
         from wager.eagle import kernels
 
         return kernels.best(scores, logp, tokens)
 
-    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
         if self.ahead is None:
             return super().forward(tokens, features)
         at, width = self.ahead, len(tokens)
@@ -260,7 +257,7 @@ class CUDAGraphHead(Head):
         slots, positions = self.inputs[self.part + START] + new, self.inputs[POSITION[self.part]] + new
         return self._masked(tokens, features, slots, positions, self.columns <= slots[:, None])
 
-    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+    def branch(self, tokens: Tensor, features: Tensor, depth: int, seen: Tensor) -> Tensor:
         if self.ahead is None:
             return super().branch(tokens, features, depth, seen)
         width, entries = seen.shape
@@ -276,12 +273,12 @@ class CUDAGraphHead(Head):
 
     def _masked(
         self,
-        tokens: torch.Tensor,
-        features: torch.Tensor,
-        slots: torch.Tensor,  # (width,)
-        positions: torch.Tensor,  # (width,)
-        visible: torch.Tensor,  # (width, capacity)
-    ) -> torch.Tensor:
+        tokens: Tensor,
+        features: Tensor,
+        slots: Tensor,  # (width,)
+        positions: Tensor,  # (width,)
+        visible: Tensor,  # (width, capacity)
+    ) -> Tensor:
         self.holds = True
         mask = torch.where(visible, self.nothing[0], self.never)
         return self._layer(tokens, features, slots, self.capacity, (self.cos[positions], self.sin[positions]), mask)
