@@ -52,8 +52,10 @@ def features(model: Any, text: Sequence[int] = TEXT) -> torch.Tensor:
         return model.model(input_ids=torch.tensor([text])).last_hidden_state[0]
 
 
-def graphed(folder: Path, target: Runner, text: Sequence[int] = TEXT) -> tuple[Eagle, CUDAGraphHead]:
+def graphed(
+    folder: Path, target: Runner, text: Sequence[int] = TEXT, kind: type[CUDAGraphHead] = CUDAGraphHead, **how: Any
+) -> tuple[Eagle, Any]:
     """A drafter by the graphs' bodies, which nothing captures here."""
-    eagle, graphs = Eagle(folder), CUDAGraphHead(folder)
+    eagle, graphs = Eagle(folder, **how), kind(folder, **how)
     eagle.head = graphs
     return begun(eagle, target, text), graphs

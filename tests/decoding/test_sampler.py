@@ -205,7 +205,7 @@ def test_a_head_drafts_with_the_noise(tmp_path: Path, model: Any, frequent: Sequ
         sampler = Draws(draw, choosing.gumbel(0, 8).clone(), temperature)
         drawn = eagle.propose(4, sampler).tokens
         gumbel = eagle._gumbel(sampler, 4)
-        assert eagle.head.chain(eagle._catch_up()[1], 4, gumbel).tokens.tolist() == drawn
+        assert eagle.head.chain(eagle._catch_up(eagle._target), 4, gumbel).tokens.tolist() == drawn
         eagle.head.crop(len(more) - 1)
         grown = eagle.propose_tree(4, Tree(3, 12), sampler)
         first = grown.parents.index(-1)
@@ -217,14 +217,14 @@ def test_captured_drafts_with_noise_are_all_prepared_by_the_first(tmp_path: Path
     graphs = CUDAGraphHead(heads.save(tmp_path, model))
     graphs.follow(target)
     target.watch()
-    graphs.warm([2, 4], [(3, 2)])
-    assert not any(key[0].startswith("sampled") for key in graphs.replays)
+    graphs.warm([(2, 0), (4, 0), (3, 2)])
+    assert not any(key[0] == "sampled" for key in graphs.replays)
     target.begin()
     target.prefill(heads.TEXT[:20])
     out = graphs.read(heads.TEXT[1:21], target.features[:20], 0)
     gumbel = graphs.gumbel(noise(1, heads.VOCABULARY).gumbel(0, 4), 0.7)
     once = graphs.chain(out, 4, gumbel).tokens.tolist()
-    assert {("sampled chain", 2), ("sampled chain", 4), ("sampled tree", 3, 2)} <= graphs.replays.keys()
+    assert {("sampled", 2, 0), ("sampled", 4, 0), ("sampled", 3, 2)} <= graphs.replays.keys()
     graphs.crop(20)
     assert graphs.chain(out, 4, gumbel).tokens.tolist() == once, "preparing changed nothing"
 

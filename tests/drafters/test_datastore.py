@@ -11,8 +11,8 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from letters import called
 
-import wager.cli
 import wager.models
 from wager.cli import datastore as command
 from wager.drafters import corpus
@@ -180,10 +180,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def go(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["wager", "datastore", *words])
-        with pytest.raises(SystemExit) as left:
-            wager.cli.main()
-        said = capsys.readouterr()
-        return left.value.code or 0, said.out, said.err  # type: ignore[return-value]
+        return called(capsys)
 
     return go
 

@@ -1,15 +1,14 @@
 """The trees that suffix matching, retrieval and several drafters together draft."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from decoders import VOCABULARY
-from small import paths
+from small import Following, paths
+from test_drafters import store
 
 from wager.core import Tree
-from wager.drafters import Draft, Drafter, corpus, registry
+from wager.drafters import Draft, Drafter, registry
 from wager.drafters.base import DraftSampler
 from wager.drafters.retrieval import Retrieval
 from wager.drafters.suffix import Suffix
@@ -69,11 +68,6 @@ def test_trees_keep_to_their_shape(kind: str, tmp_path: Path) -> None:
     assert most > 8
 
 
-def store(documents: Sequence[Sequence[int]], path: Path) -> Path:
-    corpus.build(map(repr, documents), lambda text: eval(text), path, vocabulary=VOCABULARY)
-    return path
-
-
 def test_a_retrieval_tree_holds_the_most_frequent_continuations(tmp_path: Path) -> None:
     texts = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 6, 7], [9, 2, 8, 8]]
     drafter = Retrieval(store(texts, tmp_path / "s"))
@@ -89,25 +83,18 @@ def test_a_retrieval_tree_holds_the_most_frequent_continuations(tmp_path: Path) 
     assert drafter.propose_tree(2, Tree(3, 9)).tokens == []
 
 
-class Says(Drafter):
+class Says(Following):
     """Proposes what it is told."""
 
-    def __init__(self, tokens: Sequence[int], name: str = "says") -> None:
-        self.tokens, self.name = list(tokens), name
-        self.heard: list[int] = []
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.heard = list(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.heard += tokens
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = list(tokens)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         return Draft(self.tokens[:length])
 
 
 def test_chains_are_joined_where_they_agree_and_everyone_hears_the_text() -> None:
-    together = Together([Says([1, 2, 3]), Says([1, 2, 4]), Says([5])])
+    together = Together([Says(1, 2, 3), Says(1, 2, 4), Says(5)])
     draft = together.propose_tree(3, Tree(1, 9))
     assert draft.tokens == [1, 2, 3, 4, 5]
     assert draft.parents == [-1, 0, 1, 1, -1]
@@ -115,7 +102,7 @@ def test_chains_are_joined_where_they_agree_and_everyone_hears_the_text() -> Non
     assert together.propose_tree(3, Tree(1, 2)).tokens == [1, 2]
     together.begin([1, 2])
     together.extend([3])
-    assert [member.heard for member in together.drafters] == [[1, 2, 3]] * 3
+    assert [member.text for member in together.drafters] == [[1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize(("spec", "complaint"), [("together", "SPEC"), ("together=suffix", "at least two")])

@@ -218,5 +218,5 @@ def test_sharers_are_of_the_same_kind_and_what_cannot_be_shared_says_so(tmp_path
     assert (suffix.max_tree_depth, suffix.max_cached_tokens, suffix.name) == (5, 7, "mine")
     model = DraftModel.__new__(DraftModel)
     model.name = "draft-model"
-    with pytest.raises(ValueError, match="draft-model follows one text at a time; vLLM runs draft models itself"):
+    with pytest.raises(ValueError, match="draft-model follows one text at a time; vLLM runs draft models"):
         model.share()

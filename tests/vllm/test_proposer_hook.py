@@ -1,6 +1,5 @@
 """The proposer hook on a batch as vLLM keeps it: rows of tokens, requests that come, go and change places."""
 
-from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -10,7 +9,7 @@ from proposing import CONTEXT, ROWS, Texts, make, run
 
 from wager.core import Round
 from wager.core.batch import BatchRound
-from wager.drafters import Draft
+from wager.drafters import Draft, drafter_agreement
 from wager.vllm.choosers import Decoding
 from wager.vllm.proposer import BatchProposer
 from wager.vllm.streams import Stream
@@ -207,11 +206,6 @@ def test_a_step_like_the_last_is_treated_as_any_other(policy: str, uniform: str,
         assert np.sum(played, axis=0).tolist() == np.sum(texts.reckoned, axis=0).tolist()
 
 
-def leading(draft: Sequence[int], truth: Sequence[int]) -> int:
-    """How many tokens agree before the first that does not."""
-    return next((i for i, (a, b) in enumerate(zip(draft, truth, strict=False)) if a != b), min(len(draft), len(truth)))
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (make("auto", steady=True) for _ in range(2))
@@ -247,7 +241,7 @@ def test_columns_say_what_a_loop_over_requests_and_tokens_would(seed: int, monke
                 assert (rows.size[d, i], rows.match[d, i]) == (size, draft.hint.match)
                 expected = [*(draft.hint.confidence or [np.nan] * size), *[0.0] * (one.longest - size)]
                 assert np.array_equal(rows.confidence[d, i], expected, equal_nan=True)
-                assert outcome.agreed[d, i] == leading(draft.tokens, new)
+                assert outcome.agreed[d, i] == drafter_agreement({"draft": draft.tokens, "text": new})["draft"]["text"]
                 seen += 1
             if (d := outcome.drafter[i]) >= 0:
                 accepted.append(len(new) - 1 == min(outcome.agreed[d, i], outcome.drafted[i]))

@@ -1,6 +1,7 @@
 """The scheduler hook, on vLLM's own schedulers with a model that knows every text."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,17 +23,41 @@ def folder(smollm2_folder: str) -> str:
     return smollm2_folder
 
 
+def noted(owner: Any, name: str, note: Callable[[Any, Any], Any]) -> list[Any]:
+    """What ``note`` makes of the argument and the result of every call of a method from now on."""
+    notes: list[Any] = []
+    method = getattr(owner, name)
+
+    def call(*given: Any) -> Any:
+        result = method(*given)
+        notes.append(note(given[0] if given else None, result))
+        return result
+
+    setattr(owner, name, call)
+    return notes
+
+
 def observed(scheduler: Any) -> list[Round]:
     """Everything the policy is told from now on."""
-    rounds: list[Round] = []
-    tell = scheduler.lengths.rounds.policy.observe
+    return noted(scheduler.lengths.rounds.policy, "observe", lambda told, _: told)
 
-    def observe(round: Round) -> None:
-        rounds.append(round)
-        tell(round)
 
-    scheduler.lengths.rounds.policy.observe = observe
-    return rounds
+def drafts(scheduler: Any) -> list[dict[str, int]]:
+    """How many tokens of each request's draft every step from now on verifies."""
+
+    def lengths(_: Any, output: Any) -> dict[str, int]:
+        return {name: len(output.scheduled_spec_decode_tokens.get(name, ())) for name in output.num_scheduled_tokens}
+
+    return noted(scheduler, "schedule", lengths)
+
+
+def run(scheduler: Any, *requests: Any, asynchronous: bool = False, between: Any = None, **how: Any) -> Engine:
+    """An engine that has written these requests to their end."""
+    for request in requests:
+        scheduler.add_request(request)
+    engine = Engine(scheduler, asynchronous, **how)
+    engine.run(between=between)
+    return engine
 
 
 # Every step verifies what the one before it asked for; the last ones may be cut by the end of the text.
@@ -48,10 +73,7 @@ def verified(engine: Engine) -> list[int]:
 def test_every_text_is_what_it_would_be_and_every_length_is_played(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous)
     requests = [make_request(f"r{i}", 10 + 17 * i, 40 + i) for i in range(12)]
-    for request in requests:
-        scheduler.add_request(request)
-    engine = Engine(scheduler, asynchronous)
-    engine.run()
+    engine = run(scheduler, *requests, asynchronous=asynchronous)
     for i, request in enumerate(requests):
         assert engine.emitted[request.request_id] == true_text(request, 40 + i)
     assert set(engine.asked) == set(range(6))
@@ -61,10 +83,7 @@ def test_every_text_is_what_it_would_be_and_every_length_is_played(folder: str, 
 @KINDS
 def test_drafts_are_as_long_as_the_policy_said_in_the_step_before(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="round-robin")
-    request = make_request("one", 20, 60)
-    scheduler.add_request(request)
-    engine = Engine(scheduler, asynchronous, accuracy=0.0)
-    engine.run()
+    engine = run(scheduler, make_request("one", 20, 60), asynchronous=asynchronous, accuracy=0.0)
     assert verified(engine) == asked_for(engine)
 
 
@@ -72,18 +91,13 @@ def test_drafts_are_as_long_as_the_policy_said_in_the_step_before(folder: str, a
 def test_only_decoding_requests_are_counted_and_learned_from(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, prefill=32)
     rounds = observed(scheduler)
-    batches: list[int] = []
-    policy = scheduler.lengths.rounds.policy
-    choose = policy.choose
-    policy.choose = lambda context: (batches.append(context.batch), choose(context))[1]
-    scheduler.add_request(make_request("early", 8, 60))
-    engine = Engine(scheduler, asynchronous)
+    batches = noted(scheduler.lengths.rounds.policy, "choose", lambda context, _: context.batch)
 
     def between(step: int, _: Any) -> None:
         if step == 10:  # a prompt of eight steps arrives while the first request decodes
             scheduler.add_request(make_request("late", 200, 10))
 
-    engine.run(between=between)
+    run(scheduler, make_request("early", 8, 60), asynchronous=asynchronous, between=between)
     assert set(batches[10:16]) == {1}, "a prompt being read is not a decoding request"
     assert all(one.batch in (1, 2) for one in rounds)
     assert 2 in {one.batch for one in rounds}
@@ -94,8 +108,6 @@ def test_only_decoding_requests_are_counted_and_learned_from(folder: str, asynch
 def test_a_step_during_which_a_prefill_was_launched_is_not_timed(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous)
     rounds = observed(scheduler)
-    scheduler.add_request(make_request("early", 8, 60))
-    engine = Engine(scheduler, asynchronous, accuracy=0.0)
     timed: list[int] = []
 
     def between(step: int, _: Any) -> None:
@@ -103,7 +115,7 @@ def test_a_step_during_which_a_prefill_was_launched_is_not_timed(folder: str, as
         if step in (10, 20, 30):
             scheduler.add_request(make_request(f"late{step}", 8, 2))
 
-    engine.run(between=between)
+    run(scheduler, make_request("early", 8, 60), asynchronous=asynchronous, between=between, accuracy=0.0)
     quiet = len(timed) - 1 - (timed[-1] - timed[0])  # steps of which nothing was observed
     prefills = 4  # the first request's, and three more
     # A prefill is scheduled one step before its predecessor ends where scheduling is asynchronous.
@@ -113,24 +125,12 @@ def test_a_step_during_which_a_prefill_was_launched_is_not_timed(folder: str, as
 @KINDS
 def test_a_request_can_limit_its_own_drafts(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="fixed:drafter=ngram,length=5")
-    requests = {"none": 0, "two": 2, "free": None, "wrong": "many", "endless": float("inf")}
-    lengths: dict[str, set[int]] = {name: set() for name in requests}
-    for name, limit in requests.items():
-        scheduler.add_request(make_request(name, 12, 40, limit=limit))
-    engine = Engine(scheduler, asynchronous, accuracy=0.5)
-    schedule = scheduler.schedule
-
-    def spy(*given: Any) -> Any:
-        output = schedule(*given)
-        for name in output.num_scheduled_tokens:
-            lengths[name].add(len(output.scheduled_spec_decode_tokens.get(name, ())))
-        return output
-
-    scheduler.schedule = spy
-    engine.run()
-    assert lengths["none"] == {0}
-    assert max(lengths["two"]) == 2
-    assert max(lengths["free"]) == max(lengths["wrong"]) == max(lengths["endless"]) == 5
+    limits = {"none": 0, "two": 2, "free": None, "wrong": "many", "endless": float("inf")}
+    requests = [make_request(name, 12, 40, limit=limit) for name, limit in limits.items()]
+    steps = drafts(scheduler)
+    run(scheduler, *requests, asynchronous=asynchronous, accuracy=0.5)
+    longest = [max(step.get(name, 0) for step in steps) for name in limits]
+    assert longest == [0, 2, 5, 5, 5]
 
 
 @KINDS
@@ -176,9 +176,7 @@ def test_a_length_told_too_late_is_seen(folder: str) -> None:
         scheduler._flights.append((output, step, began))
 
     scheduler._update_after_schedule = late
-    scheduler.add_request(make_request("one", 20, 60))
-    engine = Engine(scheduler, True, accuracy=0.0)
-    engine.run()
+    engine = run(scheduler, make_request("one", 20, 60), asynchronous=True, accuracy=0.0)
     assert not engine.lengths or verified(engine) != asked_for(engine)
 
 
@@ -196,9 +194,7 @@ def test_vllms_own_speculation_adapts_under_wagers_scheduler(folder: str, asynch
     scheduler = make_scheduler(folder, asynchronous=asynchronous, plain={"speculative_config": own})
     assert [str(arm) for arm in scheduler.lengths.rounds.arms] == ["off", *(f"vllm:ngram:{n}" for n in (1, 2, 3))]
     request = make_request("one", 20, 60)
-    scheduler.add_request(request)
-    engine = Engine(scheduler, asynchronous)
-    engine.run()
+    engine = run(scheduler, request, asynchronous=asynchronous)
     assert engine.emitted["one"] == true_text(request, 60)
     assert len(set(engine.asked)) > 1
 
@@ -210,9 +206,7 @@ def test_following_arms_request_by_request_as_a_pipeline_needs_tells_the_same(fo
         if followed:
             scheduler._arms = {}
         rounds = observed(scheduler)
-        for i in range(3):
-            scheduler.add_request(make_request(f"p{i}", 10, 40))
-        Engine(scheduler).run()
+        run(scheduler, *(make_request(f"p{i}", 10, 40) for i in range(3)))
         told.append([(one.arm, one.drafted, one.accepted, one.emitted) for one in rounds])
     assert told[0] == told[1]
     assert len(told[0]) > 5
@@ -234,27 +228,13 @@ def test_nothing_is_drafted_beside_a_sampled_request_where_vllm_samples_wrongly(
     if not drafts_break_sampling():
         pytest.skip("this build of vLLM samples correctly where there are drafts")
     scheduler = make_scheduler(folder, drafters=drafters)
-    scheduler.add_request(make_request("greedy", 10, 80))
-    engine = Engine(scheduler)
-    beside, without = 0, 0
-    schedule = scheduler.schedule
-
-    def spy(*given: Any) -> Any:
-        nonlocal beside, without
-        output = schedule(*given)
-        drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
-        if "sampled" in output.num_scheduled_tokens:
-            beside += drafts
-        else:
-            without += drafts
-        return output
-
-    scheduler.schedule = spy
+    steps = drafts(scheduler)
 
     def between(step: int, _: Any) -> None:
         if step == 8:
             scheduler.add_request(make_request("sampled", 10, 12, temperature=0.7))
 
-    engine.run(between=between)
+    run(scheduler, make_request("greedy", 10, 80), between=between)
+    beside, without = (sum(sum(step.values()) for step in steps if ("sampled" in step) == it) for it in (True, False))
     assert beside == 0
     assert without > 0 or drafters == "suffix", "and drafting is taken up again"

@@ -141,25 +141,20 @@ def test_drafts_drawn_from_a_model_are_refused_for_a_match_was_not_drawn() -> No
         add_matching(Model(torch.zeros(1)), settings("suffix", "eagle=HEAD"), states(), DEVICE)
 
 
-def test_a_finished_text_is_remembered_before_its_slot_is_written_to() -> None:
+@pytest.mark.parametrize("drafter", ["suffix", "prompt-lookup"])  # which alone remembers nothing of others
+def test_a_finished_text_is_remembered_before_its_slot_is_written_to(drafter: str) -> None:
     of = states(REPEATS, [8, 1, 2])
-    made = MatchSpeculator(settings("suffix"), of, DEVICE)
+    made = MatchSpeculator(settings(drafter), of, DEVICE)
     assert of.remove_request("0") == 0
     assert of.remove_request("unknown") is None
     assert of.free == ["0", "unknown"]
     of.apply_staged_writes()  # vLLM's own, called after the text was copied
     assert of.order
     write(of, 0, [0])
-    assert [token for token in made.matcher.finished() if token >= 0] == REPEATS
-    assert propose(made, [1]).tolist() == [[3, 4, 7]]  # the later of two matches, which ends with its text
-
-
-def test_prompt_lookup_alone_remembers_nothing_of_others() -> None:
-    of = states(REPEATS, [8, 1, 2])
-    made = MatchSpeculator(settings("prompt-lookup"), of, DEVICE)
-    of.remove_request("0")
-    of.apply_staged_writes()
-    assert propose(made, [1]).tolist() == [[7, 7, 7]]
+    if drafter == "suffix":
+        assert [token for token in made.matcher.finished() if token >= 0] == REPEATS
+    # the later of two matches, which ends with its text
+    assert propose(made, [1]).tolist() == [[3, 4, 7] if drafter == "suffix" else [7, 7, 7]]
 
 
 def test_texts_in_the_memory_of_the_cpu_are_moved_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

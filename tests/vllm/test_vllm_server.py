@@ -51,16 +51,10 @@ PROMPTS = [
 ]
 
 
-def client(server: Server) -> Any:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
-
-
 def ask(server: Server, prompt: str, **given: Any) -> Any:
-    return client(server).chat.completions.create(
-        model="smollm2-135m",
-        messages=[{"role": "user", "content": prompt}],
-        **{"max_tokens": TOKENS, "temperature": 0, **given},
-    )
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+    given = {"max_tokens": TOKENS, "temperature": 0, "messages": [{"role": "user", "content": prompt}], **given}
+    return client.chat.completions.create(model="smollm2-135m", **given)
 
 
 @pytest.fixture(scope="class")
@@ -170,13 +164,7 @@ class Served:
         assert not expected[0].differs("".join(pieces))
 
     def test_an_aborted_request_leaves_nothing_behind(self, expected: list[Reference], server: Server) -> None:
-        stream = client(server).chat.completions.create(
-            model="smollm2-135m",
-            messages=[{"role": "user", "content": PROMPTS[3]}],
-            max_tokens=600,
-            stream=True,
-            extra_body={"ignore_eos": True},
-        )
+        stream = ask(server, PROMPTS[3], max_tokens=600, stream=True, extra_body={"ignore_eos": True})
         for n, _ in enumerate(stream):
             if n == 3:
                 break

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from commands import Done, Wager
+from letters import called
 
 import wager
-from wager.cli import main
 from wager.core import Arm
 from wager.vllm import compat
 from wager.vllm.policy_file import PolicyFile
@@ -53,8 +53,7 @@ def test_what_cannot_be_meant_is_refused_with_one_sentence(given: dict[str, Any]
 
 
 def test_a_drafter_that_vllm_runs_goes_to_the_scheduler_and_ours_to_the_proposer() -> None:
-    assert Settings(("ngram",)).hook == SCHEDULER
-    for spec in ("eagle=folder", "eagle:ofa", "eagle:mine=folder", "draft:ofa"):
+    for spec in ("ngram", "eagle=folder", "eagle:ofa", "eagle:mine=folder", "draft:ofa"):
         assert Settings((spec,)).hook == SCHEDULER
     assert Settings(("suffix", "prompt-lookup")).hook == PROPOSER
 
@@ -157,12 +156,7 @@ def serve(
 
     def run(*words: str) -> Done:
         monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-        return Done(code or 0, *capfd.readouterr())
+        return Done(*called(capfd))
 
     return run
 

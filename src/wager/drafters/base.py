@@ -101,7 +101,7 @@ class Drafter(ABC):
 
     def share(self) -> Drafter:
         """A drafter of the same kind for another text at the same time; it shares what is kept of finished texts."""
-        raise ValueError(f"drafter {self.name!r} cannot be shared: it follows one text at a time")
+        raise ValueError(f"{self.name} follows one text at a time; vLLM runs draft models and EAGLE heads itself")
 
     def forget(self) -> None:  # noqa: B027 - most drafters keep nothing
         """Forget what it kept from earlier requests."""

@@ -91,13 +91,12 @@ def build(
     report: Report | None = None,
 ) -> Header:
     """Write a datastore of these texts, whole or not at all; ``report`` is told how far the sorting is."""
-    require(vocabulary >= 1, f"a vocabulary has at least 1 token, not {vocabulary}")
     pieces = []
     for text in texts:
         tokens = np.asarray(tokenize(text), dtype=np.int64)
-        if tokens.size and not 0 <= tokens.min() <= tokens.max() < vocabulary:
-            wrong = next(token for token in tokens.tolist() if not 0 <= token < vocabulary)
-            raise ValueError(f"the tokenizer gave token {wrong}, which is not below the vocabulary of {vocabulary}")
+        wrong = tokens[(tokens < 0) | (tokens >= vocabulary)]
+        if wrong.size:
+            raise ValueError(f"the tokenizer gave token {wrong[0]}, which is not below the vocabulary of {vocabulary}")
         if tokens.size:
             pieces.append(tokens.astype(np.uint32))
     require(bool(pieces), "there is nothing in these files to make a datastore of")

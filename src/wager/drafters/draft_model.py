@@ -36,9 +36,6 @@ class DraftModel(Drafter):
         self.fed: list[int] = []  # tokens in the cache
         self._step_seconds = 0.0  # of one token, the last time it was timed
 
-    def share(self) -> Drafter:
-        raise ValueError(f"{self.name} follows one text at a time; vLLM runs draft models itself")
-
     def fit(self, vocabulary: int) -> None:
         if abs(vocabulary - (ours := self.runner.vocabulary)) > PADDING:
             sizes = f"the draft model has a vocabulary of {ours:,} tokens and the target one of {vocabulary:,}"
@@ -91,22 +88,18 @@ class DraftModel(Drafter):
             return Draft()
         lag = self.lag
         tokens: list[int] = []
-        kept: list[torch.Tensor] = []
-        raw: list[torch.Tensor] = []
-        sure: list[float] = []
+        rows: list[torch.Tensor] = []  # what each is drawn from; its logits where none is drawn
         first_seconds = 0.0
         began = perf_counter()
         for at in range(length):
             logits = self._fit(self.runner.prefill(feed)[0])
             self.fed += feed
             if sample is None:
-                token = int(logits.argmax())
-                raw.append(logits.clone())  # the next forward may overwrite it
+                token, row = int(logits.argmax()), logits.clone()  # the next forward may overwrite it
             else:
-                token, q = sample(self.text + tokens, logits)
-                kept.append(q)
-                sure.append(min(1.0, float(q[token])))
+                token, row = sample(self.text + tokens, logits)
             tokens.append(token)
+            rows.append(row)
             feed = [token]
             if at == 0:
                 first_seconds = perf_counter() - began
@@ -115,8 +108,10 @@ class DraftModel(Drafter):
         # One token always has to be read, so only what reading the others added is lag. A single token of it is
         # every round's that kept its whole draft, and goes along with the next for nothing.
         paid = max(0.0, first_seconds - self._step_seconds) if lag > 1 and self._step_seconds else 0.0
-        told = partial(torch.stack, raw) if raw else None
-        return Draft(tokens, Hint(confidence=tuple(sure)), torch.stack(kept) if kept else None, lag, paid, raw=told)
+        if sample is None:
+            return Draft(tokens, lag=lag, lag_seconds=paid, raw=partial(torch.stack, rows))
+        sure = tuple(min(1.0, float(q[token])) for q, token in zip(rows, tokens, strict=True))
+        return Draft(tokens, Hint(confidence=sure), torch.stack(rows), lag, paid)
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits over the target's vocabulary: tables padded to different sizes hold the same tokens."""

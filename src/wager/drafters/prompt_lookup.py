@@ -59,16 +59,11 @@ class PromptLookup(Drafter):
         for size, after in zip(self.sizes, self._after, strict=True):
             start = after.get(tuple(text[-size:])) if len(text) >= size else None
             if start is not None:
-                copied = self._copy(start, length)
+                copied = text[start : start + length]
+                if len(copied) < length:  # past the text's end come those just proposed: it goes on in its period
+                    copied = (copied * (length // len(copied) + 1))[:length]
                 return Draft(copied, Hint(self._match(start, size), size=len(copied)))
         return Draft()
-
-    def _copy(self, start: int, length: int) -> list[int]:
-        """The tokens from a position on; past the text's end, those just proposed: the text goes on in its period."""
-        tokens = self._text[start : start + length]
-        if len(tokens) < length:
-            tokens = (tokens * (length // len(tokens) + 1))[:length]
-        return tokens
 
     def _match(self, start: int, size: int) -> int:
         """How many tokens before the position agree with those that end the text."""

@@ -20,9 +20,8 @@ _Place = tuple[dict[bytes, int], int]
 class Retrieval(Drafter):
     """Follows the most frequent continuation of the text's last tokens in a datastore."""
 
-    # REST (He et al. 2023): the longest match of the text's end, its continuations counted along their tree. Where the
-    # longest match goes on nowhere, as at the end of a document, the next shorter one is taken. A drafted tree holds
-    # the continuations merged: as many of their most frequent tokens as it has nodes.
+    # REST (He et al. 2023): the longest match of the text's end, its continuations counted along their tree. Where it
+    # goes on nowhere, as at the end of a document, the next shorter one is taken. A drafted tree merges continuations.
 
     trees: ClassVar[bool] = True
     servable: ClassVar[bool] = True

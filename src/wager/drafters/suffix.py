@@ -86,8 +86,7 @@ class Suffix(Drafter):
     """Follows the most frequent continuation of the match that promises most tokens, in this text and past outputs."""
 
     # SuffixDecoding (Oliaro et al. 2025). Every match length is tried, in a tree of the request's own text and in one
-    # of all outputs cached; a draft's score is the sum of its tokens' empirical survival probabilities. A drafted
-    # tree holds the likeliest tokens wherever they branch.
+    # of all outputs cached; a draft's score is the sum of its tokens' empirical survival probabilities.
 
     trees: ClassVar[bool] = True
     servable: ClassVar[bool] = True

@@ -48,14 +48,12 @@ class Node:
         """A token followed for the first time: last among those seen once."""
         if self.child is None:
             self.token, self.child = token, position
-        elif self.children is None or self.order is None:
-            self.children = {self.token: self.child, token: position}
-            self.top = 1 if isinstance(self.child, int) else self.child.count
-            self.order = {self.top: {self.token: None}}
-            self.order.setdefault(1, {})[token] = None
-        else:
-            self.children[token] = position
-            self.order.setdefault(1, {})[token] = None
+            return
+        if self.children is None or self.order is None:
+            self.top = occurrences(self.child)
+            self.children, self.order = {self.token: self.child}, {self.top: {self.token: None}}
+        self.children[token] = position
+        self.order.setdefault(1, {})[token] = None
 
     def lift(self, token: int, count: int) -> None:
         """A token that had followed so often followed once more."""
@@ -64,10 +62,8 @@ class Node:
         assert order is not None
         above, was_first = order.get(count + 1), next(iter(order[count])) == token
         self._take(order, token, count)
-        if above is None:
-            order[count + 1] = {token: None}
-        elif was_first:
-            order[count + 1] = {token: None, **above}
+        if above is None or was_first:
+            order[count + 1] = {token: None, **(above or {})}
         else:
             above[token] = None
         if count >= self.top - 1:

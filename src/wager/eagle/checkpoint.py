@@ -2,8 +2,7 @@
 
 ``config.json`` is a Llama's, of one layer, with wager's own notes under ``wager``; ``model.safetensors`` holds the
 layer and ``fc``; the embedding and the output head are the target's. That is what vLLM loads as an ``eagle`` drafter.
-``frequent.safetensors`` may hold the tokens that are worth drafting; vLLM leaves it alone because the index does not
-name it.
+``frequent.safetensors`` may hold the tokens worth drafting; vLLM leaves it alone, as the index does not name it.
 """
 
 import json
@@ -14,8 +13,10 @@ from typing import Any
 
 import torch
 
+from wager.core import files
 from wager.core.require import require
 from wager.models.llama_weights import STEADY_ROPES, head_size
+from wager.models.resolve import one_sentence
 
 WEIGHTS, INDEX, FREQUENT = "model.safetensors", "model.safetensors.index.json", "frequent.safetensors"
 FREQUENT_IDS = "frequent.ids"
@@ -100,14 +101,10 @@ def shapes(config: Any) -> dict[str, tuple[int, ...]]:
 def read_config(folder: Path) -> dict[str, Any]:
     """What ``config.json`` says."""
     require(folder.is_dir(), f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
-    try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"the folder {folder} has no config.json, so there is no EAGLE head in it") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read config.json of the head in {folder}: {_first_line(error)}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"config.json of the head in {folder} holds no mapping; train or download it again")
+    path = folder / "config.json"
+    require(path.is_file(), f"the folder {folder} has no config.json, so there is no EAGLE head in it")
+    with one_sentence(f"cannot read config.json of the head in {folder}"):
+        content: dict[str, Any] = files.read_json(path)
     return content
 
 
@@ -119,12 +116,9 @@ def _config(folder: Path, content: Mapping[str, Any]) -> Any:
             raise ValueError(f"config.json of the head in {folder} has {key} {content.get(key)!r}; it is 1 or more")
     layers, instead = content["num_hidden_layers"], "an EAGLE head has one (a whole model drafts as draft-model=MODEL)"
     require(layers == 1, f"{folder} holds a model of {layers} layers; {instead}")
-    try:
+    with one_sentence(f"config.json of the head in {folder} is no Llama's"):
         config: Any = LlamaConfig(**{key: value for key, value in content.items() if key != "wager"})
         rope = config.rope_parameters["rope_type"]
-    except Exception as error:  # transformers checks with exceptions of its own
-        reason = _first_line(error.__cause__ or error)
-        raise ValueError(f"config.json of the head in {folder} is no Llama's: {reason}") from None
     act, covered = config.hidden_act, f"{', '.join(STEADY_ROPES)} and 'silu'"
     runs = rope in STEADY_ROPES and act == "silu"
     _require(runs, folder, f"has rotary type {rope!r} and activation {act!r}; wager runs {covered}")
@@ -137,13 +131,9 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of the folder, from one file or from shards."""
     if (folder / WEIGHTS).is_file():
         return _load(folder / WEIGHTS)
-    try:
-        named = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        shards = sorted(set(named.values()))
-    except FileNotFoundError:
-        raise ValueError(f"the head in {folder} has no {WEIGHTS}; train or download it again") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"cannot read {INDEX} of the head in {folder}: {_first_line(error)}") from None
+    _require((folder / INDEX).is_file(), folder, f"has no {WEIGHTS}; train or download it again")
+    with one_sentence(f"cannot read {INDEX} of the head in {folder}"):
+        shards = sorted(set(files.read_json(folder / INDEX)["weight_map"].values()))
     tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
         _require((folder / shard).is_file(), folder, f"lacks its shard {shard}; download it again")
@@ -152,14 +142,11 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with one_sentence(f"cannot read {path}, so download it or train it again"):
         loaded: dict[str, torch.Tensor] = load_file(path)
-        return loaded
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"cannot read {path}: {_first_line(error)}; download or train it again") from None
+    return loaded
 
 
 def _frequent(folder: Path, count: int, vocabulary: int) -> torch.Tensor | None:
@@ -178,7 +165,3 @@ def _frequent(folder: Path, count: int, vocabulary: int) -> torch.Tensor | None:
 
 def _require(ok: bool, folder: Path, what: str) -> None:
     require(ok, f"the head in {folder} {what}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]

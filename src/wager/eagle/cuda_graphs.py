@@ -9,11 +9,13 @@ and move without a new capture; where they cannot, an entry looks at the whole c
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from wager.eagle.fused_layer import fits_kernels, fused_layer
-from wager.eagle.head import Chain, Head
+from wager.eagle.head import Chain, Head, Shape
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models.cuda_capture import capture
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
@@ -36,7 +38,7 @@ POSITION = {READ: 3 * WHERE, CHAIN: 3 * WHERE + 1, TREE: 3 * WHERE + 1}
 LAST = 3 * WHERE + 2
 TOKENS = 3 * WHERE + 3
 
-Made = Sequence[torch.Tensor]
+Made = Sequence[Tensor]
 Body = Callable[[], Made]
 
 
@@ -44,11 +46,10 @@ class CUDAGraphHead(Head):
     """A head whose reading, chains and trees are captured; what cannot be goes through the plain forward."""
 
     _followed: tuple[object, ...] = ()  # what the graphs were captured with
-    _tables: torch.Tensor | None = None
+    _tables: Tensor | None = None
     fused = False  # whether the kernels are used
     holds = False  # whether the body that ran used cache and tables by their addresses
-    chains: frozenset[int] = frozenset()  # lengths that were asked to be warm
-    trees: frozenset[tuple[int, int]] = frozenset()  # likewise depths and breadths
+    shapes: frozenset[Shape] = frozenset()  # of drafts that were asked to be warm
 
     def follow(self, target: Runner) -> None:
         before = self._followed
@@ -67,7 +68,7 @@ class CUDAGraphHead(Head):
         self.features = torch.zeros((WIDTHS[-1], self.hidden), dtype=dtype, device=device)
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
-        self.scratch: dict[int, torch.Tensor] = {}
+        self.scratch: dict[int, Tensor] = {}
         self.held_noise: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
         # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
         self.steps = torch.zeros((LONGEST, WHERE), dtype=torch.long, device=device)
@@ -79,20 +80,17 @@ class CUDAGraphHead(Head):
         self.rows = self.inputs[None, :WHERE]  # of a body on the kernels, where each of its entries goes
         if device.type == "cuda":
             self._warm()
-            self.warm((), ())
+            self.warm(())
 
-    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
+    def warm(self, shapes: Iterable[Shape]) -> None:
         """Capture drafts of these shapes, so that no round pays for it; and those once asked for, for a new target."""
-        self.chains |= {length for length in chains if 0 < length <= LONGEST}
-        self.trees |= {(depth, self._breadth(breadth)) for depth, breadth in trees}
-        if self.target is None or not self.captures or not (self.chains or self.trees):
+        self.shapes |= {(depth, self._breadth(breadth)) for depth, breadth in shapes if breadth or depth <= LONGEST}
+        if self.target is None or not self.captures or not self.shapes:
             return
         self.begin()
         out = self.read([1], self._probe(1), 0)
-        for length in sorted(self.chains):
-            self.chain(out, length)
-        for depth, breadth in sorted(self.trees):
-            self.tree(out, depth, breadth, 1)
+        for depth, breadth in sorted(self.shapes):
+            self._drafted(out, depth, breadth, None)
         self.begin()
 
     @torch.inference_mode()
@@ -124,7 +122,7 @@ class CUDAGraphHead(Head):
         self.captures, self.fused = self.fused, False
         self.replays, self.bound = {}, set()
 
-    def _probe(self, width: int) -> torch.Tensor:
+    def _probe(self, width: int) -> Tensor:
         """Features to try with: rows of the embedding, brought to the size features have."""
         rows = self.embed[torch.arange(width, device=self.embed.device) % len(self.embed)]
         return torch.nn.functional.rms_norm(rows, (self.hidden,))
@@ -142,7 +140,7 @@ class CUDAGraphHead(Head):
             self.columns = torch.arange(self.capacity, device=self.cache.device)
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
+    def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
         width = len(tokens)
         if start != self.length or width > WIDTHS[-1] or not self.captures:
             return super().read(tokens, features, start)
@@ -157,62 +155,52 @@ class CUDAGraphHead(Head):
         return self.last
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
-        # A length that was not asked to be warm comes up at a text's end: a longer one has it in it.
-        whole = length if length in self.chains else min((n for n in self.chains if n > length), default=length)
-        if whole > LONGEST or not self.captures:
-            return super().chain(out, length, gumbel)
-        made = self._chained(out, whole, self._hold(gumbel, out))
+    def chain(self, out: Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
+        made = self._drafted(out, self._warmed(length, 0), 0, gumbel)
         if made is None:
             return super().chain(out, length, gumbel)
         return Chain(made[0][:length], made[1 : 1 + length])
 
     @torch.inference_mode()
-    def tree(
-        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
-    ) -> DraftTree:
+    def tree(self, out: Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None) -> DraftTree:
         breadth = self._breadth(breadth)
-        if not self.captures:
-            return super().tree(out, depth, breadth, nodes, gumbel)
-        whole = depth
-        if (depth, breadth) not in self.trees:
-            whole = min((deep for deep, broad in self.trees if broad == breadth and deep > depth), default=depth)
-        made = self._grown(out, whole, breadth, self._hold(gumbel, out))
+        whole = self._warmed(depth, breadth)
+        made = self._drafted(out, whole, breadth, gumbel)
         if made is None:
             return super().tree(out, depth, breadth, nodes, gumbel)
         return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
 
-    def _start(self, out: torch.Tensor, entries: int, deep: int) -> None:
-        """Let the device know where to go on; after a captured reading it does."""
+    def _warmed(self, depth: int, breadth: int) -> int:
+        """How deep to draft: a depth that is not warm comes up at a text's end, and a deeper draft has it in it."""
+        if (depth, breadth) in self.shapes:
+            return depth
+        return min((deep for deep, broad in self.shapes if broad == breadth and deep > depth), default=depth)
+
+    def _drafted(self, out: Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
+        """A chain's tokens and logits, or all that a tree grew to, from a graph; None: it cannot be captured."""
+        if not self.captures or (not breadth and depth > LONGEST):
+            return None
+        gumbel = self._hold(gumbel, out)
         assert not self.fused or self.slots == self.length, "the kernels take slots for positions"
-        self._reserve(entries, self.length + deep)
+        self._reserve(depth * max(1, breadth), self.length + depth)
         if out is not self.last:
             self.last.copy_(out)
-        if self.told != (*self.where, self.slots, self.length):
+        if self.told != (*self.where, self.slots, self.length):  # after a captured reading the device knows
             self._tell((), 0)
+        key = "sampled" if gumbel is not None else "likeliest", depth, breadth
+        body = partial(self._tree, depth, breadth, gumbel) if breadth else partial(self._chain, depth, gumbel)
+        return self._replayed(key, body)
 
-    def _chained(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None) -> Made | None:
-        self._start(out, length, length)
-        key = ("chain" if gumbel is None else "sampled chain", length)
-        return self._replayed(key, lambda: self._chain(length, gumbel))
-
-    def _grown(self, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
-        self._start(out, breadth * depth, depth)
-        key = ("tree" if gumbel is None else "sampled tree", depth, breadth)
-        return self._replayed(key, lambda: self._tree(depth, breadth, gumbel))
-
-    def _hold(self, gumbel: GumbelNoise | None, out: torch.Tensor) -> GumbelNoise | None:
+    def _hold(self, gumbel: GumbelNoise | None, out: Tensor) -> GumbelNoise | None:
         """The noise where the graphs read it; levels beyond those given keep what was there, and are not read back."""
         # The first time everything that is warm without it is captured with it: one slow draft in place of many.
-        if gumbel is None:
-            return None
+        if gumbel is None or gumbel is self.held_noise:
+            return gumbel
         if self.held_noise is None:
             rows = gumbel.rows.new_zeros((LONGEST, gumbel.rows.shape[1]))
             self.held_noise = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
-            for length in sorted(self.chains):
-                self._chained(out, length, self.held_noise)
-            for depth, breadth in sorted(self.trees):
-                self._grown(out, depth, breadth, self.held_noise)
+            for depth, breadth in sorted(self.shapes):
+                self._drafted(out, depth, breadth, self.held_noise)
         self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows
         self.held_noise.temperature.copy_(gumbel.temperature)
         return self.held_noise
@@ -244,23 +232,21 @@ class CUDAGraphHead(Head):
         self.part = TREE
         return (grow(self, self.last, depth, breadth, gumbel),)
 
-    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _top(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
             return super()._top(scores, count)
         from wager.eagle import kernels
 
         return kernels.likeliest(scores, count)
 
-    def best(
-        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def best(self, scores: Tensor, logp: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if self.ahead is None or not self.fused or len(scores) > BROADEST:
             return super().best(scores, logp, tokens)
         from wager.eagle import kernels
 
         return kernels.best(scores, logp, tokens)
 
-    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
         if self.ahead is None:
             return super().forward(tokens, features)
         at, width = self.ahead, len(tokens)
@@ -271,7 +257,7 @@ class CUDAGraphHead(Head):
         slots, positions = self.inputs[self.part + START] + new, self.inputs[POSITION[self.part]] + new
         return self._masked(tokens, features, slots, positions, self.columns <= slots[:, None])
 
-    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+    def branch(self, tokens: Tensor, features: Tensor, depth: int, seen: Tensor) -> Tensor:
         if self.ahead is None:
             return super().branch(tokens, features, depth, seen)
         width, entries = seen.shape
@@ -287,12 +273,12 @@ class CUDAGraphHead(Head):
 
     def _masked(
         self,
-        tokens: torch.Tensor,
-        features: torch.Tensor,
-        slots: torch.Tensor,  # (width,)
-        positions: torch.Tensor,  # (width,)
-        visible: torch.Tensor,  # (width, capacity)
-    ) -> torch.Tensor:
+        tokens: Tensor,
+        features: Tensor,
+        slots: Tensor,  # (width,)
+        positions: Tensor,  # (width,)
+        visible: Tensor,  # (width, capacity)
+    ) -> Tensor:
         self.holds = True
         mask = torch.where(visible, self.nothing[0], self.never)
         return self._layer(tokens, features, slots, self.capacity, (self.cos[positions], self.sin[positions]), mask)

@@ -23,9 +23,8 @@ SHARPER = 0.85
 class Eagle(Drafter):
     """Drafts with an EAGLE head, which goes on from the target's own features.
 
-    It reads the text's entries only when it is asked to draft. What it drafts never stays in its cache: once the target
-    has read the text, its true features are at hand. With a ``window`` it looks at the first few and the last so many
-    entries only.
+    It reads the text's entries only when it is asked to draft. What it drafts never stays in its cache: the target's
+    true features come with the text. With a ``window`` it looks at the first few and the last so many entries only.
     """
 
     cheap: ClassVar[bool] = False
@@ -39,14 +38,6 @@ class Eagle(Drafter):
         self._target: Runner | None = None
         self.begin(())
 
-    def share(self) -> Drafter:
-        raise ValueError(f"{self.name} follows one text at a time; vLLM runs EAGLE heads itself")
-
-    def fit(self, vocabulary: int) -> None:
-        if vocabulary != self.head.vocabulary:
-            sizes = f"a vocabulary of {self.head.vocabulary:,} tokens and the target one of {vocabulary:,}"
-            raise ValueError(f"{self.name} has {sizes}; take a head made for the target")
-
     def follow(self, target: Runner) -> None:
         if target.device.type == "cuda" and type(self.head) is Head:
             from wager.eagle.cuda_graphs import CUDAGraphHead
@@ -57,9 +48,7 @@ class Eagle(Drafter):
         self.begin(())
 
     def warm(self, arms: Iterable[Arm]) -> None:
-        played = [arm for arm in arms if arm.length]
-        trees = {(arm.length, arm.tree.breadth) for arm in played if arm.tree is not None}
-        self.head.warm({arm.length for arm in played if arm.tree is None}, trees)
+        self.head.warm({(arm.length, 0 if arm.tree is None else arm.tree.breadth) for arm in arms if arm.length})
         self.begin(())
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -90,65 +79,56 @@ class Eagle(Drafter):
         Whatever it is, the text stays exact. Where chains are captured, they are drawn only with noise that is known
         beforehand, and without processors; otherwise token by token with them.
         """
-        if not self._readable or length < 1:
-            return Draft()
-        lag, out, began, caught = self._catch_up()
-        sure: list[float] = []
-        probs: torch.Tensor | None = None
-        raw: Callable[[], torch.Tensor] | None = None
-        if sample is None or self.head.captures:
-            gumbel = self._gumbel(sample, length)
-            chain = self.head.chain(out, length, gumbel)
-            tokens: list[int] = chain.tokens.tolist()
-            if sample is None or gumbel is not None:  # otherwise they count as certain
-                raw = partial(self._over_vocabulary, chain.logits)
-        else:
-            tokens, probs = self._draw(out, length, sample)
-            sure = [min(1.0, p) for p in probs[list(range(length)), tokens].tolist()]
-        paid = self._done(lag, began, caught, length)
-        return Draft(tokens, Hint(confidence=tuple(sure)), probs, lag, paid, raw=raw)
+        return self._drafted(length, partial(self._chain, length, sample))
 
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
-        if not self._readable or length < 1:
-            return Draft()
-        lag, out, began, caught = self._catch_up()
-        grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
-        sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
-        paid = self._done(lag, began, caught, length)
-        return Draft(grown.tokens, sure, None, lag, paid, grown.parents)
 
-    @property
-    def _readable(self) -> bool:
-        """Whether the target has features for all of the text but its last token."""
+        def tree(out: torch.Tensor) -> Draft:
+            grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
+            sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
+            return Draft(grown.tokens, sure, parents=grown.parents)
+
+        return self._drafted(length, tree)
+
+    def _drafted(self, length: int, draft: Callable[[torch.Tensor], Draft]) -> Draft:
+        """What ``draft`` makes of the last entry's output, with its lag; nothing where the target lacks features."""
         entries = len(self._text) - 1
-        return entries > 0 and self._target is not None and self._target.length >= entries
-
-    def _catch_up(self) -> tuple[int, torch.Tensor, float, float]:
-        """Read the text's new entries, each a feature of the target's and the token after it."""
-        # Their lag, the last one's output, and when that began and was over.
-        assert self._target is not None
+        if length < 1 or entries < 1 or self._target is None or self._target.length < entries:
+            return Draft()
         began, lag = perf_counter(), self.lag
-        for start, end in self.head.spans(len(self._text) - 1):
-            tokens = self._text[start + 1 : end + 1]
-            self._out = self.head.read(tokens, self._target.features[start:end], start)
-        assert self._out is not None
+        out = self._catch_up(self._target)
         if lag > 1 and self.head.embed.is_cuda:  # lag that is to be paid: the device has to be done with it
             torch.cuda.synchronize(self.head.embed.device)
-        return lag, self._out, began, perf_counter()
+        caught = perf_counter()
+        made = draft(out)
+        self.head.crop(entries)
+        step = (perf_counter() - caught) / length  # one entry always has to be read, and a few cost no more
+        made.lag, made.lag_seconds = lag, max(0.0, caught - began - step) if lag > 1 else 0.0
+        return made
 
-    def _done(self, lag: int, began: float, caught: float, length: int) -> float:
-        """Take out what was drafted; seconds of lag: one entry always has to be read, and a few cost no more."""
-        self.head.crop(len(self._text) - 1)
-        step = (perf_counter() - caught) / length
-        return max(0.0, caught - began - step) if lag > 1 else 0.0
+    def _catch_up(self, target: Runner) -> torch.Tensor:
+        """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
+        for start, end in self.head.spans(len(self._text) - 1):
+            self._out = self.head.read(self._text[start + 1 : end + 1], target.features[start:end], start)
+        assert self._out is not None
+        return self._out
+
+    def _chain(self, length: int, sample: DraftSampler | None, out: torch.Tensor) -> Draft:
+        if sample is not None and not self.head.captures:
+            tokens, probs = self._draw(out, length, sample)
+            sure = tuple(min(1.0, p) for p in probs[list(range(length)), tokens].tolist())
+            return Draft(tokens, Hint(confidence=sure), probs)
+        gumbel = self._gumbel(sample, length)
+        chain = self.head.chain(out, length, gumbel)
+        made = Draft(chain.tokens.tolist())
+        if sample is None or gumbel is not None:  # otherwise they count as certain
+            made.raw = lambda: self.head.spread(torch.cat(tuple(chain.logits)))
+        return made
 
     def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:
         noise = None if sample is None else sample.gumbel(levels)
         return None if sample is None or noise is None else self.head.gumbel(noise, SHARPER * sample.temperature)
-
-    def _over_vocabulary(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        return self.head.spread(torch.cat(tuple(rows)))
 
     def _draw(self, out: torch.Tensor, length: int, sample: DraftSampler) -> tuple[list[int], torch.Tensor]:
         """A chain of drawn tokens, and the distributions they were drawn from."""

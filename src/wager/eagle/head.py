@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from wager.core.require import require
@@ -27,20 +28,21 @@ from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
 
+Shape = tuple[int, int]  # of a draft: its depth, and its breadth as a tree; 0: a chain
+
 
 class Chain(NamedTuple):
     """A drafted chain; both may be overwritten by the next."""
 
-    tokens: torch.Tensor  # (length,)
-    logits: Sequence[torch.Tensor]  # before any noise, (1, vocabulary) or (1, pruned)
+    tokens: Tensor  # (length,)
+    logits: Sequence[Tensor]  # before any noise, (1, vocabulary) or (1, pruned)
 
 
 class Head:
     """One head over a cache of its own entries.
 
     ``length`` counts the entries of the text; what is drafted is put after them, and ``crop`` takes it out again. With
-    a ``window`` the cache holds the first few and at least the last so many entries: older ones are let go, or not
-    read.
+    a ``window`` the cache holds the first few and at least the last so many entries.
     """
 
     captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
@@ -76,8 +78,8 @@ class Head:
         self.pruned = None if frequent is None else pruned_lm_head(target, frequent)
         self.begin()
 
-    def warm(self, chains: Iterable[int], trees: Iterable[tuple[int, int]]) -> None:
-        """Prepare chains of these lengths and trees of these depths and breadths; nothing is to be done here."""
+    def warm(self, shapes: Iterable[Shape]) -> None:
+        """Prepare drafts of these shapes; nothing is to be done here."""
 
     def check(self, target: Runner) -> None:
         """Refuse a target that the head was not made for."""
@@ -97,7 +99,7 @@ class Head:
     def _place(self, device: torch.device, dtype: torch.dtype) -> None:
         """The weights as the forward takes them."""
 
-        def of(*names: str) -> torch.Tensor:
+        def of(*names: str) -> Tensor:
             parts = [self.file.tensors[f"{name}.weight"].to(device, dtype) for name in names]
             return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
@@ -152,12 +154,9 @@ class Head:
         self.slots = kept
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int], features: torch.Tensor, start: int) -> torch.Tensor:
-        """Entries of the text from ``start`` on, (entries, hidden) features with their tokens; the last one's output.
-
-        Where ``start`` lies beyond what was read, the entries between are left out.
-        """
-        if start > self.length:
+    def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
+        """Entries of the text from ``start`` on, (entries, hidden) features and tokens; the last one's output."""
+        if start > self.length:  # the entries between are left out
             self.slots = min(self.slots, SINKS)
             self.gone, self.length = start - self.slots, start
         ids = torch.tensor(tokens, device=self.fc.device)
@@ -167,7 +166,7 @@ class Head:
         return out[-1:]
 
     @torch.inference_mode()
-    def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
         """Entries one after the other: (width,) tokens and (width, hidden) features to (width, hidden) outputs."""
         width, start, slots = len(tokens), self.length, self.slots
         self._reserve(width, start + width)
@@ -177,7 +176,7 @@ class Head:
         return self._layer(tokens, features, slice(slots, self.slots), self.slots, rope, unseen)
 
     @torch.inference_mode()
-    def branch(self, tokens: torch.Tensor, features: torch.Tensor, depth: int, seen: torch.Tensor) -> torch.Tensor:
+    def branch(self, tokens: Tensor, features: Tensor, depth: int, seen: Tensor) -> Tensor:
         """Nodes of a tree at one depth, 1 or more, after the text's entries and those of the tree's earlier depths.
 
         ``seen``, (width, tree entries and width), says which of the tree's entries each sees: its ancestors and itself.
@@ -189,18 +188,18 @@ class Head:
         unseen = mask(self.fc, width, self.slots - seen.shape[1], seen)
         return self._layer(tokens, features, slice(start, self.slots), self.slots, rope, unseen)
 
-    def logits(self, out: torch.Tensor) -> torch.Tensor:
+    def logits(self, out: Tensor) -> Tensor:
         """Logits of the tokens after entries, (width, vocabulary), or (width, pruned) of the frequent ones alone."""
         if self.pruned is not None:
             return self.pruned(out)
         assert self.target is not None
         return self.target.project(out)
 
-    def named(self, columns: torch.Tensor) -> torch.Tensor:
+    def named(self, columns: Tensor) -> Tensor:
         """The tokens that columns of the logits stand for."""
         return columns if self.pruned is None else self.pruned.ids[columns]
 
-    def spread(self, logits: torch.Tensor) -> torch.Tensor:
+    def spread(self, logits: Tensor) -> Tensor:
         """Logits (..., columns) over the whole vocabulary; a token that is not drafted has no chance."""
         if self.pruned is None:
             return logits
@@ -208,36 +207,33 @@ class Head:
         whole = logits.new_full((*logits.shape[:-1], self.vocabulary), -1e4)
         return whole.index_copy_(-1, self.pruned.ids, logits)
 
-    def gumbel(self, noise: torch.Tensor, temperature: float) -> GumbelNoise:
+    def gumbel(self, noise: Tensor, temperature: float) -> GumbelNoise:
         """Noise over the whole vocabulary, (levels, vocabulary), as drafting takes it."""
         rows = noise if self.pruned is None else noise[:, self.pruned.ids]
         return GumbelNoise(rows, rows.new_full((), temperature))
 
     def likeliest(
-        self, out: torch.Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """After each of some entries the likeliest tokens: log-probabilities and columns, (width, count) each."""
-        # With Gumbel noise both are of the perturbed scores.
+        self, out: Tensor, count: int, level: int = 0, gumbel: GumbelNoise | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens, with noise by perturbed scores: log-probabilities and columns, (width, count) each."""
         logits = self.logits(out)
         return self._top(logits if gumbel is None else gumbel.perturb(logits, level), count)
 
-    def _top(self, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _top(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         top = torch.log_softmax(scores.float(), -1).topk(count)
         return top.values, top.indices
 
-    def best(
-        self, scores: torch.Tensor, logp: torch.Tensor, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def best(self, scores: Tensor, logp: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths."""
         # Where they are among all, in which row, their tokens, and how likely their paths are.
         top = (scores[:, None] + logp).flatten().topk(len(scores))
         return top.indices, top.indices // len(scores), tokens[top.indices], top.values
 
     @torch.inference_mode()
-    def chain(self, out: torch.Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
+    def chain(self, out: Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
         """The likeliest token after an entry, perturbed if noise is given, the likeliest after it, …; not read back."""
-        tokens: list[torch.Tensor] = []
-        logits: list[torch.Tensor] = []
+        tokens: list[Tensor] = []
+        logits: list[Tensor] = []
         for at in range(length):
             logits.append(self.logits(out))
             scores = logits[-1] if gumbel is None else gumbel.perturb(logits[-1], at)
@@ -246,9 +242,7 @@ class Head:
                 out = self.forward(tokens[-1], out)
         return Chain(torch.cat(tokens), logits)
 
-    def tree(
-        self, out: torch.Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None
-    ) -> DraftTree:
+    def tree(self, out: Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None) -> DraftTree:
         """A tree of tokens after an entry (see ``tree``), read back at once."""
         breadth = self._breadth(breadth)
         return choose(grow(self, out, depth, breadth, gumbel).cpu().numpy(), depth, depth, breadth, nodes)
@@ -259,13 +253,13 @@ class Head:
 
     def _layer(
         self,
-        tokens: torch.Tensor,  # (width,)
-        features: torch.Tensor,  # (width, hidden)
-        at: slice | torch.Tensor,  # slots of the new entries
+        tokens: Tensor,  # (width,)
+        features: Tensor,  # (width, hidden)
+        at: slice | Tensor,  # slots of the new entries
         end: int,  # slots that are looked at
-        rope: tuple[torch.Tensor, torch.Tensor],  # (width or 1, 1, head size) each
-        unseen: torch.Tensor | None,  # (width, end), added to the scores; None: everything is seen
-    ) -> torch.Tensor:
+        rope: tuple[Tensor, Tensor],  # (width or 1, 1, head size) each
+        unseen: Tensor | None,  # (width, end), added to the scores; None: everything is seen
+    ) -> Tensor:
         heads, num_kv_heads = self.heads, self.num_kv_heads
         x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc)
         qkv = linear(x, self.qkv).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)

@@ -1,8 +1,7 @@
 """The small kernels of an EAGLE head on CUDA, beside those of a layer.
 
-The likeliest tokens take two, in place of a softmax and a search over everything: the vocabulary is cut into parts, and
-each part's likeliest are found by a program of their own; then a row's parts are joined. Of two as likely the first
-comes first.
+The likeliest tokens take two, in place of a softmax and a search over everything: each part of the vocabulary is
+searched by a program of its own, then a row's parts are joined. Of two tokens as likely the first comes first.
 """
 
 # ruff: noqa: N803 - Triton's constants are written in capitals

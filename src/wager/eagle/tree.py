@@ -1,9 +1,8 @@
 """A tree of drafts that grows where the head is sure (EAGLE-2, Li et al. 2024).
 
 Grow: of the newest nodes those with the likeliest paths are expanded, each by its likeliest tokens. Choose: of all
-nodes the likeliest paths stay. A path is never likelier than what it goes on from, so what stays is a tree.
-
-The device grows, and hands everything back in one tensor; the host chooses.
+nodes the likeliest paths stay. A path is never likelier than what it goes on from, so what stays is a tree. The device
+grows, and hands everything back in one tensor; the host chooses.
 """
 
 from __future__ import annotations

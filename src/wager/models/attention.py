@@ -33,9 +33,8 @@ def attend(
                 q[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=heads != num_kv_heads
             )
         return mixed[0].transpose(0, 1).flatten(1)
-    # The heads of a group share its keys: stacked as rows, they are one product a group, and nothing is repeated. The
-    # mask is added afterwards: with one to add, torch on ARM runs a product for each group.
-    # (num_kv_heads, heads / num_kv_heads * width, end)
+    # The heads of a group share its keys: stacked as rows, they are one product a group, (num_kv_heads, heads /
+    # num_kv_heads * width, end). The mask is added afterwards: with one, torch on ARM runs a product for each group.
     scores = torch.bmm(q.reshape(num_kv_heads, -1, head), keys.transpose(1, 2))
     if scale != 1.0:
         scores = scores.mul_(scale)
@@ -46,15 +45,13 @@ def attend(
 
 
 def mask(like: torch.Tensor, width: int, before: int, seen: torch.Tensor | None = None) -> torch.Tensor | None:
-    """What new tokens may not see, (width, before and those of ``seen``), to be added to the scores; None: nothing.
-
-    ``seen``, (width, width or more), says which of the last tokens each sees, where they are no chain.
-    """
-    if seen is None and width == 1:
-        return None
-    unseen = like.new_full((width, width), -math.inf).triu_(1)
-    if seen is not None:
+    """What new tokens may not see, (width, before and those of ``seen``), to be added to the scores; None: nothing."""
+    if seen is not None:  # (width, width or more): which of the last tokens each sees, where they are no chain
         unseen = torch.where(seen, 0.0, -math.inf).to(like.dtype)
+    elif width == 1:
+        return None
+    else:
+        unseen = like.new_full((width, width), -math.inf).triu_(1)
     return torch.cat((unseen.new_zeros(width, before), unseen), dim=1)
 
 

@@ -1,5 +1,6 @@
 """Which way to run each operation at each width: measured once per machine in bounded time, and cached on disk."""
 
+import itertools
 import logging
 import math
 import platform
@@ -66,12 +67,30 @@ def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, bu
     # The plan is kept for this processor, torch, number of threads and these shapes.
     sizes = ", ".join(f"{name} {outputs}x{inputs}" for name, (outputs, inputs) in shapes.items())
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32, v{VERSION}, {sizes}"
-    if (known := _load(key, operations)) is not None:
-        return known
+    path, known = cache() / FILE, {}
+    with suppress(OSError, ValueError):  # a damaged file is replaced
+        known = files.read_json(path)
+    if _sound(known.get(key), operations):
+        found: Plan = known[key]
+        return found
     plan, complete = measure(operations, budget)
     if complete:
-        _save(key, plan)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(path, {**known, key: plan})
+        except OSError as error:
+            log.info("the calibration of packed weights is not kept: %s", error)
     return plan
+
+
+def _sound(plan: object, operations: Operations) -> bool:
+    """Whether something read from a file is a plan for these operations."""
+    if not isinstance(plan, dict) or plan.keys() != operations.keys():
+        return False
+    return all(
+        isinstance(ways, list) and len(ways) == len(WIDTHS) and all(str(way) in operations[name] for way in ways)
+        for name, ways in plan.items()
+    )
 
 
 def measure(
@@ -86,28 +105,26 @@ def measure(
     ready: dict[tuple[str, str], Way] = {}
     # Seconds of the best call, by operation, width and way.
     best: dict[str, dict[int, dict[str, float]]] = {name: {} for name in operations}
-    for width in ORDER:
-        for _ in range(REPEATS):
-            for name, ways in alive.items():
-                seconds = best[name].setdefault(width, {})
-                for way in list(ways):
-                    if clock() > deadline:
-                        return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, False
-                    try:
-                        run = ready.get((name, way)) or ready.setdefault((name, way), ways[way]())
-                        began = timer()
-                        run(width)
-                        taken = timer() - began
-                    except RuntimeError as error:  # this processor has no such kernel
-                        if way == PLAIN:
-                            raise
-                        log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
-                        taken = math.inf
-                    if way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN]):
-                        del ways[way]
-                        seconds.pop(way, None)
-                    else:
-                        seconds[way] = min(taken, seconds.get(way, taken))
+    for width, _, (name, ways) in itertools.product(ORDER, range(REPEATS), alive.items()):
+        seconds = best[name].setdefault(width, {})
+        for way in list(ways):
+            if clock() > deadline:
+                return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, False
+            try:
+                run = ready.get((name, way)) or ready.setdefault((name, way), ways[way]())
+                began = timer()
+                run(width)
+                taken = timer() - began
+            except RuntimeError as error:  # this processor has no such kernel
+                if way == PLAIN:
+                    raise
+                log.warning("the %s kernel for %s does not work here (%s)", way, name, error)
+                taken = math.inf
+            if way != PLAIN and taken > max(NOISE, HOPELESS * seconds[PLAIN]):
+                del ways[way]
+                seconds.pop(way, None)
+            else:
+                seconds[way] = min(taken, seconds.get(way, taken))
     return {name: _chosen(best[name], len(ways)) for name, ways in alive.items()}, True
 
 
@@ -131,30 +148,3 @@ def processor() -> str:
     found = [line.partition(":")[2].strip() for line in lines if line.startswith(wanted)]
     names = list(dict.fromkeys(found))  # every core says the same
     return " ".join([platform.machine(), *(names or [platform.processor()])]).strip()
-
-
-def _load(key: str, operations: Operations) -> Plan | None:
-    """A plan that was kept, if it is one for these operations."""
-    try:
-        plan = files.read_json(cache() / FILE).get(key)
-    except (OSError, ValueError):
-        return None
-    if not isinstance(plan, dict) or plan.keys() != operations.keys():
-        return None
-    sound = (
-        isinstance(ways, list) and len(ways) == len(WIDTHS) and all(str(way) in operations[name] for way in ways)
-        for name, ways in plan.items()
-    )
-    return plan if all(sound) else None
-
-
-def _save(key: str, plan: Plan) -> None:
-    """Keep a plan beside the others; a damaged file is replaced."""
-    path, known = cache() / FILE, {}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError, ValueError):
-            known = files.read_json(path)
-        files.write_json(path, {**known, key: plan})
-    except OSError as error:
-        log.info("the calibration of packed weights is not kept: %s", error)

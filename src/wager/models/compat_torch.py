@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def has_packed_linear() -> bool:
@@ -12,25 +13,21 @@ def has_packed_linear() -> bool:
     return bool(built) and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
-def pack_weight(weight: torch.Tensor) -> torch.Tensor:
+def pack_weight(weight: Tensor) -> Tensor:
     """A copy of a weight (outputs, inputs) in the layout of oneDNN's kernels for a few tokens."""
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 8)
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 8)
     return packed
 
 
-def packed_linear(
-    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
-) -> torch.Tensor:
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none") -> Tensor:
     """The product with a packed weight, with an activation of oneDNN's ("swish" is silu) applied to it."""
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], "")
     return product
 
 
-def packed_linear_binary(
-    x: torch.Tensor, other: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, operation: str
-) -> torch.Tensor:
+def packed_linear_binary(x: Tensor, other: Tensor, packed: Tensor, bias: Tensor | None, operation: str) -> Tensor:
     """The product with a packed weight, combined with ``other`` by "add" or "mul"."""
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, packed, bias, operation)
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, packed, bias, operation)
     return product
 
 
@@ -55,7 +52,7 @@ def modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
         waiting.extend(child for child in module.__dict__["_modules"].values() if child is not None)
 
 
-def own_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def own_tensors(module: torch.nn.Module) -> Iterator[Tensor]:
     """A module's own parameters and buffers, without those of its children."""
     held = module.__dict__
     for tensor in (*held["_parameters"].values(), *held["_buffers"].values()):
@@ -63,7 +60,7 @@ def own_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
             yield tensor
 
 
-def version(tensor: torch.Tensor) -> int:
+def version(tensor: Tensor) -> int:
     """Rises with every write in place, but for those through ``.data``; 0 where torch does not count."""
     return 0 if tensor.is_inference() else int(tensor._version)
 

@@ -30,10 +30,8 @@ def temperature_of(processor: Any) -> float:
 
 def end_tokens(criterion: Any) -> list[int] | None:
     """The tokens a stopping criterion ends a text at; None if it is of another kind."""
-    if type(criterion).__name__ != "EosTokenCriteria":
-        return None
-    tokens: list[int] = criterion.eos_token_id.flatten().tolist()
-    return tokens
+    ends = type(criterion).__name__ == "EosTokenCriteria"
+    return [int(token) for token in criterion.eos_token_id.flatten()] if ends else None
 
 
 def max_length_of(criterion: Any) -> int | None:

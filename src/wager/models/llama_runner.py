@@ -77,8 +77,7 @@ class LlamaRunner(Runner):
 
     @property
     def embed(self) -> torch.Tensor:
-        weight: torch.Tensor = self.weights.embed
-        return weight
+        return self.weights.embed
 
     @torch.inference_mode()
     def project(self, x: torch.Tensor) -> torch.Tensor:

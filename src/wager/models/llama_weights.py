@@ -99,7 +99,8 @@ class LlamaWeights:
     def __init__(self, model: Any) -> None:
         body, head = model.model, model.lm_head
         self.device, self.dtype = model.device, model.dtype
-        self.embed, self.final = body.embed_tokens.weight, body.norm.weight
+        self.embed: torch.Tensor = body.embed_tokens.weight
+        self.final = body.norm.weight
         self.layers = [Layer(block) for block in body.layers]
         self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
@@ -115,9 +116,9 @@ class LlamaWeights:
         """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
         width = min(width, calibration.WIDTHS[-1])
         if width not in self._products:
-            qkv, out, gated, down = (calibration.way_at(self.plan.get(name), width) for name in OPERATIONS)
+            ways = [calibration.way_at(self.plan.get(name), width) for name in OPERATIONS]
             try:
-                self._products[width] = [layer.by(qkv, out, gated, down) for layer in self.layers]
+                self._products[width] = [layer.by(*ways) for layer in self.layers]
             except RuntimeError as error:
                 log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
                 self.plan, self._products = {}, {}
@@ -168,12 +169,9 @@ def outline(model: Any) -> tuple[object, ...]:
 
 
 def stamp(model: Any) -> object:
-    """Changes whenever a weight does.
-
-    Writing through ``.data`` leaves address and version as they are, so where there are packed copies that could go
-    stale, on the CPU, a few numbers of each weight are looked at too, and all of the output head's, where people write
-    the rows of tokens they add.
-    """
+    """Changes whenever a weight does."""
+    # Writing through ``.data`` leaves address and version as they are. Where packed copies could go stale, on the CPU,
+    # some numbers of each weight count too, and all of the output head's, where people write rows of tokens they add.
     if model.device.type != "cpu":
         return outline(model)
     found = []

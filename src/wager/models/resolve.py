@@ -51,10 +51,7 @@ def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> Pre
 
 
 def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str:
-    """The folder that holds the model, or its hub id where the hub has it and answers.
-
-    Raises ValueError with one sentence that says what was tried and what would work.
-    """
+    """The folder that holds the model, or its hub id where the hub has it and answers; else what would work is told."""
     if name == embedded.NAME:
         return embedded.folder(progress=progress)
     folder = Path(os.path.expanduser(name))
@@ -97,12 +94,12 @@ def _on_hub(name: str) -> Path | str:
 def _model(name: str | Path, where: Path | str, dtype: str, place: torch.device) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with _one_sentence(name, "configuration"):
+    with one_sentence(f"cannot load the configuration of {name}"), embedded.quiet():
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     _check_decoder_only(name, config)
     if isinstance(where, Path) and not any(next(where.glob(pattern), None) for pattern in WEIGHTS):
         raise ValueError(f"the folder of {name} has no weights: no *.safetensors and no pytorch_model.bin in {where}")
-    with _one_sentence(name, "model"):
+    with one_sentence(f"cannot load the model of {name}"), embedded.quiet():
         chosen = _dtype(name, dtype, place)
         loaded: Any = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=chosen, trust_remote_code=False)
         model: PreTrainedModel = loaded.to(place).eval()
@@ -112,7 +109,7 @@ def _model(name: str | Path, where: Path | str, dtype: str, place: torch.device)
 def _tokenizer(name: str | Path, where: Path | str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    with _one_sentence(name, "tokenizer"):
+    with one_sentence(f"cannot load the tokenizer of {name}"), embedded.quiet():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     return tokenizer
 
@@ -153,12 +150,11 @@ def _check_decoder_only(name: str | Path, config: Any) -> None:
 
 
 @contextmanager
-def _one_sentence(name: str | Path, part: str) -> Iterator[None]:
-    """Turn what transformers says at length into its first sentence."""
+def one_sentence(what: str) -> Iterator[None]:
+    """Turn whatever reading a file raises, at length, into one sentence that begins with this."""
     try:
-        with embedded.quiet():
-            yield
+        yield
     except Exception as error:  # a broken file can raise anything: OSError, KeyError, SafetensorError, ImportError
         said = str(error).strip().splitlines() or [""]
         reason = re.split(r"(?<=[^.\s]{2}[.!?])\s", said[0])[0].rstrip(".!: ")[:300]
-        raise ValueError(f"cannot load the {part} of {name}: {type(error).__name__}: {reason}") from None
+        raise ValueError(f"{what}: {type(error).__name__}: {reason}") from None

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy
 
 CHUNK = 512  # tokens of a prompt that go through the model at once: bounds the memory of a long prefill
 WIDEST_TREE = 64  # tokens a tree's forward has at most: their ancestors are the bits of one word
 
-# How far two ways to the same logits may be apart and still be the same up to float order, as a root mean square in
-# standard deviations of the logits: some times what a model's own differ by between two widths, and far below what any
-# other arithmetic gives.
+# How far two ways to the same logits may be apart, a root mean square in standard deviations of the logits: some times
+# what a model's own differ by between two widths, and far below what any other arithmetic gives.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
@@ -103,18 +103,13 @@ class Runner(ABC):
 
     def prefill_scored(self, tokens: Sequence[int]) -> tuple[torch.Tensor, float]:
         """As ``prefill``, and the tokens' perplexity, from the same forwards."""
-        total, counted = 0.0, 0
-        last: torch.Tensor | None = None
+        total = 0.0
         for at in range(0, len(tokens), CHUNK):
             chunk = tokens[at : at + CHUNK]
             logits = self.forward(chunk, len(chunk)).float()
-            before = logits[:-1] if last is None else torch.cat((last, logits[:-1]))
-            followed = torch.tensor(chunk[len(chunk) - len(before) :], device=logits.device)
-            total += float(torch.nn.functional.cross_entropy(before, followed, reduction="sum")) if len(before) else 0.0
-            counted += len(before)
-            last = logits[-1:].clone()
-        assert last is not None, "a text has at least one token"
-        return last, math.exp(min(total / max(1, counted), 700.0))
+            following = torch.tensor(tokens[at + 1 : at + 1 + CHUNK], dtype=torch.long, device=logits.device)
+            total += float(cross_entropy(logits[: len(following)], following, reduction="sum"))
+        return logits[-1:].clone(), math.exp(min(total / max(1, len(tokens) - 1), 700.0))
 
 
 def ancestry(parents: Sequence[int]) -> tuple[list[int], list[int]]:

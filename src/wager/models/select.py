@@ -17,7 +17,12 @@ def runner(model: Any) -> Runner:
     temporary = bool(reason)
     if not reason:
         try:
-            ours = _llama_runner(model)
+            if model.device.type == "cuda":
+                from wager.models.cuda_graph_runner import CUDAGraphRunner
+
+                ours: LlamaRunner = CUDAGraphRunner(model)
+            else:
+                ours = LlamaRunner(model)
             reason = _disagreement(model, ours)
         except Exception as error:  # a compiler, a driver, too little memory: the model's own forward still works
             reason = f"LlamaRunner failed ({type(error).__name__}: {error})"
@@ -41,14 +46,6 @@ def current(model: Any, known: Runner) -> Runner:
         return runner(model)
     known.vocabulary = vocabulary(model)
     return known
-
-
-def _llama_runner(model: Any) -> LlamaRunner:
-    if model.device.type == "cuda":
-        from wager.models.cuda_graph_runner import CUDAGraphRunner
-
-        return CUDAGraphRunner(model)
-    return LlamaRunner(model)
 
 
 def _disagreement(model: Any, ours: LlamaRunner) -> str:
