@@ -59,15 +59,9 @@ class Run:
     """
 
     def __init__(
-        self,
-        methods: Sequence[Method],
-        prompts: Sequence[TokenizedPrompt],
-        arms: Sequence[str],
-        folder: Path | None = None,
-        *,
-        afresh: bool = False,
-        **settings: Any,
-    ) -> None:
+        self, methods: Sequence[Method], prompts: Sequence[TokenizedPrompt], arms: Sequence[str],
+        folder: Path | None = None, *, afresh: bool = False, **settings: Any,
+    ) -> None:  # fmt: skip
         """``arms`` are all that a round can play. A run that is in the folder must have the same settings."""
         self.prompts = prompts
         told = [{"name": method.name, "kind": method.kind} for method in methods]

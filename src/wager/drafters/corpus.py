@@ -81,15 +81,9 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def build(
-    texts: Iterable[str],
-    tokenize: Callable[[str], Sequence[int]],
-    path: Path | str,
-    *,
-    vocabulary: int,
-    model: str = "",
-    fingerprint: str = "",
-    report: Report | None = None,
-) -> Header:
+    texts: Iterable[str], tokenize: Callable[[str], Sequence[int]], path: Path | str, *, vocabulary: int,
+    model: str = "", fingerprint: str = "", report: Report | None = None,
+) -> Header:  # fmt: skip
     """Write a datastore of these texts, whole or not at all; ``report`` is told how far the sorting is."""
     pieces = []
     for text in texts:

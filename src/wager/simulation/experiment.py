@@ -147,16 +147,9 @@ def adaptation(comparison: Comparison, start: int, end: int) -> dict[str, Any]:
 
 
 def compare(
-    scenario: Scenario,
-    policies: Sequence[str],
-    *,
-    runs: int,
-    seed: int = 0,
-    jobs: int = 1,
-    warmup: int = 0,
-    marks: Sequence[int] | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Comparison:
+    scenario: Scenario, policies: Sequence[str], *, runs: int, seed: int = 0, jobs: int = 1, warmup: int = 0,
+    marks: Sequence[int] | None = None, progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Comparison:  # fmt: skip
     """Run every policy, every fixed arm and the clairvoyant on the same seeds.
 
     The first ``warmup`` tokens of a run do not count. ``marks`` are token counts at which curves are read. ``progress``

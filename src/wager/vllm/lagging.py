@@ -116,26 +116,19 @@ class Lagging:
         from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
         from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 
-        head = self.head
-        tables = head.block_tables
+        head, buffers = self.head, self.head.input_buffers
         if self._slot_mappings is None:
-            self._slot_mappings = torch.empty_like(tables.slot_mappings)
-        slot_mappings = tables.compute_slot_mappings(
-            batch.idx_mapping[:count],
-            head.input_buffers.query_start_loc[: count + 1],
-            head.input_buffers.positions,
-            total,
-            out=self._slot_mappings,
+            self._slot_mappings = torch.empty_like(head.block_tables.slot_mappings)
+        rows, starts_there = batch.idx_mapping[:count], buffers.query_start_loc[: count + 1]
+        slot_mappings = head.block_tables.compute_slot_mappings(
+            rows, starts_there, buffers.positions, total, out=self._slot_mappings
         )
         slot_mappings.masked_fill_(nowhere, NO_SLOT)
         metadata = head._build_attn_metadata(
-            num_reqs=count,
-            batch_desc=BatchExecutionDescriptor(CUDAGraphMode.NONE, total, count),
-            query_start_loc_np=starts,
-            seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
-            step=0,
+            num_reqs=count, batch_desc=BatchExecutionDescriptor(CUDAGraphMode.NONE, total, count), step=0,
+            query_start_loc_np=starts, seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
             slot_mappings=slot_mappings,
-        )
+        )  # fmt: skip
         head._run_model(total, metadata, build_slot_mappings_by_layer(slot_mappings, head.kv_cache_config), None)
 
     def _there(self, array: np.ndarray) -> torch.Tensor:

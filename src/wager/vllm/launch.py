@@ -40,18 +40,10 @@ TABLE = "num_speculative_tokens_per_batch_size"
 
 
 def engine_args(
-    model: str | Path,
-    *,
-    drafters: Sequence[str] | str = DRAFTERS,
-    policy: str = POLICY,
-    max_length: int = MAX_LENGTH,
-    budget: int = 0,
-    uniform: str = "auto",
-    policy_seed: int = 0,
-    state: str | Path = "",
-    progress: Progress | None = None,
-    **vllm: Any,
-) -> dict[str, Any]:
+    model: str | Path, *, drafters: Sequence[str] | str = DRAFTERS, policy: str = POLICY, max_length: int = MAX_LENGTH,
+    budget: int = 0, uniform: str = "auto", policy_seed: int = 0, state: str | Path = "",
+    progress: Progress | None = None, **vllm: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Keyword arguments for ``vllm.LLM``, with speculation that adapts.
 
     >>> llm = vllm.LLM(**wager.vllm.engine_args("smollm2-135m", max_model_len=2048))

@@ -92,41 +92,15 @@ class Matcher:
         tokens, lengths = self.texts.all_token_ids.gpu, self.texts.total_len.gpu
         own, finished = -(-longest_text // BLOCK), -(-self._written // BLOCK)
         self.kernels.scan[(requests, own + finished)](
-            tokens,
-            tokens.stride(0),
-            rows,
-            lengths,
-            sampled,
-            self.ring,
-            self._head,
-            self._best,
-            own,
-            self.ring_size - finished * BLOCK,
-            SHORTEST=self.shortest,
-            LONGEST=self.longest,
-            RING=self.ring_size,
+            tokens, tokens.stride(0), rows, lengths, sampled, self.ring, self._head, self._best, own,
+            self.ring_size - finished * BLOCK, SHORTEST=self.shortest, LONGEST=self.longest, RING=self.ring_size,
             BLOCK=BLOCK,
-        )
+        )  # fmt: skip
         self.kernels.draft[(requests,)](
-            tokens,
-            tokens.stride(0),
-            rows,
-            lengths,
-            last,
-            self.ring,
-            self._head,
-            self._best,
-            drafts,
-            drafts.stride(0),
-            self.matched,
-            self.counts,
-            self.matched if threshold is None else threshold,
-            RING=self.ring_size,
-            K=self.length,
-            K_BLOCK=_power(self.length),
-            FILL=threshold is None,
-            num_warps=1,
-        )
+            tokens, tokens.stride(0), rows, lengths, last, self.ring, self._head, self._best, drafts, drafts.stride(0),
+            self.matched, self.counts, self.matched if threshold is None else threshold, RING=self.ring_size,
+            K=self.length, K_BLOCK=_power(self.length), FILL=threshold is None, num_warps=1,
+        )  # fmt: skip
 
     def end(self, slot: int) -> None:
         """The text in this slot is finished: remember its output before the slot is used again."""
@@ -152,19 +126,9 @@ class Matcher:
         if device.type == "cuda":
             ended = ended.pin_memory().to(device, non_blocking=True)
         self.kernels.remember[(count, most // COPY_BLOCK + 1)](
-            tokens,
-            tokens.stride(0),
-            self.texts.total_len.gpu,
-            ended,
-            count,
-            most,
-            self.ring,
-            self._head,
-            self._next_head,
-            RING=self.ring_size,
-            SLOTS=_power(self.texts.max_num_reqs),
-            BLOCK=COPY_BLOCK,
-        )
+            tokens, tokens.stride(0), self.texts.total_len.gpu, ended, count, most, self.ring, self._head,
+            self._next_head, RING=self.ring_size, SLOTS=_power(self.texts.max_num_reqs), BLOCK=COPY_BLOCK,
+        )  # fmt: skip
         self._head, self._next_head = self._next_head, self._head
 
     def forget(self) -> None:

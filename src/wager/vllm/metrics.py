@@ -137,17 +137,9 @@ class Meter:
     """
 
     def __init__(
-        self,
-        hook: str,
-        policy: str,
-        arms: Sequence[Arm],
-        *,
-        drafters: Sequence[str],
-        interval: float = 1.0,
-        log_seconds: float = 10.0,
-        export: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, hook: str, policy: str, arms: Sequence[Arm], *, drafters: Sequence[str], interval: float = 1.0,
+        log_seconds: float = 10.0, export: bool = True, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.interval, self.log_seconds, self.clock = interval, log_seconds, clock
         self.export = export and _exportable()
         self._tallies = {arm: _Tally() for arm in arms}

@@ -82,16 +82,9 @@ class BatchProposer:
     """Drafts for the rows of an engine's batch, step after step; knows nothing of vLLM but the shape of that batch."""
 
     def __init__(
-        self,
-        policy: Policy,
-        settings: Settings,
-        drafters: Sequence[Drafter],
-        meter: Meter,
-        *,
-        rows: int,
-        context: int,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
+        self, policy: Policy, settings: Settings, drafters: Sequence[Drafter], meter: Meter, *, rows: int,
+        context: int, clock: Callable[[], float] = perf_counter,
+    ) -> None:  # fmt: skip
         self.settings, self.meter, self.clock = settings, meter, clock
         self.drafters, self.context = drafters, context
         self.longest = settings.max_length

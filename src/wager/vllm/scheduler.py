@@ -102,13 +102,8 @@ class _Adaptive(_Limits):
         parallel = self.vllm_config.parallel_config
         replica = parallel.data_parallel_index
         self.state_file = open_state(Path(settings.state), policy, replica) if settings.state else None
-        meter = Meter(
-            SCHEDULER,
-            settings.policy,
-            settings.arms,
-            drafters=settings.arm_names,
-            log_seconds=settings.log_seconds,
-        )
+        names, seconds = settings.arm_names, settings.log_seconds
+        meter = Meter(SCHEDULER, settings.policy, settings.arms, drafters=names, log_seconds=seconds)
         overlap = bool(self.vllm_config.scheduler_config.async_scheduling)
         self.lengths = Lengths(policy, settings.arms, meter, overlap=overlap)
         self.control = PolicyFile(settings, policy) if settings.control else None

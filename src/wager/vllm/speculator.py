@@ -95,23 +95,19 @@ def warm_up_verification(states: RequestState, device: torch.device, config: Vll
     vLLM's own warm-up uses sampled requests, whose logits are float32; those of greedy ones stay in the model's type.
     """
     length, speculative = states.num_speculative_steps, config.speculative_config
-    few = torch.zeros(length + 1, dtype=torch.int64, device=device)
-    synthetic = speculative.rejection_sample_method == "synthetic"
+    method, vocabulary = speculative.rejection_sample_method, states.vocab_size
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=dtype, device=device)
+
+    few, rates = zeros(length + 1), zeros(length, dtype=torch.float32) if method == "synthetic" else None
+    ends = torch.tensor([0, length + 1], dtype=torch.int32, device=device)
+    places = torch.arange(length + 1, dtype=torch.int32, device=device)
+    temperature, seeds = zeros(states.max_num_reqs, dtype=torch.float32), zeros(states.max_num_reqs)
     rejection_sample(
-        torch.zeros(length + 1, states.vocab_size, dtype=config.model_config.dtype, device=device),
-        logits,
-        few.int(),
-        torch.tensor([0, length + 1], dtype=torch.int32, device=device),
-        few,
-        few[:1],
-        few,
-        torch.arange(length + 1, dtype=torch.int32, device=device),
-        torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device),
-        torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device),
-        length,
-        torch.zeros(length, dtype=torch.float32, device=device) if synthetic else None,
-        use_block_verification=speculative.rejection_sample_method == "block",
-    )
+        zeros(length + 1, vocabulary, dtype=config.model_config.dtype), logits, few.int(), ends,
+        few, few[:1], few, places, temperature, seeds, length, rates, use_block_verification=method == "block",
+    )  # fmt: skip
 
 
 def _match(matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, threshold: torch.Tensor | None = None) -> None:
