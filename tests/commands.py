@@ -1,7 +1,7 @@
 """The command line in this process: what a call gives back, and what bad input must look like."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SHORT = ("--max-tokens", "6")
 COPY = "Repeat this exactly: the cat sat on the mat, the cat sat on the mat, the cat sat on the mat."
@@ -14,6 +14,18 @@ class Done(NamedTuple):
 
 
 Wager = Callable[..., Done]
+
+
+def called(capture: Any) -> Done:
+    """What the command in sys.argv ends with: its code, and what it wrote to both streams."""
+    from wager.cli import main
+
+    code: Any = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    return Done(int(code or 0), *capture.readouterr())
 
 
 def one_sentence(done: Done, names: str) -> None:

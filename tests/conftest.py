@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Done, Wager
+from commands import Done, Wager, called
 from hypothesis import settings
 
 # Two workers on two cores: with a thread each they do not wait for each other. Before anything imports torch.
@@ -47,16 +47,9 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.delenv(name, raising=False)
 
     def run(*words: object, stdin: str = "") -> Done:
-        from wager.cli import main
-
         monkeypatch.setattr(sys, "argv", ["wager", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        return Done(int(code or 0), *capsys.readouterr())
+        return called(capsys)
 
     return run
 

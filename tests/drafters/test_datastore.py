@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from letters import called
 
 import wager.models
 from wager.cli import datastore as command
@@ -169,20 +169,13 @@ def test_a_long_text_is_cut_at_blank_lines_and_loses_nothing(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(cli: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command line in this process, with a tokenizer of letters, in an empty folder."""
     app = typer.Typer(pretty_exceptions_enable=False)
     app.add_typer(command.app, name="datastore")
     monkeypatch.setattr("wager.cli.app.app", app)
     monkeypatch.setattr(wager.models, "load_tokenizer", lambda name: Letters())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def go(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wager", "datastore", *words])
-        return called(capsys)
-
-    return go
+    return partial(cli, "datastore")
 
 
 def test_build_then_show_then_draft(run: Run, tmp_path: Path) -> None:

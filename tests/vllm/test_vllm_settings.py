@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Done, Wager
-from letters import called
+from commands import Done, Wager, called
 
 import wager
 from wager.core import Arm
@@ -156,7 +155,7 @@ def serve(
 
     def run(*words: str) -> Done:
         monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *words])
-        return Done(*called(capfd))
+        return called(capfd)
 
     return run
 
