@@ -111,11 +111,11 @@ class StepRounds:
         self._observed.add(batch)
         if self.overlap:
             self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
-            now, draft = self.latency.switching if step.lag else 0.0, 0.0
+            others, draft = self.latency.switching if step.lag else 0.0, 0.0
         else:
             self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
-            now, draft = (self.latency.drafting(batch, length) for length in (step.length, arm.length))
-        verify = max(1e-9, seconds - now)
+            others, draft = (self.latency.drafting(batch, length) for length in (step.length, arm.length))
+        verify = max(1e-9, seconds - others)  # less what was not verifying: catching up, or the next round's drafting
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
             lag_seconds = self.latency.switching if step.lag else 0.0
