@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from reproduction.experiment import Part
+from reproduction.runs import FOR_ALL
 from reproduction.units import Table
 
 HOME = {  # domain -> tasks it is at home in
@@ -22,9 +23,9 @@ def specialists(table: Table, kind: str) -> dict[str, str]:
 
 def one_for_all(table: Table, kind: str) -> str:
     """The arm of the drafter for everything."""
-    names = [name for name in table.methods if name.startswith(f"{kind}:ofa:")]
+    names = [name for name in table.methods if name.startswith(f"{FOR_ALL[kind]}:")]
     if not names:
-        raise ValueError(f"the result has no {kind}:ofa arm, the drafter for everything that a claim compares with")
+        raise ValueError(f"the result has no arm of {FOR_ALL[kind]}, the drafter for everything that a claim needs")
     return names[0]
 
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from reproduction.workspace import NotHereError
 from wager.simulation import RoundCost, VerifyCost
 from wager.simulation.costs import parse_cost
 
-_HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
+_HEADS = ("ofa", "mixed", "chat", "code", "math", "summarization", "translation")
 _MODELS = ("ofa", "code", "math")
 
 
@@ -56,7 +57,7 @@ def of(name: str, meta: Mapping[str, Any], drafters: Sequence[str]) -> RoundCost
     known = {*found.propose, *found.step}
     for drafter in drafters:
         if drafter not in known:
-            raise ValueError(f"no cost of a draft of {drafter!r} is known; it would be free")
+            raise NotHereError(f"needs the cost of a draft of {drafter}; without it drafts would be free")
     return found
 
 

@@ -43,7 +43,7 @@ def routed() -> tuple[Run, ...]:
     """The router beside UCB on prompts as they are and rephrased, for each kind of drafter; the model has to run."""
     found: list[Run] = []
     for kind in KINDS:
-        arms = tuple(f"{name}:{LENGTH}" for name in (*runs.SPECIALISTS[kind], f"{kind}:ofa"))
+        arms = tuple(f"{name}:{LENGTH}" for name in (*runs.SPECIALISTS[kind], runs.FOR_ALL[kind]))
         shared = {"prompt": 640, "route": True, "alone": ()}
         found.append(Generated((*FIVE, *FOREIGN), 24, 128, arms, (UCB,), **shared))  # type: ignore[arg-type]
         found.append(Generated(FIVE, 24, 128, arms, (UCB,), rephrase=True, **shared))  # type: ignore[arg-type]
@@ -63,9 +63,9 @@ def mixed() -> tuple[Run, ...]:
 
 
 def batched(kind: str) -> tuple[Run, ...]:
-    own = runs.SPECIALISTS[kind]
-    wanted = Wanted((*own, f"{kind}:ofa"), overlap=True)
-    every = tuple(Batched(wanted, own, f"{kind}:ofa", LENGTH, n, UCB, FIVE) for n in BATCHES)
+    own, single = runs.SPECIALISTS[kind], runs.FOR_ALL[kind]
+    wanted = Wanted((*own, single), overlap=True)
+    every = tuple(Batched(wanted, own, single, LENGTH, n, UCB, FIVE) for n in BATCHES)
     return (pool(kind), *every)
 
 

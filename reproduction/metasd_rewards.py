@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from reproduction.claims import one_for_all
 from reproduction.experiment import Figures, Outcome, Part, decided, decided_within
 from reproduction.inference import Sample, interval
 from reproduction.metasd_claims import LATE
@@ -89,7 +90,7 @@ def windows(results: Sequence[Result]) -> Outcome:
 def batches(results: Sequence[Result], kind: str, sizes: Sequence[int], tasks: Sequence[str]) -> Outcome:
     """Table 17: alone UCB beats the drafter for everything; batches of one task keep that, mixed ones lose it."""
     table = Table.of(results[0])
-    ofa = next(name for name in table.methods if name.startswith(f"{kind}:ofa:"))
+    ofa = one_for_all(table, kind)
     parts = [table.beats(UCB, ofa, (task,), where=task) for task in tasks if task in table.tasks]
     rows: list[tuple[str | float, ...]] = []
     mixed: list[np.ndarray] = []

@@ -8,7 +8,7 @@ from reproduction.analyses import Stopped
 from reproduction.engine import Generated
 from reproduction.experiment import experiment
 from reproduction.onthefly_claims import HISTORIES, LIMITS, SETS, SIZES, THREE, WAYS
-from reproduction.recorded import NEVER, Replayed
+from reproduction.recorded import EVERY_SET, NEVER, Replayed
 from reproduction.recordings import Wanted
 from reproduction.runs import ANALYTICAL as OURS
 from reproduction.simulated import Routing
@@ -16,6 +16,7 @@ from reproduction.workspace import Run
 
 LENGTHS = (1, 2, 3, 4, 5)
 BOTH = ("draft:ofa", "eagle:ofa")
+SURE = ("draft:ofa",)  # recordings hold how sure it is of each token
 TRIALS = 25  # prompts on which the paper lets RL learn first
 
 
@@ -33,15 +34,16 @@ def selection() -> tuple[Run, ...]:
 
 def stopping() -> tuple[Run, ...]:
     found: list[Run] = []
-    for drafter in BOTH:
+    for drafter in SURE:
         found += windows((drafter,), THREE)
         found.append(Stopped(Wanted((drafter,), confidence=True), 8, "cpu", THREE))
     return tuple(found)
 
 
 def trees() -> tuple[Run, ...]:
-    arms = tuple(f"eagle:ofa:{depth}@4x16" for depth in (2, 3, 4, 6))
-    return (Generated(("mt_bench", *THREE), 24, 128, arms, (OURS,), reset=False),)
+    """The recorded trees of a head, each alone and its depth chosen in every round."""
+    wanted = Wanted(("eagle:ofa",), trees=True)
+    return (Replayed(wanted, (1,), (OURS,), off=True, reset=EVERY_SET, labels=("mt_bench", *THREE)),)
 
 
 def histories() -> tuple[Run, ...]:
@@ -66,7 +68,7 @@ EXPERIMENTS = (
         lambda results: claims.check_windows(results, BOTH, tuple(SETS)),
     ),
     experiment("onthefly-table2", selection, claims.check_selection),
-    experiment("onthefly-table3", stopping, lambda results: claims.check_stopping(results, BOTH)),
+    experiment("onthefly-table3", stopping, lambda results: claims.check_stopping(results, SURE)),
     experiment(
         "onthefly-table7",
         lambda: windows(("eagle:ofa",), THREE, target="other"),

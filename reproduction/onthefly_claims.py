@@ -111,7 +111,8 @@ def _depth(arm: str) -> int:
 def _rate(table: Table, name: str, tasks: Sequence[str] | None = None) -> np.ndarray:
     """Share of the drafted tokens that were accepted, text by text."""
     at, own = table.where(tasks), table.methods[name]
-    rate: np.ndarray = own["accepted"][at] / np.maximum(1, own["drafted"][at])
+    drafted = own["depth" if "@" in "".join(table.methods) else "drafted"]  # of a tree only one path can be accepted
+    rate: np.ndarray = own["accepted"][at] / np.maximum(1, drafted[at])
     return rate
 
 

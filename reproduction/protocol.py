@@ -26,8 +26,8 @@ def of_paper(name: str) -> dict[str, str]:
     """The protocol of a row as its paper has it."""
     paper, _, place = name.partition("-")
     every = PAPERS[paper]
-    shared = {field: value for field, value in every.items() if isinstance(value, str)}
-    return shared | every.get(place, {})
+    fields = {**every, **every.get(place, {})}
+    return {field: value for field, value in fields.items() if isinstance(value, str)}
 
 
 def of_runs(results: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,10 @@ EVERY_PROMPT, EVERY_SET, NEVER = "every prompt", "every data set", "never"
 SEEDS = 5  # shuffles; with them seconds of rounds and the draws of policies differ
 
 
+# When a policy begins anew is decided here, by which texts are replayed together, and not by the replay.
+KEPT: dict[str, Any] = {"reset": "never"} if "reset" in {own.name for own in fields(Replay)} else {}
+
+
 class Pool(Replay):
     """Recorded texts on which a policy has to draft: the papers' pools of drafters hold no plain decoding."""
 
@@ -35,6 +39,31 @@ class Pool(Replay):
     @property
     def arms(self) -> tuple[Arm, ...]:
         return tuple(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths)))
+
+
+class Chains(Replay):
+    """Plain decoding, and every drafter with every length."""
+
+    __slots__ = ()
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (OFF, *(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths))))
+
+
+class Trees(Replay):
+    """Plain decoding, and the trees that are recorded of every drafter."""
+
+    __slots__ = ()
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (OFF, *(Arm.parse(f"{name}:{shape}") for name in self.drafters for shape in shapes(self.texts[0], name)))
+
+
+def shapes(text: Text, drafter: str) -> list[str]:
+    """The shapes of the trees that are recorded of a drafter."""
+    return list(getattr(text.tracks[drafter], "trees", ()))
 
 
 class Sums:
@@ -46,7 +75,7 @@ class Sums:
         self.arms: list[Counter[str]] = [Counter() for _ in range(texts)]  # of every text
 
     def add(self, at: int, played: Round) -> None:
-        row = (played.emitted, 1, played.seconds, played.drafted, played.accepted)
+        row = (played.emitted, 1, played.seconds, played.drafted, played.accepted, played.arm.length)
         self.columns[at] += row
         self.arms[at][str(played.arm)] += 1
 
@@ -107,7 +136,7 @@ class Replayed:
         cost = costs.of(self.cost, recording.meta, self.wanted.drafters)
         groups = self._groups(recording)
         found: dict[str, Sums] = {}
-        for arm in self._arms():
+        for arm in self._arms(recording):
             found[str(arm)] = self._alone(recording, arm, groups, cost)
         for i, policy in enumerate(self.policies):
             workspace.tell(f"replaying {policy}", i, len(self.policies))
@@ -117,7 +146,7 @@ class Replayed:
         units = {name: sums.json(counted) for name, sums in found.items()}
         best = (
             {}
-            if self.pairs or self.alone is not None
+            if self.pairs or self.wanted.trees or self.alone is not None
             else self._best(recording, found, np.flatnonzero(counted).tolist())
         )
         if self.pairs:
@@ -136,8 +165,11 @@ class Replayed:
     def _pool(self) -> tuple[str, ...]:
         return self.pool or self.wanted.drafters
 
-    def _arms(self) -> list[Arm]:
+    def _arms(self, recording: Recording) -> list[Arm]:
         drafters = self.wanted.drafters if self.alone is None else self.alone
+        if self.wanted.trees:
+            own = recording.texts[0]
+            return [OFF, *(Arm.parse(f"{name}:{shape}") for name in drafters for shape in shapes(own, name))]
         return [OFF, *(Arm(name, length) for name in drafters for length in self.lengths)]
 
     def _groups(self, recording: Recording) -> list[tuple[int, ...]]:
@@ -156,15 +188,17 @@ class Replayed:
         return [(i,) for i in own] if self.reset == EVERY_PROMPT else [tuple(own)]
 
     def _scenario(self, recording: Recording, group: Iterable[int], cost: RoundCost) -> Replay:
-        kind = Replay if self.off else Pool
-        return kind(tuple(recording.only(self._pool, tuple(group))), cost, self.lengths, phases=bool(self.pairs))
+        kind = Trees if self.wanted.trees else Chains if self.off else Pool
+        texts = tuple(recording.only(self._pool, tuple(group)))
+        return kind(texts, cost, self.lengths, phases=bool(self.pairs), **KEPT)
 
     def _alone(self, recording: Recording, arm: Arm, groups: Sequence[tuple[int, ...]], cost: RoundCost) -> Sums:
         """One arm all the time; without noise, as every run would average to."""
         sums, drafters = Sums(len(recording.texts)), [arm.drafter] if arm != OFF else self.wanted.drafters[:1]
         for i in (i for group in groups for i in group):
             texts = tuple(recording.only(drafters, (i,)))
-            replay(Replay(texts, cost, self.lengths, noise=0.0), fixed(arm), 0, sums.add)
+            kind = Trees if self.wanted.trees else Chains
+            replay(kind(texts, cost, self.lengths, noise=0.0), fixed(arm), 0, sums.add)
             sums.times[i] += 1
         sums.columns[:, COLUMNS.index("seconds")] *= math.exp(NOISE**2 / 2)  # what the noise comes to in the mean
         return sums
@@ -208,6 +242,11 @@ class Replayed:
         rng = np.random.default_rng([1000 * seed + group[0], 0])
         return [group[i] for i in rng.permutation(len(group)).tolist()]
 
+    def _lengths(self, recording: Recording) -> str:
+        if not self.wanted.trees:
+            return ", ".join(map(str, self.lengths))
+        return ", ".join(shape for name in self._pool for shape in shapes(recording.texts[0], name))
+
     def _protocol(self, recording: Recording, tasks: Sequence[str]) -> dict[str, str]:
         """What was done, field by field, as the result has it."""
         counts = Counter(tasks)
@@ -219,8 +258,8 @@ class Replayed:
             "target": str(meta.get("model", "")),
             "drafters": ", ".join(self._pool),
             "reset": self.reset if not self.pairs else "every pair of texts",
-            "lengths": ", ".join(map(str, self.lengths)),
-            "tree": "chains",
+            "lengths": self._lengths(recording),
+            "tree": "trees" if self.wanted.trees else "chains",
             "tokens": f"at most {meta.get('max_tokens', '?')}",
             "prompts": f"{few if few == many else f'{few} to {many}'} a task, {len(tasks)} in all",
             "seeds": str(self.seeds),

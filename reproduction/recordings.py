@@ -21,12 +21,13 @@ class Wanted:
     drafters: tuple[str, ...]
     overlap: bool = False  # for these drafters, as block divergence needs it
     confidence: bool = False
+    trees: bool = False
     temperature: float = 0.0
     target: str = TARGET  # "other": any but that
     prompts: str = "tasks"  # as they are; or rephrased, long
 
     def __str__(self) -> str:
-        also = [name for name in ("overlap", "confidence") if getattr(self, name)]
+        also = [name for name in ("overlap", "confidence", "trees") if getattr(self, name)]
         parts = [f"drafters {', '.join(self.drafters)}", *(["with " + " and ".join(also)] if also else [])]
         parts += [f"at temperature {self.temperature:g}"] if self.temperature else []
         parts += ["of another target"] if self.target == "other" else []
@@ -76,8 +77,10 @@ def _fits(one: Recording, wanted: Wanted) -> bool:
     if not (target and same and all(name in tracks for name in wanted.drafters)):
         return False
     own: list[Track] = [tracks[name] for name in wanted.drafters]
-    return not (wanted.overlap and not all(track.overlap for track in own)) and not (
-        wanted.confidence and not all(any(track.confidence) for track in own)
+    return (
+        (not wanted.overlap or all(track.overlap for track in own))
+        and (not wanted.confidence or all(any(track.confidence) for track in own))
+        and (not wanted.trees or all(getattr(track, "trees", None) for track in own))
     )
 
 

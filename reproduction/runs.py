@@ -11,6 +11,7 @@ SPEC = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag
 HEADS = ("eagle:code", "eagle:translation", "eagle:summarization", "eagle:chat", "eagle:math")
 MODELS = ("draft:code", "draft:math")
 SPECIALISTS = {"eagle": HEADS, "draft": MODELS}
+FOR_ALL = {"eagle": "eagle:mixed", "draft": "draft:ofa"}  # trained on all domains, as long as each specialist
 UCB, BE, EXP3, HALVING, RANDOM = "meta-ucb", "meta-ucb:reward=be", "meta-exp3", "halving:budget=1", "random"
 LENGTH = 5  # MetaSD's N_max
 ANALYTICAL = "analytical"
@@ -21,7 +22,7 @@ def pool(
 ) -> Replayed:
     """MetaSD: each drafter of a kind alone, and every bandit over the specialists, begun anew for every prompt."""
     own = SPECIALISTS[kind]
-    wanted = Wanted((*own, f"{kind}:ofa"), overlap=True, temperature=temperature, prompts=prompts)
+    wanted = Wanted((*own, FOR_ALL[kind]), overlap=True, temperature=temperature, prompts=prompts)
     return Replayed(wanted, lengths, (UCB, BE, EXP3, HALVING, RANDOM), pool=own)
 
 

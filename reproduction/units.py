@@ -10,7 +10,7 @@ from reproduction.experiment import Figures, Part, decided, decided_within
 from reproduction.inference import FAILS, HOLDS, UNDECIDED, Interval, Sample, interval
 from wager.core import OFF
 
-COLUMNS = ("tokens", "rounds", "seconds", "drafted", "accepted")
+COLUMNS = ("tokens", "rounds", "seconds", "drafted", "accepted", "depth")  # depth: of the drafts, trees or chains
 OF = {"seconds": "faster than", "rounds": "more tokens a round than"}
 
 

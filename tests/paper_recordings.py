@@ -13,7 +13,8 @@ HOME = {"humaneval": "code", "debug_bench": "code", "math_reasoning": "math", "t
         "summarization": "summarization", "xsum": "summarization", "qa": "chat"}  # fmt: skip
 CHEAP = ("suffix", "prompt-lookup", "retrieval")
 MODELS = ("draft:ofa", "draft:code", "draft:math")
-HEADS = ("eagle:ofa", "eagle:code", "eagle:translation", "eagle:summarization", "eagle:chat", "eagle:math")
+HEADS = ("eagle:ofa", "eagle:mixed", "eagle:code", "eagle:translation", "eagle:summarization", "eagle:chat",
+         "eagle:math")  # fmt: skip
 LONGEST = 8
 
 
@@ -35,7 +36,7 @@ def text(rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75
     tracks = {name: track(rng, tokens - 1, 0.3, cheap=True) for name in CHEAP}
     for name in (*MODELS, *HEADS):
         domain = name.partition(":")[2]
-        rate = 0.55 if domain == "ofa" else home if domain == HOME.get(task) else away
+        rate = 0.55 if domain in ("ofa", "mixed") else home if domain == HOME.get(task) else away
         tracks[name] = track(rng, tokens - 1, rate, cheap=False)
     return Text(task, 40, tokens, tracks)
 

@@ -104,7 +104,7 @@ def test_texts_that_only_teach_do_not_count_and_state_is_kept_within_a_data_set(
 
 
 def test_two_texts_joined_are_one_unit(workspace: Workspace) -> None:
-    run = Replayed(Wanted(HEADS[1:], overlap=True), (5,), (UCB,), pairs=(("qa", "humaneval"),))
+    run = Replayed(Wanted(HEADS[2:], overlap=True), (5,), (UCB,), pairs=(("qa", "humaneval"),))
     result = workspace.result(run)
     assert result["labels"] == ["qa then humaneval"] * 3
     assert Table.of(result).methods[UCB]["tokens"].tolist() == [46.0] * 3
@@ -132,7 +132,7 @@ def test_costs_are_refused_by_a_wrong_name_and_no_draft_is_free() -> None:
         costs.table("abacus")
     h200, larger = (costs.table(name).verify(1) for name in ("h200", "larger"))
     assert larger == pytest.approx(10 * h200)
-    with pytest.raises(ValueError, match="it would be free"):
+    with pytest.raises(ValueError, match="would be free"):
         costs.of("cpu", {}, ("eagle:unheard",))
     meta = {"device": "NVIDIA H200", "costs": {"verify": [[1, 0.5]], "step": {"eagle:new": 0.1}}}
     assert costs.of("h200", meta, ("eagle:new",)).verify(1) == 0.5
