@@ -95,7 +95,9 @@ def command(
             told.append(content)
             if out is not None:
                 _keep(out / f"{experiment.name}.json", content)
-    print(f"{sum(content['took'] for content in told):.0f} seconds of runs, those shared by rows counted for each")
+    print(
+        f"{sum(content['took'] or 0 for content in told):.0f} seconds of a core, runs shared by rows counted for each"
+    )
     if json_file is not None:
         write_json(json_file, {**provenance("python -m reproduction"), "experiments": told})
 
@@ -147,9 +149,8 @@ def _print(experiment: Experiment, told: Mapping[str, Any]) -> None:
     for says in (*told["flags"], *told["missing"]):
         console.print(Words(f"  ! {says}", style="yellow"))
     console.print(Words(told["headline"]))
-    console.print(
-        Words(f"The claim: {told['verdict']}. {told['took']:.0f} s", style=COLOURS.get(told["verdict"], "bold"))
-    )
+    seconds = f" {told['took']:.0f} s" if told["took"] is not None else ""
+    console.print(Words(f"The claim: {told['verdict']}.{seconds}", style=COLOURS.get(told["verdict"], "bold")))
 
 
 def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from reproduction.inference import LEAST
 
+NO_BANDITS = ("fixed", "dsd", "tetris")  # decide by what they were given, and need not try an arm
 FROZEN = 0.99  # share of one arm from which a policy counts as frozen on it, if it never played some other
 
 
@@ -17,11 +18,11 @@ def frozen(policy: str, shares: Mapping[str, float], arms: Sequence[str]) -> str
     return f"{policy} played {top} in {shares[top]:.1%} of its rounds and never played {', '.join(never)}"
 
 
-def of_run(result: Mapping[str, Any]) -> list[str]:
-    """Of a run made here."""
+def of_run(result: Mapping[str, Any]) -> dict[str, str]:
+    """Of a run made here: what is to be said of a policy, by policy."""
     arms, shares = result.get("arms", ()), result.get("shares", {})
-    found = [frozen(name, own, arms) for name, own in shares.items() if name not in arms]
-    return [says for says in found if says and not says.startswith(("fixed:", "off "))]
+    found = {name: frozen(name, own, arms) for name, own in shares.items()}
+    return {name: says for name, says in found.items() if says and name not in arms and not name.startswith(NO_BANDITS)}
 
 
 def of_older(name: str, content: Mapping[str, Any]) -> list[str]:

@@ -107,11 +107,7 @@ def _count(rows: Mapping[str, Mapping[str, Any] | None]) -> str:
     verdicts = [row["verdict"] for row in rows.values() if row is not None]
     said = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in VERDICTS if kind in verdicts)
     left = len(rows) - len(verdicts)
-    took = sum(row.get("took", 0.0) for row in rows.values() if row is not None)
-    return (
-        f"Of {len(rows)} tables and figures: {said}" + (f", {left} not run yet" if left else "") + ". "
-        f"The runs of all rows took {took:,.0f} seconds of one core, shared ones counted for each row.\n\n"
-    )
+    return f"Of {len(rows)} tables and figures: {said}" + (f", {left} not run yet" if left else "") + ".\n\n"
 
 
 def _without_results(paper: str) -> str:
@@ -162,7 +158,8 @@ def _nothing(experiment: Experiment, row: Mapping[str, Any] | None) -> list[str]
 
 def _found(experiment: Experiment, row: Mapping[str, Any]) -> list[str]:
     link = f"[{experiment.name}.json](../results/{FOLDER}/{experiment.name}.json)"
-    about = f"{row['machine']}, {row['date']}, {row['took']:,.0f} s"
+    about = f"{row['machine']}, {row['date']}"
+    about += f", {row['took']:,.0f} s of a core" if row["took"] is not None else ""
     lines = [
         f"**{row['verdict'].capitalize()}**"
         + (f", on {sample}" if (sample := _sample(row)) else "")

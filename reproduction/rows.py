@@ -14,18 +14,19 @@ def row(experiment: Experiment, workspace: Workspace) -> dict[str, Any]:
     results = [workspace.result(run) for run in runs]
     needed = list(dict.fromkeys(result["missing"] for result in results if "missing" in result))
     made = [result for result in results if "missing" not in result]
-    warned = list(dict.fromkeys(says for result in made for says in flags.of_run(result)))
-    outcome = Outcome("")
+    outcome, warned = Outcome(""), []
     if not needed:
         try:
             outcome = experiment.evaluate(results)
         except ValueError as error:  # the runs are there and cannot be what the claim is about
-            warned.append(str(error))
             needed = [str(error)]
+    shown = str(outcome.json()).lower()  # of policies that the row is about
+    found = [(policy, says) for result in made for policy, says in flags.of_run(result).items()]
+    warned = list(dict.fromkeys(says for policy, says in found if policy.partition(":")[0] in shown))
     return {
         "experiment": experiment.name,
         "commands": list(dict.fromkeys(run.command for run in runs)),
-        "took": round(sum(result.get("took", 0.0) for result in made), 1),
+        "took": took(made),
         "missing": needed,
         "protocol": protocol.of_runs(made) if not needed else {},
         "runs": len(runs),
@@ -33,6 +34,12 @@ def row(experiment: Experiment, workspace: Workspace) -> dict[str, Any]:
         "flags": warned,
         **outcome.json(),
     }
+
+
+def took(results: Sequence[Result]) -> float | None:
+    """Seconds of a core that the runs took; None where one does not say."""
+    seconds = [result.get("took") for result in results]
+    return round(sum(s for s in seconds if s is not None), 1) if None not in seconds else None
 
 
 def sample(results: Sequence[Result]) -> dict[str, int]:

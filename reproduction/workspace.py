@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from time import monotonic
+from time import process_time
 from typing import Any, Protocol
 
 from reproduction.perturb import rephrased
@@ -84,15 +84,15 @@ class Workspace:
         return found
 
     def _made(self, run: Run) -> dict[str, Any]:
-        """The run's result with the seconds it took; where something it needs is not here, what that is."""
+        """The run's result with the seconds of a core it took; where something it needs is not here, what that is."""
         if run_needs_model(run) and not self.with_model:
             return {"missing": "needs a run of the model (--with-model, best on a GPU)"}
-        began = monotonic()
+        began = process_time()
         try:
             found: dict[str, Any] = json.loads(json.dumps(run(self)))
         except NotHereError as error:
             return {"missing": str(error)}
-        return {**found, "took": round(monotonic() - began, 1)}
+        return {**found, "took": round(process_time() - began, 1)}
 
     def name(self, run: Run) -> str:
         """What the run's result goes by."""

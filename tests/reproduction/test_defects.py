@@ -85,7 +85,7 @@ def test_specialists_that_are_none_do_not_pass_for_specialists() -> None:
 
 def test_a_linear_policy_that_never_leaves_off_is_flagged() -> None:
     told = {"shares": {"linucb": {"off": 1.0, "draft:1": 0.0}}, "arms": ["off", "draft:1", "draft:2"]}
-    assert flags.of_run(told) == ["linucb played off in 100.0% of its rounds and never played draft:1, draft:2"]
+    assert "never played draft:1, draft:2" in flags.of_run(told)["linucb"]
 
 
 def test_a_stopping_rule_that_drafts_nothing_is_no_evidence(tmp_path: Path) -> None:

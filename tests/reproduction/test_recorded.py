@@ -74,7 +74,7 @@ def test_a_policy_that_begins_anew_for_every_prompt_plays_every_drafter_in_every
     assert anew["protocol"]["reset"] == "every prompt"
     assert anew["protocol"]["beta"] == "0.01"
     assert len(anew["shares"][UCB]) == 5  # the drafter for everything is no arm of the pool
-    assert flags.of_run(anew) == []
+    assert flags.of_run(anew) == {}
     best = dict(zip(anew["labels"], anew["best"][UCB], strict=True))
     assert best["humaneval"] > 0.3
     table = Table.of(anew)
@@ -83,8 +83,8 @@ def test_a_policy_that_begins_anew_for_every_prompt_plays_every_drafter_in_every
 
 def test_a_policy_that_froze_on_an_arm_is_flagged() -> None:
     told = {"shares": {"meta-ucb": {"a:4": 0.998, "b:4": 0.002}}, "arms": ["a:4", "b:4", "c:4"]}
-    assert flags.of_run(told) == ["meta-ucb played a:4 in 99.8% of its rounds and never played c:4"]
-    assert flags.of_run({**told, "arms": ["a:4", "b:4"]}) == []  # it tried the other one
+    assert flags.of_run(told) == {"meta-ucb": "meta-ucb played a:4 in 99.8% of its rounds and never played c:4"}
+    assert flags.of_run({**told, "arms": ["a:4", "b:4"]}) == {}  # it tried the other one
 
 
 def test_texts_that_only_teach_do_not_count_and_state_is_kept_within_a_data_set(workspace: Workspace) -> None:
