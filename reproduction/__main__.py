@@ -102,7 +102,7 @@ def command(
         write_json(json_file, {**provenance("python -m reproduction"), "experiments": told})
 
 
-def _keep(path: Path, content: Mapping[str, Any]) -> None:
+def _keep(path: Path, content: dict[str, Any]) -> None:
     """Write a row; one whose runs cannot be made here leaves a row that could be made elsewhere as it is."""
     if content["missing"] and path.is_file():
         before = result_files.read(path)

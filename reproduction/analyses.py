@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reproduction import costs, recordings
-from reproduction.recorded import SEEDS, Recording, Sums, texts_of
-from reproduction.recordings import Wanted
+from reproduction.recorded import SEEDS, Sums, texts_of
+from reproduction.recordings import Recording, Wanted
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
 from wager.policies import build
@@ -62,7 +62,8 @@ def reward_statistics(text: Text, name: str, length: int) -> dict[str, Any]:
     track, whole = text.tracks[name], text.tokens - 1 - length
     agreed = [min(n, length) for n in track.agreed]
     divergence = [statistics.fmean(track.overlap[at : at + length]) for at in range(whole)]
-    rounds, at = [], 0
+    rounds: list[float] = []
+    at = 0
     while at < whole and len(rounds) < ROUNDS:
         rounds.append(divergence[at])
         at += agreed[at] + 1

@@ -20,7 +20,7 @@ class Figures:
     """A small table."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | float | None]]
+    rows: Sequence[Sequence[Any]]  # words, numbers or None
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):

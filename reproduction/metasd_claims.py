@@ -99,7 +99,7 @@ def routing(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
 def matrix(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
     """Table 9: every specialist is faster on its own task than each other one."""
     parts: list[Part] = []
-    rows: list[tuple[str | float, ...]] = []
+    rows: list[tuple[str | float | None, ...]] = []
     told = []
     for kind, result in zip(kinds, results, strict=True):
         table = Table.of(result)

@@ -78,7 +78,7 @@ def check_lengths(results: Sequence[Result]) -> Outcome:
 
 def _best_lengths(table: Table) -> list[int]:
     each = np.array([table.methods[name]["seconds"] for name in FIXED])
-    return each.argmin(axis=0).tolist()
+    return [int(n) for n in each.argmin(axis=0)]
 
 
 def check_low(results: Sequence[Result]) -> Outcome:

@@ -17,7 +17,7 @@ COLUMNS = ("", "what it claims", "verdict", "parts that hold, do not, undecided"
 AGE = "## Results older than the code they measure"
 HEAD = """# The papers' tables and figures, tested
 
-Every table and figure of the four papers that shows results is a row here: what it claims, how it was decided, on how
+Every table and figure of the four papers that shows results is a row here: what it claims, how it was tested, on how
 much, and whether the claim holds. The page is written by `python -m reproduction --doc docs/reproduction.md` from
 `results/reproduction/`; nothing on it is typed in.
 

@@ -253,7 +253,8 @@ class Replayed:
         few, many = min(counts.values()), max(counts.values())
         meta = recording.meta
         arms = tuple(Arm(name, length) for name in self._pool for length in self.lengths)
-        betas = {getattr(build(spec, arms, tokens=100), "beta", None) for spec in self.policies} - {None}
+        policies = [build(spec, arms, tokens=100) for spec in self.policies]
+        betas = {float(policy.beta) for policy in policies if hasattr(policy, "beta")}
         told = {
             "target": str(meta.get("model", "")),
             "drafters": ", ".join(self._pool),

@@ -7,6 +7,14 @@ from reproduction.experiment import Experiment
 from reproduction.rows import counted
 
 Rows = Mapping[str, Mapping[str, Any] | None]
+WAITS = {
+    "needs a run of the model": "which need a run of the model on a GPU",
+    "another target": "which need a recording of a second target",
+    "temperature": "which need a recording of sampled texts",
+    "prompts": "which need a recording of rephrased or long prompts",
+    "recording": "which need a recording with heads and draft models; see each row",
+    "not run": "which were not run",
+}
 ABOUT = {
     "banditspec": "Two bandits, UCBSpec and EXP3Spec, choose a drafter for every round by the tokens it has accepted.",
     "onthefly": "The draft length follows an estimate of acceptance, with nothing prepared in advance.",
@@ -55,13 +63,14 @@ def _paper(title: str, paper: str, rows: Rows, experiments: Mapping[str, Experim
 
 
 def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experiment]) -> str:
-    """Rows by what they wait for."""
+    """Rows by what they wait for, in short."""
     waits: dict[str, list[str]] = {}
     for name in names:
         row = rows[name]
-        why = "; ".join(row["missing"]) if row is not None and row["missing"] else ""
-        waits.setdefault(why or "the intervals hold both sides", []).append(f"[{experiments[name].place}](#{name})")
-    return "; ".join(f"{', '.join(places)} ({why})" for why, places in waits.items()) + "."
+        why = "; ".join(row["missing"]) if row is not None else "not run"
+        says = next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")
+        waits.setdefault(says, []).append(f"[{experiments[name].place}](#{name})")
+    return "; ".join(f"{', '.join(places)}, {says}" for says, places in waits.items()) + "."
 
 
 def _evidence(rows: Rows) -> str:

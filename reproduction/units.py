@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from reproduction.experiment import Figures, Part, decided, decided_within
-from reproduction.inference import FAILS, HOLDS, UNDECIDED, Interval, Sample, interval
+from reproduction.inference import FAILS, HOLDS, UNDECIDED, Interval, Sample, Values, interval
 from wager.core import OFF
 
 COLUMNS = ("tokens", "rounds", "seconds", "drafted", "accepted", "depth")  # depth: of the drafts, trees or chains
@@ -125,7 +125,7 @@ def best_of(parts: Sequence[Part], says: str) -> Part:
     return Part(says.format(best.says), best.interval, best.sample, verdict, best.scale)
 
 
-def share(says: str, values: Sequence[float], sample: Sample, least: float = 0.5) -> Part:
+def share(says: str, values: Values, sample: Sample, least: float = 0.5) -> Part:
     """A part about a share of units, or a mean, that has to be above ``least``."""
     found = interval(values)
     return decided(says, Interval(found.mean, found.low, found.high), sample, least=least, scale="difference")

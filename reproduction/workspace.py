@@ -151,10 +151,16 @@ def make(runs: Sequence[Run], workspace: Workspace, jobs: int) -> None:
     todo = {name: run for run in runs if (name := workspace.name(run)) not in workspace.done}
     if jobs < 2 or workspace.with_model or workspace.keep is None:
         return  # they are made when they are asked for
-    settings = {"model": workspace.model, "recordings": workspace.recordings, "data": workspace.data}
-    folder = {"keep": workspace.keep, "again": workspace.again}
+    own = Workspace(
+        workspace.model,
+        recordings=workspace.recordings,
+        data=workspace.data,
+        keep=workspace.keep,
+        again=workspace.again,
+    )
+    todo = dict(sorted(todo.items(), key=lambda each: -float(getattr(each[1], "tokens", 0))))  # the longest first
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_one, Workspace(**settings, **folder), run): name for name, run in todo.items()}
+        waiting = {pool.submit(_one, own, run): name for name, run in todo.items()}
         for i, done in enumerate(as_completed(waiting), 1):
             workspace.tell(waiting[done], i, len(waiting))
             workspace.done[waiting[done]] = done.result()

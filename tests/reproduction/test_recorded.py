@@ -15,7 +15,7 @@ from reproduction.recorded import EVERY_SET, NEVER, Lengths, Replayed
 from reproduction.recordings import Wanted
 from reproduction.runs import UCB, pool
 from reproduction.units import Table
-from reproduction.workspace import NotHereError, Workspace
+from reproduction.workspace import NotHereError, Workspace, make
 from wager.core import OFF
 from wager.policies import fixed
 from wager.simulation import Replay, play
@@ -151,3 +151,13 @@ def test_results_of_runs_are_kept_by_their_settings_and_the_recordings_at_hand(t
     assert "kept" not in Workspace(keep=keep, recordings=folder, again=True).result(run)
     recording(folder / "two.jsonl.gz", 2)
     assert len(Workspace(keep=keep, recordings=folder).result(run)["labels"]) == 20
+
+
+def test_runs_made_in_processes_give_what_they_give_in_one(tmp_path: Path) -> None:
+    recording(tmp_path / "one.jsonl.gz", 1, tasks=("qa",))
+    runs = [Replayed(Wanted(("suffix",)), (length,), ()) for length in (1, 2)]
+    alone = [Workspace(recordings=tmp_path).result(run)["units"] for run in runs]
+    workspace = Workspace(recordings=tmp_path, keep=tmp_path / "keep")
+    make([*runs, *runs], workspace, 2)
+    assert [workspace.result(run)["units"] for run in runs] == alone
+    assert len(workspace.done) == len(list((tmp_path / "keep").iterdir())) == 2
