@@ -51,7 +51,7 @@ class Served:
         if not spec.drafters:
             return {**given, "model": str(launch.resolve(model))}
         drafters = tuple(f"eagle={folder / 'head'}" if drafter == "eagle=" else drafter for drafter in spec.drafters)
-        if spec.large:
+        if spec.large and not cpu:  # where vLLM's sampler has it
             rates = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": PROFILES["fair"]}
             given["speculative_config"] = rates
         inside = placement.in_speculator(drafters, on_cpu=cpu)
@@ -116,7 +116,8 @@ class Served:
         import torch
 
         now = self.runner.rejection_sampler.synthetic_conditional_rates
-        now.copy_(torch.tensor([after / before for before, after in zip([1.0, *rates], rates, strict=False)]))
+        if now is not None:
+            now.copy_(torch.tensor([after / before for before, after in zip([1.0, *rates], rates, strict=False)]))
 
     def turn(self, order: Order) -> Order:
         """One turn: the order, and what came of it."""

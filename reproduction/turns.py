@@ -39,6 +39,7 @@ from wager.core.files import write_text
 from wager.core.provenance import provenance
 
 WRITE_EVERY = 15.0  # seconds
+ENGINE = "--engine"  # first argument of the processes started here
 
 
 class Engines:
@@ -50,7 +51,7 @@ class Engines:
         env = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         for name in names:
             given = {"name": name, "prompts": str(prompts), "folder": str(folder), "most": most, "tiny": tiny}
-            words = [sys.executable, "-m", "reproduction.turns", "--engine", json.dumps(given)]
+            words = [sys.executable, "-m", "reproduction.turns", ENGINE, json.dumps(given)]
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             self.processes[name] = subprocess.Popen(words, stderr=self.log(name).open("w"), env=env, **pipes)
 
@@ -71,15 +72,12 @@ class Engines:
 
     def run(self, group: list[Order]) -> list[Order]:
         """These turns at the same time; an engine that ends is out, and its turn says why."""
-        for order in group:
-            engine = self.processes[order["engine"]]
-            if order["engine"] not in self.dead and engine.stdin:
-                print(json.dumps(order), file=engine.stdin, flush=True)
-        return [{**order, **self._line(order["engine"])} for order in group]
+        alive = [order for order in group if order["engine"] not in self.dead]
+        for order in alive:
+            print(json.dumps(order), file=self.processes[order["engine"]].stdin, flush=True)
+        return [{**order, **self._line(order["engine"])} for order in alive]
 
     def _line(self, name: str) -> dict[str, Any]:
-        if name in self.dead:
-            return {"error": f"ended before: {self.dead[name]}"}
         engine = self.processes[name]
         line = engine.stdout.readline() if engine.stdout else ""
         said: dict[str, Any] = json.loads(line) if line else {"error": self.log(name).read_text()[-2000:]}
@@ -108,7 +106,7 @@ def write(path: Path, plans: list[str], rows: list[Order], engines: Engines) -> 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=PLANS, nargs="*")
+    parser.add_argument("plan", choices=PLANS, nargs="+")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--out", type=Path)
     own = Extent()
@@ -125,10 +123,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=(), choices=ENGINES, metavar="ENGINE", help="some of the engines")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: a tiny model in place of the 8B shape")
     parser.add_argument("--dry-run", action="store_true", help="how many turns of how many seconds, and nothing else")
-    parser.add_argument("--engine", help=argparse.SUPPRESS)  # this process is that engine
     given = parser.parse_args()
-    if not given.engine and not (given.plan and (given.prompts or given.dry_run)):
-        parser.error("name at least one plan, and the file of prompts with --prompts")
+    if not (given.prompts or given.dry_run):
+        parser.error("name the file of prompts with --prompts")
     return given
 
 
@@ -141,11 +138,11 @@ def planned(given: argparse.Namespace) -> list[Order]:
 
 def main() -> None:
     """Load all engines, give them their turns, write and print what came of it."""
-    given = parse()
-    if given.engine:
+    if sys.argv[1:2] == [ENGINE]:  # this process is that engine
         from reproduction.turn_engine import serve
 
-        serve(json.loads(given.engine))
+        serve(json.loads(sys.argv[2]))
+    given = parse()
     turns = planned(given)
     names = list(dict.fromkeys(order["engine"] for order in turns))
     groups = grouped(turns)
