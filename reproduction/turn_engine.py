@@ -21,7 +21,9 @@ class Served:
         import torch
         import vllm
 
-        self.spec, self.prompts, self.most, self.made, self.accepted = ENGINES[name], prompts, most, 0, 0
+        self.spec, self.prompts, self.most, self.made = ENGINES[name], prompts, most, 0
+        self.accepted, self.expected_accepted = 0, 0.0  # draft tokens; the second as the synthetic acceptance has it
+        self.rates: list[float] = []
         self.live: Live | None = None  # of the turn under way
         self.settings: Settings | None = None
         self._params, self._policies = vllm.SamplingParams, dict[tuple[str, str], Any]()
@@ -83,7 +85,10 @@ class Served:
 
         def finished(step: Any, scheduled: float, accepted: int, *given: Any, **named: Any) -> None:
             self.step[:3] = step.arm.length, step.next_arm.length, int(step.mixed)
+            whole = step.drafted == step.batch * step.arm.length and not step.mixed
             self.accepted += accepted
+            known = whole and self.rates
+            self.expected_accepted += step.batch * sum(self.rates[: step.arm.length]) if known else accepted
             finish(step, scheduled, accepted, *given, **named)
 
         self.lengths.finish = finished
@@ -117,6 +122,7 @@ class Served:
 
         now = self.runner.rejection_sampler.synthetic_conditional_rates
         if now is not None:
+            self.rates = rates
             now.copy_(torch.tensor([after / before for before, after in zip([1.0, *rates], rates, strict=False)]))
 
     def turn(self, order: Order) -> Order:

@@ -16,6 +16,7 @@ TOKENS = {"chat": (100, 400), "copy": (60, 170), "short": (2, 24), "open": (30, 
 LONGEST = {"prompt": 1024, "output": 200}  # tokens: what a request of the trace is cut to
 CROWDS = (1, 2, 3, 5, 9, 17, 33, 64, 100, 128)  # requests of a changing load
 STALL = 100.0  # milliseconds of one step
+WAVE = 32  # samples that are started together
 
 
 class Live:
@@ -24,7 +25,7 @@ class Live:
     def __init__(self, served: Any) -> None:
         self.served, self.engine = served, served.engine
         self.names: set[str] = set()
-        self.added = self.emitted = self.finished = self.aborted = self.accepted = 0
+        self.added = self.emitted = self.finished = self.aborted = 0
         self.stamps: list[float] = []
         self.kinds: list[str] = []
         self.stalls: list[dict[str, Any]] = []
@@ -32,7 +33,7 @@ class Live:
         self._new = 0  # requests added since the last step
         served.live = self
         served.wait()
-        self.accepted_before = served.accepted
+        self.before = served.accepted, served.expected_accepted
         self.began = time.perf_counter()
 
     @property
@@ -91,7 +92,8 @@ class Live:
         return {
             "tokens": self.emitted, "took": (self.stamps or [self.began])[-1] - self.began, "steps": len(self.stamps),
             "requests": self.added, "finished": self.finished, "aborted": self.aborted,
-            "accepted": self.served.accepted - self.accepted_before,
+            "accepted": self.served.accepted - self.before[0],
+            "expected_accepted": self.served.expected_accepted - self.before[1],
             "step_ms": statistics.median(gaps or [0.0]), "slowest_ms": self.slowest, "stalls": self.stalls,
             "kinds": {kind: (len(own), statistics.median(own)) for kind, own in by_kind.items()},
         }  # fmt: skip
@@ -126,17 +128,18 @@ def stress(served: Any, order: Order) -> dict[str, Any]:
         reached("steps", len(live.stamps)) or reached("requests", live.finished + live.aborted)
     ):
         if not hold:
-            crowd, hold = rng.choice(crowds), rng.randint(1, 40)
+            crowd, hold = rng.choice(crowds), rng.randint(1, 16)
             excess = sorted(live.names)[: max(0, len(live.names) - crowd)]
             if excess and rng.random() < 0.5:
                 live.abort(excess)
-        hold -= 1
-        while len(live.names) < crowd:
-            tokens = rng.randint(*TOKENS["short"])
-            warm = {"temperature": 1.0, "seed": rng.randrange(1 << 30)} if rng.random() < 0.1 else {}
-            live.add(rng.choice(prompts), tokens, **warm)
-        live.step()
-        lengths[str(served.step[0])] += 1
+            while len(live.names) < crowd:
+                tokens = rng.randint(*TOKENS["short"])
+                warm = {"temperature": 1.0, "seed": rng.randrange(1 << 30)} if rng.random() < 0.1 else {}
+                live.add(rng.choice(prompts), tokens, **warm)
+        hold = hold - 1 if live.names else 0  # until then the batch shrinks: steps with prefill may not draft
+        if live.names:
+            live.step()
+            lengths[str(served.step[0])] += 1
     made = live.result()
     live.clear()
     return {**made, "lengths": dict(lengths)}
@@ -206,9 +209,10 @@ def sample(served: Any, order: Order) -> dict[str, Any]:
     prompt = served.prompts[order["kind"]][order["prompt"]]
     live, texts = Live(served), dict[str, list[int]]()
     while live.finished < order["samples"] and live.now < order["seconds"]:
-        while len(live.names) < served.most and live.added < order["samples"]:
-            seed = order["seed"] + live.added
-            texts[live.add(prompt, order["tokens"], temperature=order["temperature"], seed=seed)] = []
+        # In waves: a step with prefill may not draft.
+        while not live.names or (live.added % WAVE and live.added < order["samples"]):
+            how = {"temperature": order["temperature"], "seed": order["seed"] + live.added}
+            texts[live.add(prompt, order["tokens"], **how)] = []
         for name, tokens, _ in live.step():
             texts[name] += tokens
     made = live.result()

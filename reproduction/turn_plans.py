@@ -47,7 +47,7 @@ class Extent:
     seconds: float | None = None  # of a turn in a closed loop
     rounds: int | None = None
     window: float = 1.2  # seconds of arrivals in an open loop; twice that at low rates
-    stress: float = 50.0  # seconds of each part of the stress, at most
+    stress: float = 80.0  # seconds with random lengths, at most; under the changing load half as many
     batches: tuple[int, ...] = (1, 8, 32, 128)
     policies: tuple[str, ...] = COMPARED  # of the open loops
     rates: tuple[float, ...] = (4, 30, 100, 250)  # requests a second
@@ -137,10 +137,16 @@ def stress(extent: Extent) -> list[Order]:
     """All engines at once: first `auto` under a changing load, then lengths at random in every step."""
     names = [name for name in (extent.only or SMALL) if ENGINES[name].drafters and not ENGINES[name].stock]
     orders: list[Order] = []
-    for policy, goal in (("auto", {"requests": extent.requests}), ("random", {"steps": extent.steps})):
-        each = {what: -(-count // max(1, len(names))) for what, count in goal.items()}
+    for policy, what, count in (("auto", "requests", extent.requests), ("random", "steps", extent.steps)):
+        each = {what: -(-count // max(1, len(names)))}
         load = {"plan": "stress", "do": "stress", "policy": policy, "profile": "", "kind": "short", "turn": 0}
-        load |= {"seconds": extent.stress, "steps": 0, "requests": 0, **each, "group": f"stress {policy}"}
+        load |= {
+            "seconds": extent.stress / (2 if policy == "auto" else 1),
+            "steps": 0,
+            "requests": 0,
+            **each,
+            "group": f"stress {policy}",
+        }
         orders += [{**load, "engine": name, "seed": seed} for seed, name in enumerate(names)]
     return orders
 

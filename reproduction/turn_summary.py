@@ -20,10 +20,11 @@ def _grouped(rows: Iterable[Order], *keys: str) -> dict[tuple[Any, ...], list[Or
 def closed(plan: str, rows: Iterable[Order]) -> list[Row]:
     """Tokens a second of every engine and policy over those of the plain engines in the same round of turns.
 
-    full_speed: over the turns alone at whose start and end the processor was about as fast as it ever was, medians of
-    both; None where there are no such turns.
+    expected: the same with as many draft tokens accepted as synthetic acceptance accepts in the mean, without the
+    chance of short turns; where acceptance is not synthetic, the ratio itself. full_speed: over the turns alone at
+    whose start and end the processor was about as fast as it ever was, medians of both; None where there are none.
     """
-    rows = [{**row, "rate": row["tokens"] / row["took"]} for row in rows]
+    rows = [{**row, "rate": row["tokens"] / row["took"], "share": expected_share(row)} for row in rows]
     fastest = min((ms for row in rows for ms in row["processor_ms"]), default=0.0)
     counted = [{**row, "engine": row["engine"].removesuffix(" again")} for row in rows if row["turn"] >= 0]
     loads = ("profile", "kind", "batch")
@@ -36,13 +37,15 @@ def closed(plan: str, rows: Iterable[Order]) -> list[Row]:
     for (*load, name, policy), own in _grouped(counted, *loads, "engine", "policy").items():
         beside = plain.get(tuple(load), [])
         by_turn = {row["turn"]: [other["rate"] for other in beside if other["turn"] == row["turn"]] for row in own}
-        ratios = sorted(row["rate"] / statistics.fmean(by_turn[row["turn"]]) for row in own if by_turn[row["turn"]])
+        pairs = [(row["rate"], statistics.fmean(by_turn[row["turn"]]), row) for row in own if by_turn[row["turn"]]]
+        ratios = sorted(rate / other for rate, other, _ in pairs)
         if not ratios:  # so far: the round is not over
             continue
         fast, plain_fast = at_full_speed(own), at_full_speed(beside)
         made.append({
             "plan": plan, **dict(zip(loads, load, strict=True)), "engine": name, "policy": policy, "turns": len(own),
             "ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1],
+            "expected": statistics.median(rate * row["share"] / other for rate, other, row in pairs),
             "full_speed": statistics.median(fast) / statistics.median(plain_fast) if fast and plain_fast else None,
             "full_speed_turns": (len(fast), len(plain_fast)),
             "step_ms": statistics.median(row["step_ms"] for row in own),
@@ -52,19 +55,26 @@ def closed(plan: str, rows: Iterable[Order]) -> list[Row]:
     return made
 
 
+def expected_share(row: Order) -> float:
+    """Tokens of a turn had as many drafts been accepted as in the mean, over those that there were."""
+    more = row.get("expected_accepted", 0.0) - row.get("accepted", 0)
+    return float((row["tokens"] + more) / max(1, row["tokens"]))
+
+
 def against(table: Iterable[Row]) -> list[Row]:
-    """Of every load with `auto` and fixed lengths: auto over the best of them, and over the best without wager."""
+    """Of every load with `auto` and fixed lengths: auto over the best of them (expected), and over stock vLLM's."""
     made = []
     for (profile, kind, batch), own in _grouped(table, "profile", "kind", "batch").items():
         ratio = {row["policy"]: row["ratio"] for row in own}
-        fixed = {policy: each for policy, each in ratio.items() if policy.isdigit() or policy == "off"}
+        fixed = {row["policy"]: row["expected"] for row in own if row["policy"].isdigit() or row["policy"] == "off"}
+        auto = next((row["expected"] for row in own if row["policy"] == "auto"), 0.0)
         if "auto" not in ratio or len(fixed) < 2:
             continue
         best = max(fixed, key=lambda policy: fixed[policy])
         others = {policy: ratio[policy] for policy in ("none", "adaptive", "table") if policy in ratio}
         made.append({
             "profile": profile, "kind": kind, "batch": batch, "auto": ratio["auto"], "off": ratio.get("off"),
-            "best": best, "over_best": ratio["auto"] / fixed[best],
+            "best": best, "over_best": auto / fixed[best],
             **{f"over_{policy}": ratio["auto"] / each for policy, each in others.items()},
         })  # fmt: skip
     return made
@@ -164,7 +174,7 @@ def lines(plan: str, table: list[Row]) -> Iterator[str]:
     else:
         for row in table:
             full = f"{row['full_speed']:.2f}x" if row["full_speed"] else "-"
-            spread = f"{row['ratio']:6.2f}x [{row['least']:.2f}, {row['most']:.2f}] {full:>6}"
+            spread = f"{row['ratio']:6.2f}x [{row['least']:.2f}, {row['most']:.2f}] {row['expected']:5.2f}x {full:>6}"
             what = f"{row['profile']:5}{row['kind']:5}{row['batch']:4}  {row['engine']:18}{row['policy']:9}"
             yield f"{what}{spread}  {row['step_ms']:6.2f} ms  {row['tokens_a_step']:5.2f} tokens"
         for row in against(table):

@@ -113,7 +113,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of a turn with a closed load")
     parser.add_argument("--rounds", type=int, help="that are counted")
     parser.add_argument("--window", type=float, default=own.window, help="seconds of arrivals in an open load")
-    parser.add_argument("--stress", type=float, default=own.stress, help="seconds of each part of stress, at most")
+    parser.add_argument("--stress", type=float, default=own.stress, help="seconds with random lengths, at most")
     parser.add_argument("--batches", type=int, nargs="+", default=own.batches, help="requests of the closed loads")
     parser.add_argument("--rates", type=float, nargs="+", default=own.rates, help="requests a second of the open ones")
     parser.add_argument("--policies", nargs="+", default=COMPARED, help="under the open loads")

@@ -64,8 +64,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def served(clock: Clock, **how: Any) -> Any:
     prompts = {"chat": [[1, 2], [3, 4, 5]], "copy": [[1, 2, 1]], "azure": [(0.5 * n, 2000, 300) for n in range(40)]}
     return SimpleNamespace(
-        engine=Stub(clock, 16, **how), prompts=prompts, most=16, made=0, accepted=0, step=[0, 0, 0, "-"],
-        wait=lambda: None, params=lambda tokens, **sampling: tokens,
+        engine=Stub(clock, 16, **how), prompts=prompts, most=16, made=0, accepted=0, expected_accepted=0.0,
+        step=[0, 0, 0, "-"], wait=lambda: None, params=lambda tokens, **sampling: tokens,
     )  # fmt: skip
 
 
