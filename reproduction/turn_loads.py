@@ -125,7 +125,7 @@ def stress(served: Any, order: Order) -> dict[str, Any]:
         return bool(order[what]) and count >= order[what]
 
     while live.now < order["seconds"] and not (
-        reached("steps", len(live.stamps)) or reached("requests", live.finished + live.aborted)
+        reached("until_steps", len(live.stamps)) or reached("until_requests", live.finished + live.aborted)
     ):
         if not hold:
             crowd, hold = rng.choice(crowds), rng.randint(1, 16)
@@ -155,12 +155,8 @@ def arrivals(prompts: dict[str, Any], order: Order) -> list[tuple[float, list[in
             at += rng.expovariate(order["rate"])
         return made
     words = [token for prompt in chat for token in prompt]
-    start = (order["turn"] * order["seconds"]) * order["speed"]  # another piece of the trace in every round
-    found = [
-        ((at - start) / order["speed"], size, tokens)
-        for at, size, tokens in prompts["azure"]
-        if start <= at < start + order["seconds"] * order["speed"]
-    ]
+    since = [((at - order["start"]) / order["speed"], size, tokens) for at, size, tokens in prompts["azure"]]
+    found = [arrival for arrival in since if 0 <= arrival[0] < order["seconds"]]
     pieces = [(at, min(size, LONGEST["prompt"]), min(tokens, LONGEST["output"])) for at, size, tokens in found]
     starts = [rng.randrange(max(1, len(words) - size)) for _, size, _ in pieces]
     return [(at, words[s : s + size], tokens) for s, (at, size, tokens) in zip(starts, pieces, strict=True)]
@@ -212,7 +208,7 @@ def sample(served: Any, order: Order) -> dict[str, Any]:
         # In waves: a step with prefill may not draft.
         while not live.names or (live.added % WAVE and live.added < order["samples"]):
             how = {"temperature": order["temperature"], "seed": order["seed"] + live.added}
-            texts[live.add(prompt, order["tokens"], **how)] = []
+            texts[live.add(prompt, order["first"], **how)] = []
         for name, tokens, _ in live.step():
             texts[name] += tokens
     made = live.result()

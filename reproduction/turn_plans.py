@@ -8,7 +8,7 @@ Order = dict[str, Any]  # one turn: plan, engine, what to do, policy, load; engi
 
 PROFILES = {"well": [0.9, 0.8, 0.7, 0.6], "fair": [0.75, 0.55, 0.4, 0.28], "bad": [0.4, 0.18, 0.08, 0.03]}
 COMPARED = ("off", "2", "4", "auto", "nightjar", "dsd", "ucbspec", "ada-bingreedy")  # under rates: Nightjar's peers
-AZURE_SPEED = 4.0  # times as fast as recorded: about 22 requests a second
+AZURE_SPEED, AZURE_START = 4.0, 60.0  # times as fast as recorded: about 20 requests a second; from that second on
 DRAIN = 1.0  # seconds that the requests of an open loop have left after the last arrival
 
 
@@ -117,8 +117,10 @@ def open_loop(plan: str, policies: Mapping[str, tuple[str, ...]], profile: str, 
     turns = by_turns(learn, -1)
     for turn in range(rounds):
         for rate in (*extent.rates, 0.0):  # 0: the trace
-            seconds = extent.window * (2 if rate < 10 else 1)
-            load = {"do": "open", "rate": rate, "speed": AZURE_SPEED, "seconds": seconds, "drain": DRAIN}
+            seconds = extent.window * (2 if rate < 10 else 1)  # also of the trace
+            start = AZURE_START + turn * seconds * AZURE_SPEED  # another piece in every round
+            load = {"do": "open", "rate": rate, "speed": AZURE_SPEED, "start": start, "seconds": seconds}
+            load["drain"] = DRAIN
             turns += by_turns([{**order, **load} for order in own], turn)
     return turns
 
@@ -137,7 +139,7 @@ def stress(extent: Extent) -> list[Order]:
     """All engines at once: first `auto` under a changing load, then lengths at random in every step."""
     names = [name for name in (extent.only or SMALL) if ENGINES[name].drafters and not ENGINES[name].stock]
     orders: list[Order] = []
-    for policy, what, count in (("auto", "requests", extent.requests), ("random", "steps", extent.steps)):
+    for policy, what, count in (("auto", "until_requests", extent.requests), ("random", "until_steps", extent.steps)):
         each = {what: -(-count // max(1, len(names)))}
         load = {"plan": "stress", "do": "stress", "policy": policy, "profile": "", "kind": "short", "turn": 0}
         load |= {
@@ -158,7 +160,7 @@ def sampled(extent: Extent) -> list[Order]:
     runs += [("plain again", "planted", 0.8)]  # another distribution, which the test has to notice
     for prompt in range(2):
         load = {"plan": "sampled", "do": "sample", "kind": "copy", "prompt": prompt, "samples": extent.samples}
-        load |= {"tokens": 6, "profile": "", "turn": prompt, "seconds": 30.0}  # at most
+        load |= {"first": 6, "profile": "", "turn": prompt, "seconds": 30.0}  # at most
         for number, (name, policy, temperature) in enumerate(runs):
             seed = (10 * prompt + number) << 20
             orders.append({**load, "engine": name, "policy": policy, "temperature": temperature, "seed": seed})

@@ -79,7 +79,7 @@ def test_a_closed_load_keeps_its_requests_and_leaves_none_behind(clock: Clock) -
 
 
 def test_a_stress_ends_at_its_count_with_batches_of_many_sizes_and_notes_every_stall(clock: Clock) -> None:
-    order = {"seed": 1, "seconds": 1e9, "steps": 2000, "requests": 0, "kind": "short", "policy": "random"}
+    order = {"seed": 1, "seconds": 1e9, "until_steps": 2000, "until_requests": 0, "kind": "short", "policy": "random"}
     engine = served(clock, slow=500)
     made = LOADS["stress"](engine, order)
     assert made["steps"] == 2000
@@ -89,7 +89,7 @@ def test_a_stress_ends_at_its_count_with_batches_of_many_sizes_and_notes_every_s
     assert len(set(engine.engine.batches)) >= 8
     assert made["finished"] + made["aborted"] <= made["requests"]
     assert min(made["finished"], made["aborted"]) > 20
-    made = LOADS["stress"](served(clock), {**order, "steps": 0, "requests": 300})
+    made = LOADS["stress"](served(clock), {**order, "until_steps": 0, "until_requests": 300})
     assert 300 <= made["finished"] + made["aborted"] < 320
     assert LOADS["stress"](served(clock), {**order, "seconds": 0.5})["took"] == pytest.approx(0.5, abs=0.02)
 
@@ -107,7 +107,7 @@ def test_poisson_arrivals_have_their_rate_and_are_the_same_for_every_engine(cloc
 def test_the_trace_is_played_piece_by_piece_and_cut_to_what_an_engine_holds(clock: Clock) -> None:
     prompts = served(clock).prompts | {"chat": [list(range(3000))]}
     order = {"rate": 0.0, "seconds": 1.0, "speed": 4.0}
-    first, second = (arrivals(prompts, {**order, "turn": turn}) for turn in (0, 1))
+    first, second = (arrivals(prompts, {**order, "turn": n, "start": 4.0 * n}) for n in (0, 1))
     assert [at for at, _, _ in first] == [n / 8 for n in range(8)]
     assert [at for at, _, _ in second] == [n / 8 for n in range(8)]
     assert {(len(prompt), tokens) for _, prompt, tokens in first + second} == {(1024, 200)}
@@ -127,7 +127,7 @@ def test_an_open_load_measures_from_arrival_and_counts_who_was_left(clock: Clock
 
 
 def test_samples_are_counted_by_their_text(clock: Clock) -> None:
-    order = {"kind": "copy", "prompt": 0, "samples": 50, "tokens": 6, "seed": 0, "temperature": 1.0, "seconds": 99.0}
+    order = {"kind": "copy", "prompt": 0, "samples": 50, "first": 6, "seed": 0, "temperature": 1.0, "seconds": 99.0}
     made = LOADS["sample"](served(clock), order)
     assert made["texts"] == [[[7] * 6, 50]]
     cut = LOADS["sample"](served(clock), {**order, "seconds": 0.1})
@@ -137,5 +137,5 @@ def test_samples_are_counted_by_their_text(clock: Clock) -> None:
 def test_what_an_engine_did_before_it_failed_is_known(clock: Clock) -> None:
     engine = served(clock, broken=21)
     with pytest.raises(RuntimeError, match="illegal"):
-        LOADS["stress"](engine, {"seed": 0, "seconds": 9.0, "steps": 0, "requests": 0, "kind": "short"})
+        LOADS["stress"](engine, {"seed": 0, "seconds": 9.0, "until_steps": 0, "until_requests": 0, "kind": "short"})
     assert engine.live.result()["steps"] == 20
