@@ -29,6 +29,7 @@ class Live:
         self.stamps: list[float] = []
         self.kinds: list[str] = []
         self.stalls: list[dict[str, Any]] = []
+        self.outputs: list[Any] = []  # of the last step, as vLLM has them
         self.slowest = 0.0  # milliseconds of a step
         self._new = 0  # requests added since the last step
         served.live = self
@@ -54,6 +55,7 @@ class Live:
         """One step of the engine: requests, their new tokens, and whether they are over."""
         began, live, new = time.perf_counter(), len(self.names), self._new
         outputs, self._new = self.engine.step(), 0
+        self.outputs = outputs
         self.stamps.append(time.perf_counter())
         self.kinds.append("{}>{} {} {}".format(*self.served.step))
         took = 1000 * (self.stamps[-1] - began)
@@ -217,6 +219,28 @@ def sample(served: Any, order: Order) -> dict[str, Any]:
     return {**made, "texts": [[list(text), count] for text, count in seen.most_common()]}
 
 
+def texts(served: Any, order: Order) -> dict[str, Any]:
+    """Greedy texts of many prompts, so many at once; with ``leads`` how far ahead of the second each token was."""
+    prompts = [prompt for kind in ("chat", "copy") for prompt in served.prompts[kind][: order["prompts"]]]
+    live, names = Live(served), list[str]()
+    written: dict[str, list[int]] = {}
+    leads: dict[str, list[float]] = {}
+    while live.finished < len(prompts) and live.now < order["seconds"]:
+        while len(live.names) < order["batch"] and len(names) < len(prompts):
+            how = {"logprobs": 2} if order["leads"] else {}
+            names.append(live.add(prompts[len(names)], order["first"], **how))
+            written[names[-1]], leads[names[-1]] = [], []
+        live.step()
+        for one in live.outputs:
+            written[one.request_id] += one.outputs[0].token_ids
+            for ranked in one.outputs[0].logprobs or ():
+                best, second = sorted((token.logprob for token in ranked.values()), reverse=True)[:2]
+                leads[one.request_id].append(best - second)
+    made = live.result()
+    live.clear()
+    return {**made, "written": [written[name] for name in names], "leads": [leads[name] for name in names]}
+
+
 LOADS: dict[str, Callable[[Any, Order], dict[str, Any]]] = {
-    "closed": closed, "stress": stress, "open": open_loop, "sample": sample,
+    "closed": closed, "stress": stress, "open": open_loop, "sample": sample, "texts": texts,
 }  # fmt: skip

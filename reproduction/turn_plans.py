@@ -167,10 +167,21 @@ def sampled(extent: Extent) -> list[Order]:
     return orders
 
 
+def texts(extent: Extent) -> list[Order]:
+    """Greedy texts of every engine, with `auto` and with random lengths."""
+    load = {"plan": "texts", "do": "texts", "profile": "", "kind": "both", "turn": 0, "prompts": 96, "first": 64}
+    load |= {"batch": min(32, max(extent.batches)), "seconds": 30.0}  # at most
+    return [
+        {**load, "engine": name, "policy": policy, "leads": name == "plain"}
+        for name in SMALL
+        for policy in (("auto", "random") if ENGINES[name].drafters else ("none",))
+    ]
+
+
 SMALL = ("plain", "matching", "head", "plain again", "head and matching")
 PLANS: dict[str, Callable[[Extent], list[Order]]] = {
     "default": default, "heads": heads, "adaptive": adaptive, "rates": rates, "small-rates": small_rates,
-    "stress": stress, "sampled": sampled,
+    "stress": stress, "sampled": sampled, "texts": texts,
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from reproduction.turn_plans import Order
 from reproduction.turn_samples import compared, merged
 
 Row = dict[str, Any]
+TIE = 0.13  # nats: logits of about 16 to 32 in bfloat16 are 0.125 apart
 
 
 def _grouped(rows: Iterable[Order], *keys: str) -> dict[tuple[Any, ...], list[Order]]:
@@ -139,14 +140,38 @@ def sampled(plan: str, rows: Iterable[Order]) -> list[Row]:
     return made
 
 
+def texts(plan: str, rows: Iterable[Order]) -> list[Row]:
+    """Greedy texts beside those without speculation: equal, different at a tie, different elsewhere.
+
+    A tie: the token without speculation leads the second by no more than ``TIE``. The gap of a text is that lead where
+    it parts from the other.
+    """
+    rows = list(rows)
+    reference = next((row for row in rows if row["leads"] and any(row["leads"])), None)
+    made = []
+    for row in rows if reference else ():
+        if reference is None or row is reference:
+            continue
+        gaps = []
+        for own, true, leads in zip(row["written"], reference["written"], reference["leads"], strict=False):
+            parted = next((n for n, (one, other) in enumerate(zip(own, true, strict=False)) if one != other), None)
+            gaps += [] if parted is None else [leads[parted]]
+        made.append({
+            "plan": plan, "engine": row["engine"], "policy": row["policy"], "texts": len(row["written"]),
+            "equal": len(row["written"]) - len(gaps), "ties": sum(gap <= TIE for gap in gaps),
+            "gaps": sorted(gaps), "accepted": row["accepted"] / max(1, row["tokens"]),
+        })  # fmt: skip
+    return made
+
+
 def summary(plan: str, rows: Iterable[Order]) -> list[Row]:
     """What a plan shows so far."""
     own = [row for row in rows if row["plan"] == plan]
     if plan == "stress":
         return stress(plan, own)
     sound = [row for row in own if not row.get("error")]
-    if plan == "sampled":
-        return sampled(plan, sound)
+    if plan in ("sampled", "texts"):
+        return sampled(plan, sound) if plan == "sampled" else texts(plan, sound)
     if plan.endswith("rates"):
         return open_loop(plan, sound)
     return closed(plan, sound)
@@ -164,6 +189,13 @@ def lines(plan: str, table: list[Row]) -> Iterator[str]:
             ends = "differ" if row["differ"] else "one distribution"
             said = f"prompt {row['prompt']}  {row['engine']:18}{row['policy']:8} p {row['p']:.2g}: {ends}"
             yield said + f" ({row['samples'][1]} samples, {100 * row['accepted']:.0f} % of the tokens drafted)"
+    elif plan == "texts":
+        for row in table:
+            most = f", largest gap {row['gaps'][-1]:.2g} nats" if row["gaps"] else ""
+            said = (
+                f"{row['engine']:18}{row['policy']:8}{row['equal']} of {row['texts']} texts equal, {row['ties']} ties"
+            )
+            yield f"{said}, {row['texts'] - row['equal'] - row['ties']} others{most}"
     elif plan.endswith("rates"):
         for row in table:
             times = "  ".join(f"{key} {row[key]:8.1f}" for key in row if key.startswith(("ttft", "tpot")))

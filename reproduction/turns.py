@@ -12,6 +12,7 @@ SmolLM2 (load: about two minutes):
 default: without speculation (twice), with wager's default, with a head, and with both in one engine.
 stress: the engines that speculate at once, with batches that grow and shrink: `auto`, then random lengths.
 sampled: many samples of a prompt on each engine, and a test whether they are of one distribution.
+texts: greedy texts beside those without speculation, and whether they part at ties.
 small-rates: an open loop with a head, as in rates.
 
 The shape of Llama 3 8B with random weights and a random EAGLE head, whose drafts are accepted with given probabilities
@@ -39,6 +40,7 @@ from wager.core.files import write_text
 from wager.core.provenance import provenance
 
 WRITE_EVERY = 15.0  # seconds
+LONG = ("texts", "written", "leads")  # what turns report that is not kept
 ENGINE = "--engine"  # first argument of the processes started here
 
 
@@ -97,14 +99,15 @@ def tell(line: str) -> None:
 
 
 def write(path: Path, plans: list[str], rows: list[Order], engines: Engines) -> None:
-    """The result so far, as JSON; of sampled texts the most frequent."""
+    """The result so far, as JSON, without the texts."""
     table = [row for plan in plans for row in summary(plan, rows)]
-    turns = [{**row, "texts": row["texts"][:20]} if "texts" in row else row for row in rows]
+    turns = [{key: value for key, value in row.items() if key not in LONG} for row in rows]
     said = {"kind": "turns", **provenance("python -m reproduction.turns"), "gpu": engines.gpu, "ended": engines.dead}
     write_text(path, json.dumps({**said, "summary": table, "turns": turns}, indent=1) + "\n")
 
 
-def parse() -> argparse.Namespace:
+def arguments() -> argparse.ArgumentParser:
+    """The options of this command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=PLANS, nargs="+")
     parser.add_argument("--prompts", type=Path)
@@ -123,10 +126,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=(), choices=ENGINES, metavar="ENGINE", help="some of the engines")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: a tiny model in place of the 8B shape")
     parser.add_argument("--dry-run", action="store_true", help="how many turns of how many seconds, and nothing else")
-    given = parser.parse_args()
-    if not (given.prompts or given.dry_run):
-        parser.error("name the file of prompts with --prompts")
-    return given
+    return parser
 
 
 def planned(given: argparse.Namespace) -> list[Order]:
@@ -142,7 +142,9 @@ def main() -> None:
         from reproduction.turn_engine import serve
 
         serve(json.loads(sys.argv[2]))
-    given = parse()
+    given = arguments().parse_args()
+    if not (given.prompts or given.dry_run):
+        arguments().error("name the file of prompts with --prompts")
     turns = planned(given)
     names = list(dict.fromkeys(order["engine"] for order in turns))
     groups = grouped(turns)

@@ -29,6 +29,7 @@ class Stub:
         self.clock, self.most, self.slow, self.broken = clock, most, slow, broken
         self.steps, self.running, self.ends = 0, dict[str, int](), dict[str, int]()
         self.batches: list[int] = []
+        self.leads: dict[int, Any] = {}
 
     def add_request(self, name: str, prompt: dict[str, list[int]], params: int) -> None:
         assert prompt["prompt_token_ids"]
@@ -48,7 +49,13 @@ class Stub:
         for name in list(self.running)[: self.most]:
             self.running[name] -= 1
             over = not self.running[name]
-            outputs.append(SimpleNamespace(request_id=name, outputs=[SimpleNamespace(token_ids=[7])], finished=over))
+            outputs.append(
+                SimpleNamespace(
+                    request_id=name,
+                    outputs=[SimpleNamespace(token_ids=[7], logprobs=self.leads and [self.leads])],
+                    finished=over,
+                )
+            )
             if over:
                 del self.running[name]
         return outputs
@@ -132,6 +139,15 @@ def test_samples_are_counted_by_their_text(clock: Clock) -> None:
     assert made["texts"] == [[[7] * 6, 50]]
     cut = LOADS["sample"](served(clock), {**order, "seconds": 0.1})
     assert cut["texts"] == [[[7] * 6, 16]]
+
+
+def test_greedy_texts_come_in_the_order_of_their_prompts_with_the_leads_of_their_tokens(clock: Clock) -> None:
+    engine = served(clock)
+    engine.engine.leads = {7: SimpleNamespace(logprob=-0.5), 9: SimpleNamespace(logprob=-2.0)}
+    order = {"prompts": 2, "first": 3, "batch": 2, "seconds": 9.0, "leads": True}
+    made = LOADS["texts"](engine, order)
+    assert made["written"] == [[7, 7, 7]] * 3  # two prompts of one kind, one of the other
+    assert made["leads"] == [[1.5] * 3] * 3
 
 
 def test_what_an_engine_did_before_it_failed_is_known(clock: Clock) -> None:

@@ -41,8 +41,10 @@ def test_every_plan_names_engines_that_there_are_and_lasts_four_minutes_with_loa
     for plan in PLANS:
         turns = grouped(orders(plan, Extent()))
         assert {order["engine"] for group in turns for order in group} <= ENGINES.keys()
-        # A turn of samples ends when all are there, which takes seconds.
-        lasts = sum(max(order["seconds"] for order in group) for group in turns if group[0]["do"] != "sample")
+        # A turn of texts ends when all are there, which takes seconds.
+        lasts = sum(
+            max(order["seconds"] for order in group) for group in turns if group[0]["do"] not in ("sample", "texts")
+        )
         assert lasts <= 150, plan
     assert {order["engine"] for order in orders("stress", Extent(only=("head",)))} == {"head"}
 
@@ -88,6 +90,16 @@ def test_a_stress_counts_all_engines_together_and_the_one_that_failed_too() -> N
     *_, every = summary("stress", [sound, failed])
     assert (every["steps"], every["finished"], every["stalls"]) == (107, 42, 1)
     assert every["errors"] == ["illegal memory access"]
+
+
+def test_texts_are_equal_or_part_at_a_tie_or_elsewhere() -> None:
+    load = {"plan": "texts", "do": "texts", "accepted": 2, "tokens": 12, "leads": [[], [], []]}
+    true = {**load, "engine": "plain", "policy": "none", "leads": [[1.0, 2.0], [0.01, 3.0], [3.0, 0.9]]}
+    rows = [{**true, "written": [[1, 2], [3, 4], [5, 6]]}]
+    rows += [{**load, "engine": "head", "policy": "auto", "written": [[1, 2], [9, 4], [5, 8]]}]
+    (head,) = summary("texts", rows)
+    assert (head["equal"], head["ties"], head["gaps"]) == (1, 1, [0.01, 0.9])
+    assert "1 of 3 texts equal, 1 ties, 1 others" in next(lines("texts", [head]))
 
 
 ECHO = """
