@@ -10,6 +10,7 @@ from typing import Any
 
 from reproduction.turn_loads import LOADS, Live
 from reproduction.turn_plans import ENGINES, PROFILES, Order, dense_table
+from wager.models import resolve
 from wager.vllm import launch, placement
 from wager.vllm.settings import Settings
 
@@ -51,7 +52,7 @@ class Served:
         if spec.large:
             given |= {"load_format": "dummy", "skip_tokenizer_init": True}
         if not spec.drafters:
-            return {**given, "model": str(launch.resolve(model))}
+            return {**given, "model": str(resolve(model))}
         drafters = tuple(f"eagle={folder / 'head'}" if drafter == "eagle=" else drafter for drafter in spec.drafters)
         if spec.large and not cpu:  # where vLLM's sampler has it
             rates = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": PROFILES["fair"]}
@@ -117,13 +118,11 @@ class Served:
         self.lengths._hold = 0  # of the policy before
 
     def _accept(self, rates: list[float]) -> None:
-        """Synthetic acceptance from now on; vLLM keeps each position's given the one before it."""
-        import torch
-
+        """Synthetic acceptance from now on, where this engine has it."""
         now = self.runner.rejection_sampler.synthetic_conditional_rates
-        if now is not None:
+        if now is not None and rates != self.rates:
             self.rates = rates
-            now.copy_(torch.tensor([after / before for before, after in zip([1.0, *rates], rates, strict=False)]))
+            set_acceptance(rates, now, getattr(self.runner.speculator, "acceptance_estimator", None))
 
     def turn(self, order: Order) -> Order:
         """One turn: the order, and what came of it."""
@@ -133,6 +132,23 @@ class Served:
         speed = processor_ms()
         made = LOADS[order["do"]](self, order)
         return {**order, **made, "processor_ms": (speed, processor_ms()), "expected": self.expected()}
+
+
+def set_acceptance(rates: list[float], conditional: Any, estimator: Any) -> None:
+    """Write synthetic acceptance where vLLM keeps it: of each position, given the one before it.
+
+    vLLM's adaptive verification estimates acceptance from the drafter's confidence, and learns from what it verifies.
+    A random head is never confident, so it would verify nothing and learn nothing. Its estimate starts at the truth.
+    """
+    import torch
+
+    given = torch.tensor([after / before for before, after in zip([1.0, *rates], rates, strict=False)])
+    conditional.copy_(given)
+    if estimator is not None:
+        estimator.slope.zero_()
+        estimator.intercepts.copy_(torch.logit(given, eps=1e-3))
+        for learned in (estimator.info, estimator.grad, estimator.counts):
+            learned.zero_()
 
 
 def stock(made: dict[str, Any], kind: str) -> dict[str, Any]:

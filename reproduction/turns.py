@@ -131,8 +131,9 @@ def arguments() -> argparse.ArgumentParser:
 
 def planned(given: argparse.Namespace) -> list[Order]:
     """The turns of all plans."""
-    named = {field.name: getattr(given, field.name) for field in fields(Extent)}
-    extent = Extent(**{name: tuple(value) if isinstance(value, list) else value for name, value in named.items()})
+    named: dict[str, Any] = {field.name: getattr(given, field.name) for field in fields(Extent)}
+    named |= {name: tuple(value) for name, value in named.items() if isinstance(value, list)}
+    extent = Extent(**named)
     return [order for plan in given.plan for order in orders(plan, extent)]
 
 

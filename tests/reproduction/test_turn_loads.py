@@ -4,9 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from reproduction import turn_loads
+from reproduction.turn_engine import set_acceptance, stock
 from reproduction.turn_loads import LOADS, arrivals
+from wager.vllm.launch import TABLE
 
 
 class Clock:
@@ -148,6 +151,29 @@ def test_greedy_texts_come_in_the_order_of_their_prompts_with_the_leads_of_their
     made = LOADS["texts"](engine, order)
     assert made["written"] == [[7, 7, 7]] * 3  # two prompts of one kind, one of the other
     assert made["leads"] == [[1.5] * 3] * 3
+
+
+def test_acceptance_is_written_by_position_given_the_one_before_and_adaptive_verification_knows_it() -> None:
+    rates, zeros = [0.8, 0.6, 0.3], torch.zeros
+    now, stale = zeros(3), SimpleNamespace(slope=torch.ones(1), intercepts=zeros(3), info=torch.ones(3, 3))
+    stale.grad, stale.counts = torch.ones(3, 2), torch.ones(3)
+    set_acceptance(rates, now, stale)
+    assert now.tolist() == pytest.approx([0.8, 0.75, 0.5])
+    assert now.cumprod(0).tolist() == pytest.approx(rates)
+    assert torch.sigmoid(stale.slope * -11 + stale.intercepts).tolist() == pytest.approx([0.8, 0.75, 0.5])
+    assert not any(learned.any() for learned in (stale.info, stale.grad, stale.counts))
+
+
+def test_stock_engines_have_nothing_of_wagers_and_the_same_drafter_and_graphs() -> None:
+    table = [[1, 1, 0], [2, 2, 1]]
+    speculative = {"method": "eagle", "model": "head", "num_speculative_tokens": 1, TABLE: table}
+    ours = {"model": "target", "scheduler_cls": "wager", "additional_config": {"wager": {}}, "sizes": [1, 2]}
+    made = {kind: stock({**ours, "speculative_config": speculative}, kind) for kind in ("table", "adaptive", "fixed")}
+    assert all(one.keys() == {"model", "sizes", "speculative_config"} for one in made.values())
+    assert made["table"]["speculative_config"] == speculative
+    without = {key: value for key, value in speculative.items() if key != TABLE}
+    assert made["fixed"]["speculative_config"] == without
+    assert made["adaptive"]["speculative_config"] == {**without, "enable_adaptive_verification": True}
 
 
 def test_what_an_engine_did_before_it_failed_is_known(clock: Clock) -> None:
