@@ -220,14 +220,14 @@ def sample(served: Any, order: Order) -> dict[str, Any]:
 
 
 def texts(served: Any, order: Order) -> dict[str, Any]:
-    """Greedy texts of many prompts, so many at once; with ``leads`` how far ahead of the second each token was."""
+    """Greedy texts of many prompts, so many at once; with ``with_leads`` how far ahead of the second each token was."""
     prompts = [prompt for kind in ("chat", "copy") for prompt in served.prompts[kind][: order["prompts"]]]
     live, names = Live(served), list[str]()
     written: dict[str, list[int]] = {}
     leads: dict[str, list[float]] = {}
     while live.finished < len(prompts) and live.now < order["seconds"]:
         while len(live.names) < order["batch"] and len(names) < len(prompts):
-            how = {"logprobs": 2} if order["leads"] else {}
+            how = {"logprobs": 2} if order["with_leads"] else {}
             names.append(live.add(prompts[len(names)], order["first"], **how))
             written[names[-1]], leads[names[-1]] = [], []
         live.step()

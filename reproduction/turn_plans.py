@@ -142,13 +142,8 @@ def stress(extent: Extent) -> list[Order]:
     for policy, what, count in (("auto", "until_requests", extent.requests), ("random", "until_steps", extent.steps)):
         each = {what: -(-count // max(1, len(names)))}
         load = {"plan": "stress", "do": "stress", "policy": policy, "profile": "", "kind": "short", "turn": 0}
-        load |= {
-            "seconds": extent.stress / (2 if policy == "auto" else 1),
-            "steps": 0,
-            "requests": 0,
-            **each,
-            "group": f"stress {policy}",
-        }
+        load |= {"until_steps": 0, "until_requests": 0, **each, "group": f"stress {policy}"}
+        load["seconds"] = extent.stress / 2 if policy == "auto" else extent.stress
         orders += [{**load, "engine": name, "seed": seed} for seed, name in enumerate(names)]
     return orders
 
@@ -172,7 +167,7 @@ def texts(extent: Extent) -> list[Order]:
     load = {"plan": "texts", "do": "texts", "profile": "", "kind": "both", "turn": 0, "prompts": 96, "first": 64}
     load |= {"batch": min(32, max(extent.batches)), "seconds": 30.0}  # at most
     return [
-        {**load, "engine": name, "policy": policy, "leads": name == "plain"}
+        {**load, "engine": name, "policy": policy, "with_leads": name == "plain"}
         for name in SMALL
         for policy in (("auto", "random") if ENGINES[name].drafters else ("none",))
     ]
@@ -207,7 +202,8 @@ def best_lengths(rows: Iterable[Order], profile: str) -> list[tuple[int, int]]:
     total: dict[tuple[int, int], list[float]] = {}
     for row in rows:
         fixed = row["policy"].isdigit() or row["policy"] == "off"
-        if row["do"] == "closed" and row["profile"] == profile and fixed and row.get("took"):
+        measured = row["do"] == "closed" and not row["plan"].endswith("rates") and row.get("took")
+        if measured and fixed and row["profile"] == profile:
             own = total.setdefault((row["batch"], int(row["policy"]) if row["policy"].isdigit() else 0), [0.0, 0.0])
             own[0], own[1] = own[0] + row["tokens"], own[1] + row["took"]
     goodput = {key: tokens / took for key, (tokens, took) in total.items()}

@@ -92,7 +92,7 @@ def open_loop(plan: str, rows: Iterable[Order]) -> list[Row]:
             for q in ("p50", "p99")
             if (values := [row[what][q] for row in own if row[what]])
         }
-        speed = sorted(row["tokens"] / row["took"] for row in own)
+        speed = sorted(row["tokens"] / max(1e-9, row["took"]) for row in own)
         made.append({
             "plan": plan, "load": f"{rate:g}/s" if rate else "azure", "engine": name, "policy": policy,
             "turns": len(own), "tokens_per_second": statistics.median(speed), "least": speed[0], "most": speed[-1],

@@ -25,6 +25,7 @@ rates: an open loop, Poisson arrivals and the trace, with many policies (a fair 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -161,9 +162,15 @@ def main() -> None:
             make_model(folder, TINY if given.tiny else LLAMA_8B, head=head)
     most = max([*given.batches, 8])  # every draft length needs a number of requests of its own
     engines = Engines(names, given.prompts, folder, most, tiny=given.tiny)
+    rows: list[Order] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit: what there is, is written and shown
     try:
         engines.wait()
-        rows = measure(groups, engines, given)
+        measure(groups, engines, given, rows)
+    except KeyboardInterrupt:
+        tell("interrupted")
+        if given.out:
+            write(given.out, given.plan, rows, engines)
     finally:
         engines.end()
     for plan in given.plan:
@@ -171,9 +178,8 @@ def main() -> None:
             print(line)
 
 
-def measure(groups: list[list[Order]], engines: Engines, given: argparse.Namespace) -> list[Order]:
-    """Every turn, written down every few seconds."""
-    rows: list[Order] = []
+def measure(groups: list[list[Order]], engines: Engines, given: argparse.Namespace, rows: list[Order]) -> None:
+    """Every turn, added to the rows and written down every few seconds."""
     began = written = time.time()
     for number, group in enumerate(groups):
         for order in (order for order in group if order["policy"] == "table"):
@@ -188,7 +194,6 @@ def measure(groups: list[list[Order]], engines: Engines, given: argparse.Namespa
             tell(f"turn {number + 1} of {len(groups)}, {written - began:.0f} s")
             if given.out:
                 write(given.out, given.plan, rows, engines)
-    return rows
 
 
 if __name__ == "__main__":

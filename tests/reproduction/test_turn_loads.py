@@ -1,5 +1,6 @@
 """The loads of reproduction.turns, on an engine without a model and with a clock of its own."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from reproduction import turn_loads
 from reproduction.turn_engine import set_acceptance, stock
 from reproduction.turn_loads import LOADS, arrivals
+from reproduction.turn_plans import PLANS, Extent, orders
+from reproduction.turn_summary import lines, summary
 from wager.vllm.launch import TABLE
 
 
@@ -72,7 +75,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def served(clock: Clock, **how: Any) -> Any:
-    prompts = {"chat": [[1, 2], [3, 4, 5]], "copy": [[1, 2, 1]], "azure": [(0.5 * n, 2000, 300) for n in range(40)]}
+    prompts = {"chat": [[1, 2], [3, 4, 5]], "copy": [[1, 2, 1]] * 2}
+    prompts["azure"] = [(0.5 * n, 2000, 300) for n in range(200)]
     return SimpleNamespace(
         engine=Stub(clock, 16, **how), prompts=prompts, most=16, made=0, accepted=0, expected_accepted=0.0,
         step=[0, 0, 0, "-"], wait=lambda: None, params=lambda tokens, **sampling: tokens,
@@ -147,10 +151,10 @@ def test_samples_are_counted_by_their_text(clock: Clock) -> None:
 def test_greedy_texts_come_in_the_order_of_their_prompts_with_the_leads_of_their_tokens(clock: Clock) -> None:
     engine = served(clock)
     engine.engine.leads = {7: SimpleNamespace(logprob=-0.5), 9: SimpleNamespace(logprob=-2.0)}
-    order = {"prompts": 2, "first": 3, "batch": 2, "seconds": 9.0, "leads": True}
+    order = {"prompts": 2, "first": 3, "batch": 2, "seconds": 9.0, "with_leads": True}
     made = LOADS["texts"](engine, order)
-    assert made["written"] == [[7, 7, 7]] * 3  # two prompts of one kind, one of the other
-    assert made["leads"] == [[1.5] * 3] * 3
+    assert made["written"] == [[7, 7, 7]] * 4  # two prompts of each kind
+    assert made["leads"] == [[1.5] * 3] * 4
 
 
 def test_acceptance_is_written_by_position_given_the_one_before_and_adaptive_verification_knows_it() -> None:
@@ -174,6 +178,23 @@ def test_stock_engines_have_nothing_of_wagers_and_the_same_drafter_and_graphs() 
     without = {key: value for key, value in speculative.items() if key != TABLE}
     assert made["fixed"]["speculative_config"] == without
     assert made["adaptive"]["speculative_config"] == {**without, "enable_adaptive_verification": True}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_turn_of_every_plan_can_be_taken_and_its_rows_summed_up(clock: Clock, plan: str) -> None:
+    extent = Extent(0.1, 1, window=2.0, stress=1.0, batches=(1, 4), rates=(4, 30), steps=30, requests=30, samples=20)
+    leads = {7: SimpleNamespace(logprob=-0.5), 9: SimpleNamespace(logprob=-2.0)}
+    rows = []
+    for order in orders(plan, extent):
+        engine = served(clock)
+        engine.engine.leads = leads if order.get("with_leads") else {}
+        rows.append({**order, **LOADS[order["do"]](engine, order), "processor_ms": (1.0, 1.0)})
+    table = summary(plan, rows)
+    assert table
+    assert all(lines(plan, table))
+    json.dumps(table)
+    # No result takes the place of something that was ordered.
+    assert all(row[key] == order[key] for row, order in zip(rows, orders(plan, extent), strict=True) for key in order)
 
 
 def test_what_an_engine_did_before_it_failed_is_known(clock: Clock) -> None:

@@ -65,6 +65,7 @@ def test_the_table_has_the_best_fixed_length_of_the_nearest_load_of_the_same_acc
         for policy, tokens in zip(("off", "1", "4"), each, strict=True)
     ]
     rows += [row("8B head", "4", 0, 9000, batch=128, profile="bad"), row("8B head", "auto", 0, 9000, profile="well")]
+    rows += [row("8B head", "4", -1, 9000, batch=128, profile="well", plan="rates")]  # to learn from, not to compare
     best = best_lengths(rows, "well")
     assert best == [(1, 4), (32, 1), (128, 0)]
     table = dense_table(best, 256)
