@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.turn_loads import LOADS, Live
-from reproduction.turn_plans import ENGINES, PROFILES, Order, dense_table
+from reproduction.turn_plans import ENGINES, NOTHING, PROFILES, Order, dense_table
 from wager.models import resolve
 from wager.vllm import launch, placement
 from wager.vllm.settings import Settings
+
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 class Served:
@@ -105,7 +107,7 @@ class Served:
         """The policy, or length, and the acceptance of this turn; every acceptance has policies of its own."""
         policy, profile = order["policy"], order["profile"]
         if profile and self.spec.drafters:
-            self._accept(PROFILES[profile])
+            self._accept({**PROFILES, **NOTHING}[profile])
         if policy == "table":
             self.scheduler.dynamic_sd_lookup[:] = dense_table(order.get("table", ()), self.most)
         if self.lengths is None or self.settings is None:
@@ -127,6 +129,8 @@ class Served:
     def turn(self, order: Order) -> Order:
         """One turn: the order, and what came of it."""
         self.choose(order)
+        if CORES:  # one for all engines in a round of closed loads: the cores of a machine may differ in speed
+            os.sched_setaffinity(0, {CORES[order["turn"] % len(CORES)]} if order["do"] == "closed" else CORES)
         if self.matcher is not None:
             self.matcher.forget()  # what earlier turns wrote
         speed = processor_ms()

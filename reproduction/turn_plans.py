@@ -7,6 +7,7 @@ from typing import Any
 Order = dict[str, Any]  # one turn: plan, engine, what to do, policy, load; engines answer with the same and results
 
 PROFILES = {"well": [0.9, 0.8, 0.7, 0.6], "fair": [0.75, 0.55, 0.4, 0.28], "bad": [0.4, 0.18, 0.08, 0.03]}
+NOTHING = {"nothing": [0.05, 0.02, 0.01, 0.005]}  # a text in which nothing is to be matched
 COMPARED = ("off", "2", "4", "auto", "nightjar", "dsd", "ucbspec", "ada-bingreedy")  # under rates: Nightjar's peers
 AZURE_SPEED, AZURE_START = 4.0, 60.0  # times as fast as recorded: about 20 requests a second; from that second on
 DRAIN = 1.0  # seconds that the requests of an open loop have left after the last arrival
@@ -35,6 +36,7 @@ ENGINES = {
     "ngram": Engine(("ngram",), stock="fixed"),
     "8B plain": Engine(large=True),
     "8B head": Engine(HEAD, 4, large=True),
+    "8B matching": Engine(MATCHING, 4, large=True),
     "8B adaptive": Engine(HEAD, 4, "adaptive", large=True),
     "8B table": Engine(HEAD, 4, "table", large=True),
 }
@@ -92,6 +94,12 @@ def default(extent: Extent) -> list[Order]:
     given = {name: policies.get(name, ("none",)) for name in SMALL}
     kinds = [{"kind": kind, "batch": batch, "profile": ""} for kind in ("chat", "copy") for batch in extent.batches]
     return closed("default", given, kinds, extent)
+
+
+def large_default(extent: Extent) -> list[Order]:
+    policies = {"8B plain": ("none",), "8B matching": ("off", "auto")}
+    loads = [{"kind": "chat", "batch": batch, "profile": "nothing"} for batch in extent.batches]
+    return closed("large-default", policies, loads, extent)
 
 
 def heads(extent: Extent, plan: str = "heads", more: Mapping[str, tuple[str, ...]] | None = None) -> list[Order]:
@@ -183,8 +191,8 @@ def texts(extent: Extent) -> list[Order]:
 
 SMALL = ("plain", "matching", "head", "plain again", "head and matching")
 PLANS: dict[str, Callable[[Extent], list[Order]]] = {
-    "default": default, "stock": stock, "heads": heads, "adaptive": adaptive, "rates": rates,
-    "small-rates": small_rates, "stress": stress, "sampled": sampled, "texts": texts,
+    "default": default, "stock": stock, "large-default": large_default, "heads": heads, "adaptive": adaptive,
+    "rates": rates, "small-rates": small_rates, "stress": stress, "sampled": sampled, "texts": texts,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ small-rates: an open loop with a head, as in rates.
 The shape of Llama 3 8B with random weights and a random EAGLE head, whose drafts are accepted with given probabilities
 (vLLM's synthetic acceptance), well, fairly and badly trained:
 heads: no speculation, off, fixed lengths and `auto`.
+large-default: no speculation, and wager's default where nothing can be matched.
 adaptive: the same beside stock vLLM's adaptive verification and its table of lengths, filled with the best of them.
 rates: an open loop, Poisson arrivals and the trace, with many policies (a fair head).
 """
