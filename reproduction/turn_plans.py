@@ -113,6 +113,14 @@ def adaptive(extent: Extent) -> list[Order]:
     return heads(extent, "adaptive", {"8B adaptive": ("adaptive",), "8B table": ("table",)})
 
 
+def stock(extent: Extent) -> list[Order]:
+    """SmolLM2's own head beside stock vLLM: adaptive verification, n-gram, a table of lengths (last, as above)."""
+    policies = {"plain": ("none",), "head": ("off", "1", "2", "4", "auto"), "adaptive": ("adaptive",)}
+    policies |= {"ngram": ("ngram",), "table": ("table",)}
+    loads = [{"kind": kind, "batch": batch, "profile": ""} for kind in ("chat", "copy") for batch in extent.batches]
+    return closed("stock", policies, loads, extent)
+
+
 def open_loop(plan: str, policies: Mapping[str, tuple[str, ...]], profile: str, extent: Extent) -> list[Order]:
     """Poisson arrivals at every rate, then a piece of the Azure trace; before them a closed load to learn from."""
     rounds = 1 if extent.rounds is None else extent.rounds
@@ -183,8 +191,8 @@ def texts(extent: Extent) -> list[Order]:
 
 SMALL = ("plain", "matching", "head", "plain again", "head and matching")
 PLANS: dict[str, Callable[[Extent], list[Order]]] = {
-    "default": default, "large-default": large_default, "heads": heads, "adaptive": adaptive, "rates": rates,
-    "small-rates": small_rates, "stress": stress, "sampled": sampled, "texts": texts,
+    "default": default, "stock": stock, "large-default": large_default, "heads": heads, "adaptive": adaptive,
+    "rates": rates, "small-rates": small_rates, "stress": stress, "sampled": sampled, "texts": texts,
 }  # fmt: skip
 
 
@@ -211,7 +219,7 @@ def best_lengths(rows: Iterable[Order], profile: str) -> list[tuple[int, int]]:
     for row in rows:
         fixed = row["policy"].isdigit() or row["policy"] == "off"
         measured = row["do"] == "closed" and not row["plan"].endswith("rates") and row.get("took")
-        if measured and fixed and row["profile"] == profile:
+        if measured and fixed and row["profile"] == profile and row["engine"].endswith("head"):
             own = total.setdefault((row["batch"], int(row["policy"]) if row["policy"].isdigit() else 0), [0.0, 0.0])
             own[0], own[1] = own[0] + row["tokens"], own[1] + row["took"]
     goodput = {key: tokens / took for key, (tokens, took) in total.items()}
