@@ -68,11 +68,13 @@ def drafted_slowly(
 def apart(learner: EagleLearner, batch: Batch) -> float:
     """How far the unrolled training forward is from drafting one token at a time."""
     features = learner.target.features(batch)
-    made = list(learner._steps(batch, features))
+    entries, _ = batch.window(1)
+    made = list(learner._steps(batch, features, entries))
     worst = 0.0
     for row, first in ((0, 4), (0, 9), (1, 7)):
         for step, slow in enumerate(drafted_slowly(learner, batch.tokens[row], features[row], first)):
-            worst = max(worst, float((slow - made[step][row, first + step]).abs().max() / slow.abs().max()))
+            fast = made[step][row, entries[row].tolist().index(first + step)]
+            worst = max(worst, float((slow - fast).abs().max() / slow.abs().max()))
     return worst
 
 
@@ -85,7 +87,7 @@ def learner() -> EagleLearner:
 @pytest.fixture
 def batch() -> Batch:
     tokens = torch.randint(0, 64, (2, 20), generator=torch.Generator().manual_seed(1))
-    return Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]))
+    return Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]), torch.tensor([0, 1]))
 
 
 def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +100,8 @@ def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, mo
     judged = batch.continued()[:, 1:]
     wanted = torch.softmax((features[:, 1:][judged] @ target.head.T)[:, columns], -1)
     total = weights = 0.0
-    for step, out in enumerate(made._steps(batch, features)):
+    every = torch.arange(19).expand(2, -1)
+    for step, out in enumerate(made._steps(batch, features, every)):
         logits = (out[judged] @ target.head.T)[:, columns]
         apart_from = torch.nn.functional.smooth_l1_loss(out[judged], features[:, 1:][judged])
         weight = made.drafter.decay**step
@@ -109,7 +112,7 @@ def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, mo
     assert not torch.allclose(made.loss(batch), whole.loss(batch), atol=1e-3)
     # Drafts that are as good as can be are right wherever the target's choice is one they may name, by its id.
     choices = (features[:, 1:][judged] @ target.head.T).argmax(-1)
-    monkeypatch.setattr(made, "_steps", lambda batch, features: iter([features[:, 1:]]))
+    monkeypatch.setattr(made, "_steps", lambda batch, features, entries: iter([learners._at(features[:, 1:], entries)]))
     assert 0 < int(torch.isin(choices, columns).sum()) < len(choices)
     assert torch.equal(made.accepted(batch)[:, 1:][judged] > 0, torch.isin(choices, columns))
 
@@ -130,8 +133,15 @@ def test_bugs_in_the_unrolled_head_show(
     elif bug == "keys of the wrong step":
         monkeypatch.setattr(learners, "back", lambda x, by: back(x, by) if x.dim() == 3 else back(x, by + 1))
     else:
-        tril = torch.Tensor.tril
-        monkeypatch.setattr(torch.Tensor, "tril", lambda x, by=0: tril(x, 0))
+        layer: Any = learner.module.layers[0]
+        whole = type(layer).forward
+
+        def sees_more(layer: Any, x: Any, rope: Any, true: Any, seen: torch.Tensor, own: Any) -> torch.Tensor:
+            """As if the first step's mask held for all."""
+            entries = seen[:, 0, 0].sum(-1, keepdim=True) - 1 + len(own)
+            return whole(layer, x, rope, true, (torch.arange(seen.shape[-1]) <= entries)[:, None, None], own)
+
+        monkeypatch.setattr(type(layer), "forward", sees_more)
     assert apart(learner, batch) > 1e-2
 
 
@@ -141,7 +151,7 @@ def test_accepted_counts_the_targets_own_choices(learner: EagleLearner) -> None:
     model = learner.target.model
     prompt = torch.arange(5, 11)[None]
     text = model.generate(prompt, max_new_tokens=14, do_sample=False, pad_token_id=0, eos_token_id=None)
-    whole = Batch(text, torch.tensor([6]), torch.tensor([20]))
+    whole = Batch(text, torch.tensor([6]), torch.tensor([20]), torch.tensor([0]))
     features = learner.target.features(whole)
     got = learner.accepted(whole)[0].tolist()
     assert got[:6] == [-1] * 6

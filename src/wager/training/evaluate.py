@@ -60,7 +60,7 @@ def judge(
     found = [Judged(length) for length in lengths]
     for batch in once(texts, tokens):
         with mixed(device):
-            rows = learner.accepted(batch.to(device)).tolist()
+            rows = learner.accepted(batch).tolist()
         for row in rows:
             for one in found:
                 one.add(row)

@@ -16,6 +16,7 @@ from wager.training.answers import Text
 from wager.training.batches import batches, split
 from wager.training.config import Drafter
 from wager.training.evaluate import judge
+from wager.training.features import FeatureCache, fits
 from wager.training.learners import Learner, mixed
 
 WARM_UP = 100  # steps
@@ -70,12 +71,14 @@ class Trainer:
         drafter, progress = self.drafter, self.progress
         began = perf_counter() - progress.seconds
         stream = batches(self.train, drafter.tokens, seed=drafter.seed, start=progress.step)
+        target = self.learner.target
+        known = FeatureCache(target, self.train) if fits(target, self.train) else target.features
         while progress.step < drafter.steps and not self._stale():
-            batch = next(stream).to(self.device)
+            batch = next(stream)
             for group in self.optimizer.param_groups:
                 group["lr"] = drafter.rate * self._rate(progress.step)
             with mixed(self.device):
-                loss = self.learner.loss(batch)
+                loss = self.learner.loss(batch, known(batch))
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), CLIP)
             self.optimizer.step()
