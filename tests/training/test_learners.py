@@ -1,6 +1,7 @@
 """The loss and the unrolled head against slow references; batches, checkpoints and resuming; prompts and plans."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from training_setup import head, plan_text, some_texts, tiny
 
 from wager.training import build, config, learners, prompts
 from wager.training.batches import Batch, batches, split
-from wager.training.evaluate import Judged
+from wager.training.evaluate import Judged, at_home
+from wager.training.features import FeatureCache, fits
 from wager.training.learners import EagleLearner, Target, soft_cross_entropy
 from wager.training.trainer import Trainer
 
@@ -173,10 +175,34 @@ def test_a_text_is_walked_as_decoding_would() -> None:
     assert walked.acceptance == [1.0, 0.5]
 
 
+def test_a_specialist_is_compared_with_the_other_specialists_at_home() -> None:
+    def row(code: int, math: int) -> dict[str, dict[str, Any]]:
+        tokens = {"code (held out)": code, "math (held out)": math}
+        return {task: {"rounds": {"4": 10}, "tokens": {"4": count}} for task, count in tokens.items()}
+
+    rows = {"eagle-code": row(30, 15), "eagle-math": row(20, 33), "eagle-ofa": row(25, 30), "draft-code": row(40, 40)}
+    trained = {"eagle-code": ("code",), "eagle-math": ("math",), "eagle-ofa": ("code", "math"), "draft-code": ("code",)}
+    found = {home["drafter"]: home for home in at_home(rows, trained)}
+    assert found.keys() == {"eagle-code", "eagle-math"}
+    assert (found["eagle-code"]["mat"], found["eagle-code"]["gain"]) == (3.0, 0.5)
+    assert found["eagle-math"]["gain"] == 1.2
+    assert found["eagle-code"]["others"] == {"eagle-math": 2.0, "eagle-ofa": 2.5}
+
+
 def test_no_prompt_is_both_learned_from_and_judged_by() -> None:
     train, held = split(some_texts())
     assert held
     assert not {t.key for t in train} & {t.key for t in held}
+
+
+def test_cached_features_are_those_of_the_target(batch: Batch) -> None:
+    target, texts = Target(tiny()), some_texts()
+    some = texts[::3]
+    known = FeatureCache(target, texts).of(some)
+    for made in islice(batches(some, 400), 5):
+        inside = torch.arange(made.tokens.shape[1]) < made.lengths[:, None]
+        assert torch.allclose(known(made)[inside], target.features(made)[inside], atol=1e-4)
+    assert fits(target, texts)
 
 
 def test_batches_go_on_where_they_were_left() -> None:
@@ -287,7 +313,19 @@ def test_a_bad_plan_is_refused_in_a_sentence(tmp_path: Path, old: str, new: str,
     assert "\n" not in str(error.value).strip() or "TOML" in complaint
 
 
-def test_the_plan_of_the_shipped_drafters_is_sound() -> None:
-    plan = config.read(Path(__file__).parents[2] / "training" / "smollm2-135m.toml")
-    assert {"eagle-ofa", "eagle-code", "draft-ofa"} <= plan.drafters.keys()
+@pytest.mark.parametrize("name", ["smollm2-135m", "specialists"])
+def test_the_plans_of_the_shipped_drafters_are_sound(name: str) -> None:
+    plan = config.read(Path(__file__).parents[2] / "training" / f"{name}.toml")
+    assert {"eagle-code", "eagle-math"} <= plan.drafters.keys()
     assert all(source.kind in prompts.RECIPES for sources in plan.domains.values() for source in sources)
+
+
+def test_specialists_are_trained_alike_from_scratch_and_on_one_domain_each() -> None:
+    plan = config.read(Path(__file__).parents[2] / "training" / "specialists.toml")
+    alike = {replace(drafter, name="", domains=()) for drafter in plan.drafters.values()}
+    assert len(alike) == 1
+    assert not alike.pop().start
+    assert sorted(d.domains for d in plan.drafters.values()) == [
+        ("*",),
+        *((domain,) for domain in sorted(plan.domains)),
+    ]

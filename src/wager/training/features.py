@@ -1,6 +1,8 @@
 """The target's features of every text, computed once: several epochs then need no forward of the target."""
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 import torch
 
@@ -18,14 +20,21 @@ class FeatureCache:
 
     def __init__(self, target: Target, texts: Sequence[Text]) -> None:
         self.target = target
-        self.lengths = torch.tensor([len(text.tokens) for text in texts])
-        self.starts = self.lengths.cumsum(0) - self.lengths
-        self.store = self._empty(int(self.lengths.sum()))
+        lengths = torch.tensor([len(text.tokens) for text in texts])
+        self.starts = lengths.cumsum(0) - lengths
+        self.numbers = {id(text): at for at, text in enumerate(texts)}
+        self.store = self._empty(int(lengths.sum()))
         for batch in once(texts, BATCH_TOKENS):
             inside = torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
             at, known = sent(self._places(batch)[inside], target.device), sent(inside, target.device)
             with mixed(target.device):
                 self.store.index_copy_(0, at, target.features(batch)[known].to(self.store.dtype))
+
+    def of(self, texts: Sequence[Text]) -> Self:
+        """The same features for batches made of these texts, which are some of the others."""
+        some = copy(self)
+        some.starts = self.starts[torch.tensor([self.numbers[id(text)] for text in texts])]
+        return some
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """(texts, longest, hidden); in the padding stands the last token's feature."""

@@ -135,12 +135,12 @@ class EagleLearner:
         known, x = _at(known, entries), _at(x, entries)
         own: list[Keys] = []
         for step in range(self.drafter.unroll):
-            if step:
-                x = self.module.fc(torch.cat((known, back(out, 1).to(known.dtype)), -1))
-                own.append(layer.keys(x, rope))
-            seen = torch.arange(cos.shape[0], device=self.device) <= entries[..., None] - step
+            seen = torch.arange(len(cos), device=self.device) <= entries[..., None] - step
             out = layer(x, rope, true, seen[:, None, None], own)
             yield out
+            if step + 1 < self.drafter.unroll:
+                x = self.module.fc(torch.cat((known, back(out, 1).to(known.dtype)), -1))
+                own.append(layer.keys(x, rope))
 
     def loss(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
         """How far its drafts of the answers are from the target's; ``features`` where they are known."""
@@ -170,7 +170,7 @@ class EagleLearner:
         features = self.target.features(batch)
         choices = linear(_at(features[:, 1:], entries).flatten(0, 1)[at], self.target.head).argmax(-1)
         right = torch.zeros(entries.numel(), dtype=torch.bool, device=self.device)
-        count = torch.zeros_like(entries)
+        count, alive = torch.zeros_like(entries), torch.empty(0)
         for step, out in enumerate(self._steps(batch, features, entries)):
             drafted = linear(out.flatten(0, 1)[at].to(features.dtype), self.output).argmax(-1)
             right[at] = (drafted if self.columns is None else self.columns[drafted]) == choices
