@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,8 +120,13 @@ def _train(pairs: Sequence[tuple[Any, Any]], out: Path, about: dict[str, str], m
             name, progress = trainer.drafter.name, trainer.progress
             if look and progress.best_step == progress.step:  # a run that is cut off leaves its best so far
                 exports[name](out / name, about)
-            note = {"note": f"{name}: loss {progress.loss:.3f}, MAT {progress.best:.2f}"} if look else {}
-            update(advance=1, **note)
+            if look is None:
+                update(advance=1)
+                return
+            told = f"{name}: loss {progress.loss:.3f}, MAT {progress.best:.2f}"
+            update(advance=1, note=told)
+            if not sys.stderr.isatty():
+                print(f"{told} at step {progress.step}", file=sys.stderr, flush=True)
 
         train(trainers, minutes=minutes, shown=shown)
     for trainer in trainers:
@@ -176,11 +182,11 @@ def evaluate(
         print(f"the next specialist; {', '.join(f'{k} {v:.2f}' for k, v in home['others'].items())}")
     how: dict[str, Any] = {"target": target.model, "max_tokens": workload.tokens}
     output.write({**how, "spec_bench_mat_4": over or None, "at_home": homes, "drafters": rows})
-    if plan is not None:
+    if plan is not None and cards is not None:
         answered = f"{workload.count} prompts a task, answers of at most {workload.tokens} tokens"
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
         for folder in folders:
-            (folder / "README.md").write_text(card(folder, plan, rows[folder.name], ran), encoding="utf-8")
+            (folder / "README.md").write_text(card(folder, plan, cards.name, rows[folder.name], ran), encoding="utf-8")
 
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     running = Trainer(made, drafter, own, work / drafter.name, target.embed.device)
 
     def export(folder: Path, about: Mapping[str, Any]) -> None:
-        recipe = {**asdict(drafter), "domains": list(domains)}
+        recipe = {**asdict(drafter), "domains": list(domains), "steps": running.progress.step}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out}
         save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())

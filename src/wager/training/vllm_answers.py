@@ -6,7 +6,7 @@ from typing import Any
 
 from wager.training.answers import Engine, Part
 
-MOST_SEQUENCES = 1024  # answered at the same time
+MOST_SEQUENCES = 512  # answered at the same time
 LEAST_MEMORY = 0.05  # share of the GPU's memory that must be free where the size of the cache is given
 
 
