@@ -41,7 +41,9 @@ def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
         raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
     try:
         verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
-        drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))
+        drafting = (
+            {str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag", "draft")
+        )
         return RoundCost(verify, *drafting)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None

@@ -54,4 +54,4 @@ def fits(target: Target, texts: Sequence[Text]) -> bool:
     """Whether there is memory for the features of these texts."""
     wanted = sum(len(text.tokens) for text in texts) * target.embed.shape[1] * target.embed.element_size()
     free = torch.cuda.mem_get_info(target.device)[0] * GPU_SHARE if target.device.type == "cuda" else CPU_BYTES
-    return wanted <= free
+    return bool(wanted <= free)
