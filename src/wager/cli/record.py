@@ -15,7 +15,7 @@ from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
 from wager.cli.session import quietly
 from wager.cli.suite import fitted, model_name
-from wager.core import Arm
+from wager.core import Arm, Tree
 from wager.core.provenance import provenance
 from wager.drafters import registry
 from wager.policies.base import require
@@ -52,6 +52,17 @@ class Prompts:
         return chosen if self.file is None else chosen[: self.count]
 
 
+def _shapes(text: str) -> list[tuple[int, Tree]]:
+    """Depths and shapes of the trees that --trees names."""
+    found = []
+    for each in filter(None, text.split(",")):
+        depth, _, shape = each.partition("@")
+        require(depth.isdecimal() and bool(shape), f"--trees takes DEPTH@BREADTHxNODES, such as 4@4x16, not {each!r}")
+        arm = Arm("tree", int(depth), Tree.parse(shape))  # checks that the two fit each other
+        found.append((arm.length, Tree.parse(shape)))
+    return found
+
+
 @options
 def command(
     given: Prompts,
@@ -69,9 +80,7 @@ def command(
     check_new(out, "recording")
     choices = Options(**asdict(target), policy="off", drafters=drafters, max_tokens=max_tokens, seed=given.seed)
     require(bool(choices.specs), "a recording needs at least one drafter besides off")
-    shapes = [Arm.parse(f"tree:{shape}") for shape in trees.split(",") if shape]
-    shaped = [(arm.length, arm.tree) for arm in shapes if arm.tree is not None]
-    require(len(shaped) == len(shapes), f"--trees takes DEPTH@BREADTHxNODES, such as 4@4x16, not {trees!r}")
+    shaped = _shapes(trees)
     chosen = given.read()
     from wager.bench.engine import described
     from wager.bench.recording import record
@@ -98,7 +107,7 @@ def command(
         asked = [(one.prompt, one.ids[0].tolist()) for one in cut]
         with bar("timing forwards", len(asked)) as update:
             whole = {**provenance(), **described(model), **about}
-            how = {"temperature": temperature, "seed": given.seed}
+            how: dict[str, Any] = {"temperature": temperature, "seed": given.seed}
             texts = list(record(recorder, asked, max_tokens, whole, out, update, **how))
     require(bool(texts), f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")

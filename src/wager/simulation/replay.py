@@ -176,7 +176,7 @@ class Replayed(Environment):
     def _lag(self, name: str) -> int:
         """Tokens a model has to catch up on; a head reads those of the last round along with its draft."""
         assert self._text is not None
-        behind = self._at - self._read[name]
+        behind: int = self._at - self._read[name]
         return max(0, behind - self._newest) if self._text.tracks[name].head else behind
 
     def clairvoyant(self) -> Arm:
