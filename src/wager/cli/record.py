@@ -52,7 +52,7 @@ class Prompts:
         return chosen if self.file is None else chosen[: self.count]
 
 
-def _shapes(text: str) -> list[tuple[int, Tree]]:
+def tree_shapes(text: str) -> list[tuple[int, Tree]]:
     """Depths and shapes of the trees that --trees names."""
     found = []
     for each in filter(None, text.split(",")):
@@ -80,7 +80,7 @@ def command(
     check_new(out, "recording")
     choices = Options(**asdict(target), policy="off", drafters=drafters, max_tokens=max_tokens, seed=given.seed)
     require(bool(choices.specs), "a recording needs at least one drafter besides off")
-    shaped = _shapes(trees)
+    shaped = tree_shapes(trees)
     chosen = given.read()
     from wager.bench.engine import described
     from wager.bench.recording import record
