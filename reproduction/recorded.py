@@ -63,7 +63,7 @@ class Trees(Replay):
 
 def shapes(text: Text, drafter: str) -> list[str]:
     """The shapes of the trees that are recorded of a drafter."""
-    return list(getattr(text.tracks[drafter], "trees", ()))
+    return list(text.tracks[drafter].trees)
 
 
 class Sums:

@@ -80,7 +80,7 @@ def _fits(one: Recording, wanted: Wanted) -> bool:
     return (
         (not wanted.overlap or all(track.overlap for track in own))
         and (not wanted.confidence or all(any(track.confidence) for track in own))
-        and (not wanted.trees or all(getattr(track, "trees", None) for track in own))
+        and (not wanted.trees or all(track.trees for track in own))
     )
 
 

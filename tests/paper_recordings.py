@@ -18,17 +18,18 @@ HEADS = ("eagle:ofa", "eagle:mixed", "eagle:code", "eagle:translation", "eagle:s
 LONGEST = 8
 
 
-def track(rng: np.random.Generator, positions: int, rate: float, *, cheap: bool) -> Track:
+def track(rng: np.random.Generator, positions: int, rate: float, *, cheap: bool, heads: bool = False) -> Track:
     """A drafter whose every token is right with probability ``rate``."""
     right = rng.random(positions + LONGEST) < rate
     agreed = []
     for at in range(positions):
         run = right[at : at + min(LONGEST, positions - at)]
         agreed.append(int(len(run) if run.all() else run.argmin()))
+    trees = {f"{d}@4x8": [min(d, n + 1, positions - at) for at, n in enumerate(agreed)] for d in (2, 4) if heads}
     size = [LONGEST] * positions
     sure = [tuple(float(0.9 if right[at + i] else 0.3) for i in range(LONGEST)) for at in range(positions)]
     overlap = [] if cheap else np.clip(rng.normal(rate, 0.1, positions), 0, 1).round(3).tolist()
-    return Track(size, agreed, [0] * positions, sure, overlap, cheap=cheap)
+    return Track(size, agreed, [0] * positions, sure, overlap, cheap=cheap, trees=trees, head=heads)
 
 
 def text(rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75, away: float = 0.4) -> Text:
@@ -37,7 +38,7 @@ def text(rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75
     for name in (*MODELS, *HEADS):
         domain = name.partition(":")[2]
         rate = 0.55 if domain in ("ofa", "mixed") else home if domain == HOME.get(task) else away
-        tracks[name] = track(rng, tokens - 1, rate, cheap=False)
+        tracks[name] = track(rng, tokens - 1, rate, cheap=False, heads=name in HEADS)
     return Text(task, 40, tokens, tracks)
 
 

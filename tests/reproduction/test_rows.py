@@ -61,7 +61,15 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return Workspace(recordings=folder)
 
 
-REPLAYED = ["onthefly-table8", "metasd-table2", "metasd-table3", "metasd-table5", "metasd-figure2", "metasd-figure5"]
+REPLAYED = [
+    "onthefly-table8",
+    "onthefly-table11",
+    "metasd-table2",
+    "metasd-table3",
+    "metasd-table5",
+    "metasd-figure2",
+    "metasd-figure5",
+]
 
 
 @pytest.mark.parametrize("name", REPLAYED)
