@@ -44,9 +44,9 @@ make reproduce                                # all rows that need no model, and
 make reproduce FULL=1                         # prints the commands that made every result, on CPUs and GPUs
 ```
 
-`make reproduce` takes less than ten minutes on two idle cores. A row that needs a recording finds it in
-`results/recordings/` by what it holds; new recordings are used as soon as they are there. Rows that need the model
-itself are run with `--with-model`.
+A row that needs a recording finds it in `results/recordings/` by what it holds; new recordings are used as soon as they
+are there. Rows that need the model itself are run with `--with-model`. Where it was measured, a row names the seconds of
+a core that its runs took.
 
 """
 
@@ -105,7 +105,8 @@ def older_than_code(results: Path) -> str:
 
 def _count(rows: Mapping[str, Mapping[str, Any] | None]) -> str:
     verdicts = [row["verdict"] for row in rows.values() if row is not None]
-    said = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in VERDICTS if kind in verdicts)
+    words = {"holds": "hold", "in part": "hold in part", "does not hold": "do not hold", "undecided": "are undecided"}
+    said = ", ".join(f"{verdicts.count(kind)} {words.get(kind, kind)}" for kind in VERDICTS if kind in verdicts)
     left = len(rows) - len(verdicts)
     return f"Of {len(rows)} tables and figures: {said}" + (f", {left} not run yet" if left else "") + ".\n\n"
 
