@@ -45,8 +45,8 @@ make reproduce FULL=1                         # prints the commands that made ev
 ```
 
 A row that needs a recording finds it in `results/recordings/` by what it holds; new recordings are used as soon as they
-are there. Rows that need the model itself are run with `--with-model`. Where it was measured, a row names the seconds of
-a core that its runs took.
+are there. Rows that need the model itself are run with `--with-model`. Where it was measured, a row names the seconds
+of a core that its runs took.
 
 """
 
