@@ -198,6 +198,7 @@ def per_prompt(by: dict[str, list[Answer]]) -> dict[str, np.ndarray]:
                 sum(getattr(r, c) for r in answer.rounds) for c in ("emitted", "drafted", "accepted")
             )
             speed = times.speed(name, [answer])
-            rows.append((emitted, len(answer.rounds), emitted / speed if speed else answer.seconds, drafted, accepted))
+            seconds, depth = emitted / speed if speed else answer.seconds, sum(r.arm.length for r in answer.rounds)
+            rows.append((emitted, len(answer.rounds), seconds, drafted, accepted, depth))
         found[name] = np.array(rows, dtype=float)
     return found
