@@ -38,6 +38,11 @@ class WorseHalf(Halving):
         return super().half(survivors, {arm: -value for arm, value in total.items()})
 
 
+class AllRoundsInOnePhase(Halving):
+    def pulls_each(self, survivors: list[Arm]) -> int:
+        return 128 // len(survivors)
+
+
 class UndiscountedCount(DiscountedUCB):
     def count(self, arm: Arm) -> float:
         return len(self.rewards_of[arm])
@@ -102,6 +107,7 @@ class TrialsWithoutRejections(KLUCB):
         ("ucbspec", "drafters", UnshiftedClock),
         ("exp3spec", "drafters", LossWithoutImportance),
         ("halving", "drafters", WorseHalf),
+        ("halving", "drafters", AllRoundsInOnePhase),
         ("discounted-ucb", "drafters", UndiscountedCount),
         ("sliding-ucb:window=40", "drafters", WindowOneShort),
         ("nightjar", "batched", FreeSwitching),

@@ -9,7 +9,7 @@ from reproduction import theory_lemmas, theory_onthefly
 from reproduction import theory_metasd as bounds
 from reproduction.theory import metasd, onthefly
 from reproduction.theory_charts import DRAW
-from reproduction.theory_runs import EASY, N, Case, changing, committed, random_length, stream, ucb_curve
+from reproduction.theory_runs import EASY, Case, N, changing, committed, random_length, stream, ucb_curve
 from wager.simulation import Drafter, Stream, play
 
 HORIZONS = (100, 1000, 8000)
@@ -18,7 +18,7 @@ SECOND = Case("", "", f"meta-ucb:beta={1 / math.sqrt(N)}", lambda tokens: bounds
 
 def test_ucb_stays_under_theorem_2_and_grows_like_the_logarithm() -> None:
     early, middle, late = ucb_curve(SECOND, HORIZONS, 3).json()["horizons"]
-    assert early["holds"] and middle["holds"] and late["holds"]
+    assert all(row["holds"] for row in (early, middle, late))
     # ten times the tokens add about as much each time; linear growth would add ten times as much
     assert late["regret"] - middle["regret"] < 4 * max(1.0, middle["regret"] - early["regret"])
     # close enough to be a test: a policy with ten times the regret would exceed it
@@ -43,7 +43,7 @@ def test_the_regret_of_ucb_is_at_most_the_rounds_of_suboptimal_drafters() -> Non
 
 def test_lemma_12_as_printed_is_exceeded_and_walds_bound_is_not() -> None:
     rows = {(row["alpha"], row["tokens"]): row for row in theory_lemmas.stopping_time(400)}
-    assert not rows[0.8, 1]["printed_holds"] and not rows[0.8, 10]["printed_holds"]
+    assert not any(rows[0.8, tokens]["printed_holds"] for tokens in (1, 10))
     for row in rows.values():
         assert row["lower"] <= row["interval"][1]
         assert row["interval"][0] <= row["wald_upper"]
@@ -120,7 +120,7 @@ def test_theorem_3_suffices_where_the_acceptance_rate_rises_and_misleads_where_i
     rises, falls = told["acceptance_rate_rises"], told["acceptance_rate_falls"]
     assert rises["holds_and_slower"] == 0 < rises["condition_holds"]
     assert falls["holds_and_slower"] > 0
-    assert rises["exact_agrees"] and falls["exact_agrees"]
+    assert all(part["exact_agrees"] for part in (rises, falls))
     for row in theory_onthefly.theorem_3_simulated(3, 2000):
         assert row["speed_ratio"] == pytest.approx(row["predicted_ratio"], rel=0.1)
         assert (row["speed_ratio"] > 1) == row["exact_condition"], row["case"]

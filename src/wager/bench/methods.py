@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
+from wager.policies.base import PAPER
+from wager.policies.registry import resets
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +47,8 @@ class Target:
     model: Any
     tokenizer: Any = None
     tokens: int = 10_000  # of text to come in all, for policies that plan ahead
+    answer: int | None = None  # tokens of one text, for those of them that are started anew with each
+    reset: str = PAPER  # when policies are started anew (RESETS)
     seed: int = 0  # of the policies, and of every sampled text
     specs: Sequence[str] = ()  # drafters that need more than their name: retrieval=PATH
     draft: Any = None  # the model of the drafter draft-model, where no specification names one
@@ -74,13 +79,11 @@ class TextGenerator:
 
     def warm_up(self, device: Any, count: int) -> int:
         """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made."""
-        # Policy and drafters are set back to what they were: nothing is learned from that text.
         import torch
 
-        made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
-        if self.decoder is not None:
-            self.decoder.reset()
-            self.latest = None
+        with nullcontext() if self.decoder is None else self.decoder.rehearsal():
+            made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
+        self.latest = None
         return len(made.tokens)
 
 
@@ -162,12 +165,14 @@ def wager_generator(
     drafters: Sequence[Drafter] | None = None,
     before: Before = lambda ids: None,
 ) -> TextGenerator:
-    """wager with a policy over these arms; what it learns it keeps from prompt to prompt."""
+    """wager with a policy over these arms; ``target.reset`` says whether it keeps what it learns from text to text."""
     from wager.decoding.decoder import Decoder
 
     made = target.drafters(arms) if drafters is None else list(drafters)
-    shared: dict[str, Any] = {"tokens": target.tokens, "seed": target.seed, "sampling": target.sampling}
-    decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, **shared)
+    anew = isinstance(policy, str) and resets(policy, target.reset)
+    tokens = target.answer if anew and target.answer is not None else target.tokens
+    shared: dict[str, Any] = {"tokens": tokens, "seed": target.seed, "sampling": target.sampling}
+    decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, reset_per_request=anew, **shared)
     return decoder_generator(name, decoder, target, before)
 
 
