@@ -33,11 +33,12 @@ def draw_metasd(found: Found, path: Path) -> None:
                 axes.plot(tokens, [row["bound"] for row in curve["horizons"]], "--", color=colour, linewidth=1.2)
         axes.set_xscale("log")
         axes.set_yscale("symlog", linthresh=10)
+        axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("tokens of the text")
         axes.set_ylabel("regret, rounds (dashed: bound)")
         axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend(fontsize=7, frameon=False, loc="upper left" if "noisy" in title else "best")
     figure.savefig(path, dpi=110, format="png")
 
 
@@ -60,6 +61,7 @@ def draw_onthefly(found: Found, path: Path) -> None:
     rows = found["theorem_2"]
     labels = [f"beta {row['beta']:g}\nc {row['c']:g}" for row in rows]
     second.bar(labels, [100 * row["literal"]["relative_error"] for row in rows], color=COLOURS[1])
+    second.tick_params(axis="x", labelsize=8)
     second.set(ylabel="error of eq. 3, %", title="Theorem 2, rho as stated; 0 with the bonus token")
     parts = {
         "rho rises": found["theorem_3"]["acceptance_rate_rises"],

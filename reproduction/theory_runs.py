@@ -14,7 +14,7 @@ from wager.simulation.base import CLAIRVOYANT
 
 N = 5  # draft length, N_max of the paper's experiments
 EASY = (0.8, 0.5, 0.3)  # alpha of the drafters
-NOISY, NOISY_N, NOISY_CONCENTRATION = (0.5, 0.1), 2, 0.2  # short drafts whose 1 - TV is nearly 0 or 1
+NOISY, NOISY_N, NOISY_CONCENTRATION = (0.6, 0.2), 2, 0.2  # short drafts whose 1 - TV is nearly 0 or 1
 APART = (0.9, 0.4, 0.2, 0.1)  # for halving, whose constant is large where drafters are close
 PHASES = ((0.8, 0.2, 0.3), (0.3, 0.8, 0.2))
 CHANGES = 4
