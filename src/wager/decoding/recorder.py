@@ -67,7 +67,7 @@ class Recorder:
             track.size.append(len(draft.tokens))
             track.agreed.append(accept_greedy([*coming, -1], draft.tokens[: len(coming)]))
             track.match.append(draft.hint.match)
-            track.confidence.append(draft.hint.confidence)
+            track.confidence.append(draft.confidence())
             drafts.append(draft.tokens)
         drafter.extend(tokens[-1:])
         return track, drafts
