@@ -51,7 +51,8 @@ class Curve:
             bound = self.case.bound(tokens) if self.case.bound is not None else None
             found = {"tokens": tokens, "regret": round(float(self.regret[:, i].mean()), 3)}
             found |= {"interval": [round(low[i], 3), round(high[i], 3)], "bound": bound and round(bound, 3)}
-            rows.append(found | {"holds": None if bound is None else high[i] <= bound})
+            verdicts = {"holds": high[i] <= bound, "exceeded": low[i] > bound} if bound is not None else {}
+            rows.append(found | verdicts)
         about = {"name": self.case.name, "theorem": self.case.theorem, "policy": self.case.policy}
         shape = {"alpha": list(self.case.arms), "length": self.case.length, "concentration": self.case.concentration}
         return {**about, **shape, "seeds": len(self.regret), "horizons": rows, **self.more}

@@ -129,3 +129,34 @@ def test_a_rehearsal_neither_teaches_nor_traces_and_keeps_what_was_learned(model
             assert decoder.policy.state_dict() != learned
         assert decoder.policy.state_dict() == learned
     assert sum(isinstance(record, Request) for record in read_trace(tmp_path / "trace.jsonl")) == 1
+
+
+def test_q_learning_practises_before_it_is_measured_and_its_drafters_forget_that(model: Any) -> None:
+    target = made.Target(model, Letters())
+    ours, other = (made.parse_method(name).make(target, ["off", "suffix:3"]) for name in ("qlearning", "ucbspec"))
+    assert (ours.trials, other.trials) == (25, 0)
+    ours.trials = 3
+    prompt = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    fresh = ours.decoder.policy.state_dict()  # type: ignore[union-attr]
+    ours.practise([prompt], 12)
+    assert ours.decoder.policy.state_dict() != fresh  # type: ignore[union-attr]
+    assert (
+        ours.decoder.drafters["suffix"].memory
+        == made.parse_method("suffix:3").make(target, []).decoder.drafters["suffix"].memory
+    )  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("spec", ["petc:c=3", "halving", "discounted-ucb", "sliding-ucb"])
+def test_metasds_policies_run_on_a_model_and_commit(model: Any, spec: str) -> None:
+    arms = ["suffix:3", "prompt-lookup:2", "suffix:2"]
+    target = made.Target(model, Letters(), answer=60)
+    generator, plain = (made.parse_method(name).make(target, arms) for name in (spec, "off"))
+    ids = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    answer = generator.run(ids, 60)
+    assert answer.tokens == plain.run(ids, 60).tokens
+    assert len({str(r.arm) for r in answer.rounds}) == 4  # all were tried, off among them
+    if spec.startswith("petc"):
+        policy = generator.decoder.policy  # type: ignore[union-attr]
+        assert policy.budget == math.ceil(3 * math.log(60))
+        late = [str(r.arm) for r in answer.rounds[policy.budget :]]
+        assert len(set(late)) == 1  # explored, then committed

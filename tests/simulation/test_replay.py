@@ -326,3 +326,17 @@ def test_a_policy_started_anew_goes_on_with_its_random_numbers() -> None:
     assert drawn[0] != drawn[1]
     again = build("random", arms)
     assert [again.choose(Context(arms)) for _ in range(20)] == drawn[0]
+
+
+def test_q_learning_is_measured_after_25_texts_as_in_its_paper() -> None:
+    scenario = Replay(replay(8).texts, COSTS, (2,), 0.0)
+    fresh, kept = build("qlearning", scenario.arms), build("qlearning", scenario.arms)
+    assert scenario.start(0).tokens == scenario.start(0, build("ucbspec", scenario.arms)).tokens == 0
+    environment = scenario.start(0, kept)
+    assert environment.tokens == 0
+    assert environment.seconds == 0.0
+    assert kept.state_dict() != fresh.state_dict()
+    replace(scenario, reset="never").start(0, fresh)
+    assert fresh.state_dict() == build("qlearning", scenario.arms).state_dict()
+    best = min(play(scenario, fixed(arm), 0).seconds for arm in scenario.arms)
+    assert best <= play(scenario, "qlearning", 0).seconds

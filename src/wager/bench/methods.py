@@ -76,6 +76,7 @@ class TextGenerator:
     run: Callable[[torch.Tensor, int], Answer]
     decoder: Decoder | None = None  # of wager's own methods: what they learn is there
     latest: Generation | None = None  # and how the last answer came about
+    trials: int = 0  # texts its policy learns from before it is measured
 
     def warm_up(self, device: Any, count: int) -> int:
         """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made."""
@@ -85,6 +86,15 @@ class TextGenerator:
             made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
         self.latest = None
         return len(made.tokens)
+
+    def practise(self, prompts: Sequence[torch.Tensor], count: int) -> None:
+        """Let a policy whose paper measures it after some texts play those; its drafters forget them."""
+        for at in range(self.trials):
+            self.run(prompts[at % len(prompts)], count)
+        if self.trials and self.decoder is not None:
+            for drafter in self.decoder.drafters.values():
+                drafter.forget()
+        self.latest = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +183,9 @@ def wager_generator(
     tokens = target.answer if anew and target.answer is not None else target.tokens
     shared: dict[str, Any] = {"tokens": tokens, "seed": target.seed, "sampling": target.sampling}
     decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, reset_per_request=anew, **shared)
-    return decoder_generator(name, decoder, target, before)
+    generator = decoder_generator(name, decoder, target, before)
+    generator.trials = decoder.policy.trials if target.reset == PAPER else 0
+    return generator
 
 
 def decoder_generator(name: str, decoder: Decoder, target: Target, before: Before = lambda ids: None) -> TextGenerator:

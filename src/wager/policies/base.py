@@ -81,6 +81,7 @@ class Policy(Learner, ABC):
     per_request: ClassVar[bool] = False  # choose_batch decides each request by itself, from its own proposals
     whole_batch: ClassVar[bool] = True  # choose can decide for a batch as a whole
     per_text: ClassVar[bool] = False  # its paper starts it anew for every text
+    trials: ClassVar[int] = 0  # texts its paper has it play before it is measured
     explains: ClassVar[bool] = False  # options says what was expected of the arms
     holds: ClassVar[bool] = False  # a choice may stand for several steps where choosing takes too much of a step
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import cycle, islice
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, Round, Signal, require
 from wager.core.recording import Text
 from wager.policies import Policy, registry
-from wager.policies.base import PAPER, RESETS, resets
+from wager.policies.base import NEVER, PAPER, RESETS, resets
 from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
 
+TRIAL_SEED = 1_000_003  # texts played before the measurement come in an order of their own
 NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
 
 
@@ -36,8 +37,9 @@ class RoundCost:
 class Replay:
     """Texts one after the other, shuffled by the seed; ``phases`` keeps them in the order given instead.
 
-    ``reset`` says which policies are started anew with every text, one of ``wager.policies.registry.RESETS``: as their
-    papers have it, all, or none.
+    ``reset`` says which policies are started anew with every text, one of ``wager.policies.base.RESETS``: as their
+    papers have it, all, or none. As papers have it, one that is to be measured after some texts first plays ``trials``,
+    which count for nothing; those are texts of the replay itself where none are given.
     """
 
     texts: tuple[Text, ...]
@@ -46,6 +48,7 @@ class Replay:
     noise: float = NOISE
     phases: bool = False
     reset: str = PAPER
+    trials: tuple[Text, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.reset in RESETS, f"policies are reset by {', '.join(RESETS)}, not {self.reset!r}")
@@ -72,6 +75,11 @@ class Replay:
         return max(1, self.goal // len(self.texts)) if registry.resets(spec, self.reset) else self.goal
 
     def start(self, seed: int, policy: Policy | None = None) -> "Replayed":
+        if policy is not None and policy.trials and self.reset == PAPER:
+            texts = tuple(islice(cycle(self.trials or self.texts), policy.trials))
+            before = Replayed(replace(self, texts=texts, reset=NEVER), seed + TRIAL_SEED, policy)
+            while not before.done:
+                policy.observe(before.play(policy.choose(before.context())))
         return Replayed(self, seed, policy)
 
 
