@@ -115,6 +115,15 @@ def test_a_recording_of_a_head_has_the_confidence_a_threshold_needs(tmp_path: Pa
     assert text is not None
     track = text.tracks["eagle"]
     assert [len(sure) for sure in track.confidence] == track.size
-    drafted = [sum(next((i for i, p in enumerate(sure) if p < least), len(sure)) for sure in track.confidence)
-               for least in (0.0, 0.2, 0.5, 1.01)]  # fmt: skip
+    assert len(track.overlap) == len(track.size)
+    chains = rounds(model, folder, "eagle:1", TEXT[:12], 20)
+    at = 0
+    for played in chains:  # what the engine measures where its rounds begin
+        if played.overlap:
+            assert track.overlap[at] == pytest.approx(played.overlap[0], abs=1e-3)
+        at += played.emitted
+    drafted = [
+        sum(next((i for i, p in enumerate(sure) if p < least), len(sure)) for sure in track.confidence)
+        for least in (0.0, 0.2, 0.5, 1.01)
+    ]
     assert drafted[0] > drafted[1] >= drafted[2] >= drafted[3] == 0

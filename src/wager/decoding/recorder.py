@@ -8,9 +8,9 @@ from time import perf_counter
 import torch
 
 from wager.core.recording import Text, Track
-from wager.decoding.acceptance import accept_greedy
+from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.decoder import Decoder, Prompt
-from wager.drafters import Drafter, drafter_agreement
+from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.drafters.draft_model import DraftModel
 from wager.models.runner import Runner
 
@@ -56,8 +56,14 @@ class Recorder:
     ) -> tuple[Track, list[list[int]]]:
         """The drafter's track, and what it proposed at each position."""
         track, drafts = Track([], [], [], [], cheap=drafter.cheap), []
+        target = self.decoder.target
+        target.begin()
+        target.prefill(prompt)
         drafter.begin(prompt)
         for at, token in enumerate(tokens[:-1], 1):
+            if at % CHUNK == 1:  # what the target expects after each of the next tokens
+                part = tokens[at - 1 : min(at - 1 + CHUNK, len(tokens) - 1)]
+                expected = torch.softmax(target.forward(part, len(part)).float(), -1)
             drafter.extend([token])
             began = perf_counter()
             draft = drafter.propose(min(self.longest, limit - at - 1))  # as in a round: the target adds one itself
@@ -68,9 +74,18 @@ class Recorder:
             track.agreed.append(accept_greedy([*coming, -1], draft.tokens[: len(coming)]))
             track.match.append(draft.hint.match)
             track.confidence.append(draft.confidence())
+            track.overlap.append(_overlap(expected[(at - 1) % CHUNK], draft))
             drafts.append(draft.tokens)
         drafter.extend(tokens[-1:])
         return track, drafts
+
+
+def _overlap(p: torch.Tensor, draft: Draft) -> float:
+    """1 - TV of target and drafter at the first drafted position; 0 where nothing is drafted."""
+    if not draft.tokens or draft.tokens[0] >= len(p):
+        return 0.0
+    q = None if draft.raw is None else torch.softmax(draft.raw([0]).float(), -1)[:, : len(p)]
+    return overlap(p[None, : len(p) if q is None else q.shape[-1]], draft.tokens[:1], q)[0]
 
 
 def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]]]:
@@ -95,14 +110,14 @@ def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens:
         runner.prefill(prompt)
     likeliest: list[int] = []
     sure: list[float] = []
-    overlap: list[float] = []
+    shared: list[float] = []
     for start in range(0, readable, CHUNK):
         part = tokens[start : min(start + CHUNK, readable)]
         logits = drafter.runner.forward(part, len(part))[:, : target.vocabulary].float()
         q, p = torch.softmax(logits, -1), torch.softmax(target.forward(part, len(part)).float(), -1)
         likeliest += logits.argmax(-1).tolist()
         sure += q.max(-1).values.clamp(max=1).tolist()
-        overlap += torch.minimum(p[:, : q.shape[-1]], q).sum(-1).clamp(0, 1).tolist()
+        shared += torch.minimum(p[:, : q.shape[-1]], q).sum(-1).clamp(0, 1).tolist()
     size = [max(0, min(longest, drafter.runner.limit - len(prompt) - at - 1)) for at in range(readable)]
     agreed = [0] * (readable + 1)
     for at in range(readable - 1, -1, -1):
@@ -111,7 +126,7 @@ def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens:
     right = [min(run, most) for run, most in zip(agreed, size, strict=False)]
     confidence = [tuple(sure[at : at + most]) for at, most in enumerate(size)]
     columns = size + [0] * blind, right + [0] * blind, [0] * positions, confidence + [()] * blind
-    return Track(*columns, overlap + [0.0] * blind, cheap=False)
+    return Track(*columns, shared + [0.0] * blind, cheap=False)
 
 
 def _readable(runner: Runner, text: Sequence[int]) -> int:
