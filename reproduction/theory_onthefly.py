@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from reproduction.theory_runs import bootstrap
+from wager.core import Context, Round
 from wager.policies.base import expected_tokens
 from wager.simulation import Drafter, Stream, VerifyCost, play
 
@@ -124,9 +125,14 @@ def theorem_2(seeds: int, tokens: int) -> list[dict[str, Any]]:
 
 def _throughput(scenario: Stream, c: float, seed: int) -> tuple[float, float]:
     """Relative errors of eq. 3 with both readings of rho, in a run where a verification takes one second."""
-    counts = np.zeros(2)  # drafted, accepted
-    run = play(scenario, "analytical", seed, watch=lambda _, r: counts.__iadd__((r.drafted, r.accepted)))
-    drafted, accepted = counts
+    drafted = accepted = 0
+
+    def watch(context: Context, outcome: Round) -> None:
+        nonlocal drafted, accepted
+        drafted += outcome.drafted
+        accepted += outcome.accepted
+
+    run = play(scenario, "analytical", seed, watch=watch)
     length, steps = run.tokens, run.rounds
     real = length / run.seconds
     literal, with_bonus = accepted / drafted, length / drafted

@@ -49,7 +49,7 @@ class Curve:
         rows = []
         for i, tokens in enumerate(self.horizons):
             bound = self.case.bound(tokens) if self.case.bound is not None else None
-            found = {"tokens": tokens, "regret": round(float(self.regret[:, i].mean()), 3)}
+            found: dict[str, Any] = {"tokens": tokens, "regret": round(float(self.regret[:, i].mean()), 3)}
             found |= {"interval": [round(low[i], 3), round(high[i], 3)], "bound": bound and round(bound, 3)}
             verdicts = {"holds": high[i] <= bound, "exceeded": low[i] > bound} if bound is not None else {}
             rows.append(found | verdicts)
