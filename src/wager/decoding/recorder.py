@@ -102,7 +102,9 @@ class Recorder:
         features = target.features[len(prompt) : len(prompt) + count]
         p = torch.softmax(target.project(features).float() / (noise.temperature if noise else 1.0), -1)
         shared = torch.minimum(p, q[:, : p.shape[-1]]).sum(-1).clamp(0, 1).tolist()
-        sure = [()] * count if noise is not None else _confidence(chain, room)  # with noise it is not the head's own
+        sure: list[tuple[float, ...]] = [()] * count  # with noise it would not be the head's own
+        if noise is None:
+            sure = _confidence(chain, room)
         trees: dict[str, list[int]] = {}
         for breadth in {shape.breadth for _, shape in self.trees}:
             own = [(depth, shape) for depth, shape in self.trees if shape.breadth == breadth]
