@@ -118,9 +118,11 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(width=120).print(table)
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(command)
+
+
 def main() -> None:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command)
     try:
         app()
     except ValueError as error:
