@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -155,6 +155,22 @@ class Decoder:
         for drafter in self.drafters.values():
             drafter.forget()
 
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Texts generated inside warm up kernels, graphs and caches; nothing is learned from them, and none is traced.
+
+        The policy goes on from where it was. Drafters that keep earlier texts forget them all.
+        """
+        self._refuse_if_busy()
+        kept = self.policy, self.trace, self.prompts
+        self.policy, self.trace, self.prompts = copy.deepcopy(self.policy), None, copy.deepcopy(self.prompts)
+        try:
+            yield
+        finally:
+            self.policy, self.trace, self.prompts = kept
+            for drafter in self.drafters.values():
+                drafter.forget()
+
     # -- how it is done
 
     def _take(self, target: Runner) -> None:
@@ -248,7 +264,7 @@ class Decoder:
         if target is self.target:
             target.begin()
         if self.reset_per_request:
-            self.policy.reset()
+            self.policy.forget()
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features)
         self.finish = ""

@@ -1,7 +1,6 @@
 """A smaller model of the same vocabulary drafts."""
 
 from collections.abc import Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -109,7 +108,7 @@ class DraftModel(Drafter):
         # every round's that kept its whole draft, and goes along with the next for nothing.
         paid = max(0.0, first_seconds - self._step_seconds) if lag > 1 and self._step_seconds else 0.0
         if sample is None:
-            return Draft(tokens, lag=lag, lag_seconds=paid, raw=partial(torch.stack, rows))
+            return Draft(tokens, lag=lag, lag_seconds=paid, raw=lambda at: torch.stack([rows[i] for i in at]))
         sure = tuple(min(1.0, float(q[token])) for q, token in zip(rows, tokens, strict=True))
         return Draft(tokens, Hint(confidence=sure), torch.stack(rows), lag, paid)
 

@@ -168,7 +168,7 @@ class CUDAGraphHead(Head):
         made = self._drafted(out, whole, breadth, gumbel)
         if made is None:
             return super().tree(out, depth, breadth, nodes, gumbel)
-        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
+        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)._replace(outs=made[1:])
 
     def _warmed(self, depth: int, breadth: int) -> int:
         """How deep to draft: a depth that is not warm comes up at a text's end, and a deeper draft has it in it."""
@@ -230,7 +230,7 @@ class CUDAGraphHead(Head):
 
     def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made:
         self.part = TREE
-        return (grow(self, self.last, depth, breadth, gumbel),)
+        return grow(self, self.last, depth, breadth, gumbel)
 
     def _top(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:

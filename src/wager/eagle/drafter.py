@@ -96,9 +96,13 @@ class Eagle(Drafter):
         """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
 
         def tree(out: torch.Tensor) -> Draft:
-            grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
+            gumbel = self._gumbel(sample, length)
+            grown = self.head.tree(out, length, shape.breadth, shape.nodes, gumbel)
             sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
-            return Draft(grown.tokens, sure, parents=grown.parents)
+            made = Draft(grown.tokens, sure, parents=grown.parents)
+            if sample is None or gumbel is not None:  # otherwise they count as certain
+                made.raw = lambda at: self.head.spread(self.head.logits(grown.outputs(at)))
+            return made
 
         return self._drafted(length, tree)
 
@@ -134,7 +138,7 @@ class Eagle(Drafter):
         chain = self.head.chain(out, length, gumbel)
         made = Draft(chain.tokens.tolist())
         if sample is None or gumbel is not None:  # otherwise they count as certain
-            made.raw = lambda: self.head.spread(torch.cat(tuple(chain.logits)))
+            made.raw = lambda at: self.head.spread(torch.cat([chain.logits[i] for i in at]))
         return made
 
     def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:

@@ -245,7 +245,8 @@ class Head:
     def tree(self, out: Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None) -> DraftTree:
         """A tree of tokens after an entry (see ``tree``), read back at once."""
         breadth = self._breadth(breadth)
-        return choose(grow(self, out, depth, breadth, gumbel).cpu().numpy(), depth, depth, breadth, nodes)
+        grown, *outs = grow(self, out, depth, breadth, gumbel)
+        return choose(grown.cpu().numpy(), depth, depth, breadth, nodes)._replace(outs=outs)
 
     def _breadth(self, wanted: int) -> int:
         """No broader than there are tokens to draft."""
