@@ -12,10 +12,11 @@ FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def fits_kernels(head: Head) -> bool:
-    """Whether Triton is there, slots are positions, and sizes are what the kernels take."""
+    """Whether Triton is there, slots are positions, and the layer and its sizes are what the kernels take."""
     if head.embed.dtype not in FUSED_DTYPES or find_spec("triton") is None:
         return False
-    sized = head.size >= 16 and head.size & (head.size - 1) == 0
+    plain = type(head).entering is Head.entering and head.fc_bias is head.qkv_bias is head.out_bias is None
+    sized = plain and head.size >= 16 and head.size & (head.size - 1) == 0
     return head.window == 0 and sized and head.embed.is_contiguous()
 
 
