@@ -1,8 +1,8 @@
 """What vLLM drafts: run as a program, as an engine in the tests' own process would outlive its test.
 
 Standard input holds a JSON list of cases: the folders of a target and of a head, vLLM's method, a prompt, how many
-tokens are written and how many drafted. The last line of the output is a JSON list with, for each case, the text and
-every draft with the number of tokens before it.
+tokens are written and how many drafted, and the drafter's specification where wager is to start the engine. The last
+line of the output is a JSON list with, for each case, the text and every draft with the number of tokens before it.
 """
 
 import gc
@@ -53,10 +53,18 @@ def run(case: dict[str, Any]) -> list[int]:
     """The text that vLLM writes after the prompt."""
     from vllm import LLM, SamplingParams, TokensPrompt
 
+    import wager.vllm
+
     how: dict[str, Any] = {"enforce_eager": True, "enable_prefix_caching": False, "skip_tokenizer_init": True}
     how |= {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 1, "kv_cache_memory_bytes": CACHE}
     head = {"method": case["method"], "model": case["head"], "num_speculative_tokens": case["length"]}
-    llm = LLM(model=case["target"], speculative_config=head, **how)
+    if case["spec"]:  # as `wager serve --drafter SPEC` starts it
+        always = {"max_length": case["length"], "policy": f"fixed:drafter=eagle3,length={case['length']}"}
+        how = wager.vllm.engine_args(case["target"], drafters=case["spec"], **always, **how)
+        assert how["speculative_config"]["method"] == case["method"], how
+    else:
+        how |= {"model": case["target"], "speculative_config": head}
+    llm = LLM(**how)
     params = SamplingParams(temperature=0, max_tokens=case["tokens"], ignore_eos=True, detokenize=False)
     made = llm.generate(TokensPrompt(prompt_token_ids=case["prompt"]), params, use_tqdm=False)
     llm.llm_engine.engine_core.shutdown()

@@ -70,11 +70,13 @@ DRAFTERS: dict[str, Entry] = {
     "suffix": _entry(Suffix, lambda *_, **__: Suffix()),
     "retrieval": _entry(Retrieval, _retrieval, "PATH"),
     "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", _draft_model, "MODEL"),
-    "eagle": Entry("Goes on from the target's own features with an EAGLE head.", _eagle, "PATH"),
+    "eagle": Entry("Goes on from the target's own features with an EAGLE head, of EAGLE-3 too.", _eagle, "PATH"),
+    "eagle3": Entry("The same, as the head is called in vLLM.", _eagle, "PATH"),
     "together": _entry(Together, _together, "SPEC+SPEC"),
 }
 SHIPPED: dict[str, str] = {
     "eagle:NAME": "An EAGLE head shipped for the target; eagle:* is all of them.",
+    "eagle3:NAME": "An EAGLE-3 head shipped for the target; eagle3:* is all of them.",
     "draft:NAME": "A small model shipped for the target; draft:* is all of them.",
     "eagle:NAME?": "The same where there is one, and nothing where there is none.",
 }

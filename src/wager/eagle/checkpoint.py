@@ -91,7 +91,7 @@ def _drafted(folder: Path, eagle3: Eagle3, vocabulary: int, tensors: Mapping[str
     complete = MAP in tensors and LM_HEAD in tensors
     _require(complete, folder, f"drafts {count:,} of {vocabulary:,} tokens, which takes the tensors d2t and lm_head")
     ids = torch.arange(count) + tensors[MAP].long()
-    fits = len(ids.unique()) == count and int(ids.min()) >= 0 and int(ids.max()) < vocabulary
+    fits = len(set(ids.tolist())) == count and int(ids.min()) >= 0 and int(ids.max()) < vocabulary
     _require(fits, folder, f"has a d2t that does not lead to different tokens below {vocabulary:,}; download it again")
     return ids
 

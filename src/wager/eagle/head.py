@@ -317,7 +317,7 @@ class Head:
         heads, num_kv_heads = self.heads, self.num_kv_heads
         qkv = linear(x, self.qkv, self.qkv_bias).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k, v = qkv.split((heads, num_kv_heads, num_kv_heads), dim=1)
+            q, k, v = torch.split(qkv, [heads, num_kv_heads, num_kv_heads], dim=1)
             q = rms_norm(q, (self.size,), self.q_norm, self.eps)
             qkv = torch.cat((q, rms_norm(k, (self.size,), self.k_norm, self.eps), v), dim=1)
         rotated = rotate(qkv[:, : heads + num_kv_heads], *rope)

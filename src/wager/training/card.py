@@ -7,6 +7,7 @@ from typing import Any
 
 from wager.training.config import Plan
 
+KINDS = {"eagle": "An EAGLE head", "eagle3": "An EAGLE-3 head", "draft": "A small Llama model"}
 CARD = """# {name}
 
 {kind} that drafts for {target}; {size:.1f} MB in bfloat16. Used as `--drafters {used}`.
@@ -44,7 +45,7 @@ def card(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], how: s
     sources = dict.fromkeys(f"- {domain}: {one.file} ({one.origin or 'origin not stated'})" for domain, one in files)
     text = CARD.format(
         name=folder.name, target=notes["target"], used=folder.name.replace("-", ":", 1), plan=plan.target, how=how,
-        kind="An EAGLE head" if notes["kind"] == "eagle" else "A small Llama model",
+        kind=KINDS[notes["kind"]],
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 1e6,
         temperatures=", ".join(f"{t:g}" for t in plan.answers.temperatures), sources="\n".join(sources),
         settings=", ".join(f"{key} {value}" for key, value in recipe.items() if key not in ("domains", "name", "kind")),

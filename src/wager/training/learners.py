@@ -1,6 +1,9 @@
-"""What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own."""
+"""What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own.
 
-from collections.abc import Callable, Iterator
+EAGLE-3 heads are in ``eagle3_learner``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -12,6 +15,7 @@ from wager.training.batches import Batch
 from wager.training.config import Drafter
 
 Turn = Callable[[torch.Tensor], torch.Tensor]  # rotates entries by their positions
+Earlier = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of a draft's steps so far
 
 
 def mixed(device: torch.device) -> torch.autocast:
@@ -34,6 +38,12 @@ class Target:
         out: torch.Tensor = self.model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
         return out
 
+    @torch.no_grad()
+    def states(self, batch: Batch, layers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and its states after so many layers each, joined: (texts, longest, states * hidden)."""
+        out = self.model.model(input_ids=batch.tokens, use_cache=False, output_hidden_states=True)
+        return out.last_hidden_state, torch.cat([out.hidden_states[layer] for layer in layers], -1)
+
 
 def _products(sizes: dict[str, tuple[int, int]]) -> torch.nn.ModuleDict:
     return torch.nn.ModuleDict({f"{name}_proj": torch.nn.Linear(*size, bias=False) for name, size in sizes.items()})
@@ -42,18 +52,21 @@ def _products(sizes: dict[str, tuple[int, int]]) -> torch.nn.ModuleDict:
 class Layer(torch.nn.Module):
     """One decoder layer without a norm before its attention, over several draft steps at once."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, entering: int = 0) -> None:
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
+        entering = entering or hidden  # numbers of an entry that attention reads
         self.head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         queries, shared = self.heads * self.head, self.num_kv_heads * self.head
-        sizes = {"q": (hidden, queries), "k": (hidden, shared), "v": (hidden, shared), "o": (queries, hidden)}
+        sizes = {"q": (entering, queries), "k": (entering, shared), "v": (entering, shared), "o": (queries, hidden)}
         self.self_attn = _products(sizes)
         self.mlp = _products({"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)})
         self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=config.rms_norm_eps)
 
-    def forward(self, x: torch.Tensor, turn: Turn, earlier: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, turn: Turn, earlier: Earlier, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``."""
         # The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
         texts, entries, _ = x.shape
@@ -72,7 +85,8 @@ class Layer(torch.nn.Module):
         for at, (_, value) in enumerate(earlier):
             if at:
                 mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
-        x = x + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, entries, -1))
+        mixed = by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, entries, -1))
+        x = mixed + (x if residual is None else residual)
         y = self.post_attention_layernorm(x)
         out: torch.Tensor = x + self.mlp["down_proj"](silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
         return out
@@ -99,38 +113,63 @@ class EagleLearner:
     predicts token j + 2. In draft step s the feature is what step s - 1 made one entry earlier.
     """
 
+    module: torch.nn.Module
+
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
         self.target, self.drafter = target, drafter
-        self.module = EagleHead(config).to(target.embed.device)
+        self.module = self._made(config).to(target.embed.device)
         # The tokens it may draft, by id; over the others nothing is computed.
         self.columns = None if columns is None else columns.to(target.embed.device)
         self.output = target.head if self.columns is None else target.head[self.columns]
 
+    def _made(self, config: Any) -> torch.nn.Module:
+        return EagleHead(config)
+
+    def _read(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The target's features, which its distributions follow from, and what the head reads of it."""
+        features = self.target.features(batch)
+        return features, features
+
     def _steps(self, batch: Batch, features: torch.Tensor) -> Iterator[torch.Tensor]:
-        """What every draft step makes of every entry, (texts, entries, hidden)."""
+        """What every draft step makes of every entry, (texts, entries, hidden), of what was read of the target."""
         known = self.target.embed[batch.tokens[:, 1:]]
-        feature = features[:, :-1]
+        feature = self._entering(features[:, :-1])
         cos, sin = rope_tables(self.target.model.model.rotary_emb, feature.shape[1], feature)
         turn = partial(rotate, cos=cos[:, 0], sin=sin[:, 0])
-        earlier: list[tuple[torch.Tensor, torch.Tensor]] = []
+        earlier: Earlier = []
         for _ in range(self.drafter.unroll):
-            out = self.module.layers[0](self.module.fc(torch.cat((known, feature), -1)), turn, earlier)
+            out = self._step(known, feature, turn, earlier)
             yield out
             feature = back(out, 1).to(feature.dtype)
+
+    def _entering(self, features: torch.Tensor) -> torch.Tensor:
+        return features
+
+    def _step(self, known: torch.Tensor, feature: torch.Tensor, turn: Turn, earlier: Earlier) -> torch.Tensor:
+        module: Any = self.module
+        made: torch.Tensor = module.layers[0](module.fc(torch.cat((known, feature), -1)), turn, earlier)
+        return made
+
+    def _logits(self, out: torch.Tensor) -> torch.Tensor:
+        """Of the tokens that it may draft."""
+        return linear(out, self.output)
+
+    def _distance(self, made: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """What the loss has beside the cross-entropy."""
+        return self.drafter.feature * smooth_l1_loss(made.float(), after.float())
 
     def loss(self, batch: Batch) -> torch.Tensor:
         # Entries whose token to be drafted belongs to an answer; looked for once: the device is waited for.
         at = batch.continued()[:, 1:].flatten().nonzero()[:, 0]
         if not len(at):  # answers of a token or two leave nothing to draft
-            return self.module.fc.weight.sum() * 0.0
-        features = self.target.features(batch)
+            return next(self.module.parameters()).sum() * 0.0
+        features, read = self._read(batch)
         after = features[:, 1:].flatten(0, 1).index_select(0, at)
         wanted = torch.softmax(linear(after, self.output), -1)
         total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
-        for out in self._steps(batch, features):
+        for out in self._steps(batch, read):
             made = out.flatten(0, 1).index_select(0, at).to(after.dtype)
-            loss = soft_cross_entropy(linear(made, self.output), wanted)
-            loss = loss + self.drafter.feature * smooth_l1_loss(made.float(), after.float())
+            loss = soft_cross_entropy(self._logits(made), wanted) + self._distance(made, after)
             total, weights = total + weight * loss, weights + weight
             weight *= self.drafter.decay
         return total / weights
@@ -141,13 +180,13 @@ class EagleLearner:
 
         A negative number where no draft is judged; the texts are greedy ones.
         """
-        features, judged = self.target.features(batch), batch.continued()[:, 1:]
+        (features, read), judged = self._read(batch), batch.continued()[:, 1:]
         choices = linear(features[:, 1:][judged], self.target.head).argmax(-1)
         alive = judged
         count = torch.zeros_like(judged, dtype=torch.long)
-        for step, out in enumerate(self._steps(batch, features)):
+        for step, out in enumerate(self._steps(batch, read)):
             right = torch.zeros_like(judged)
-            drafted = linear(out[judged].to(features.dtype), self.output).argmax(-1)
+            drafted = self._logits(out[judged].to(features.dtype)).argmax(-1)
             right[judged] = (drafted if self.columns is None else self.columns[drafted]) == choices
             alive = right if not step else back(alive[..., None], 1)[..., 0] & right
             count += torch.cat((alive[:, step:], torch.zeros_like(alive[:, :step])), 1)  # where the draft began
