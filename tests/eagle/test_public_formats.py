@@ -4,8 +4,10 @@ Chains are compared with vLLM's in tests/vllm/test_public_heads.py.
 """
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import public_heads
@@ -22,6 +24,8 @@ from wager.core import Tree
 from wager.eagle import cuda_graphs
 from wager.eagle.cuda_graphs import CUDAGraphEagle3Head
 from wager.eagle.drafter import Eagle
+from wager.eagle.head import Head
+from wager.models.attention import attend, mask, rotate
 from wager.models.hf_runner import HFRunner
 from wager.models.select import runner
 
@@ -96,6 +100,91 @@ def test_the_bodies_of_the_graphs_draft_the_same(tmp_path: Path, monkeypatch: py
             assert (one.tokens, one.parents) == (other.tokens, other.parents)
     graphs._warm()  # as on CUDA
     assert graphs.captures
+
+
+class Kernels:
+    """What the CUDA kernels do, in torch, for a head that is told them by its own cache and tables."""
+
+    def __init__(self, head: CUDAGraphEagle3Head) -> None:
+        self.head = head
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, delta: Any = None) -> torch.Tensor:
+        assert x.is_contiguous()
+        if delta is not None:
+            x.add_(delta)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def gate(self, gated: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(gated) * up
+
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, where: torch.Tensor, *more: Any) -> Any:
+        earlier = more[-1]  # after the layer and the scratch memory
+        head, width, start = self.head, len(q), int(where[4])
+        assert where[:4].tolist() == list(head.where)
+        at = torch.arange(width)
+        depths, seen = at, torch.ones(width, width, dtype=torch.bool).tril()
+        if int(where[5]):
+            depths, words = where[6 + width : 6 + 2 * width], where[6 + 2 * width : 6 + 3 * width]
+            seen = (words[:, None] >> torch.arange(earlier + width) & 1).bool()
+        rope = head.cos[start + depths], head.sin[start + depths]
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        slots = start + earlier + at
+        head.cache[:, slots] = torch.cat((k, v), 1).transpose(0, 1)
+        end, kv = start + earlier + width, head.num_kv_heads
+        unseen = mask(head.fc, width, end - seen.shape[1], seen)
+        return attend(q.transpose(0, 1), head.cache[:kv, :end], head.cache[kv:, :end], unseen, head.scale)
+
+
+@pytest.mark.parametrize("make", [eagle3, lambda f: speculators(f, "qwen3", norm_output=True)])
+def test_the_fused_layer_drafts_the_same(tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are torch's here."""
+    model, folder = target(), make(tmp_path)
+    made = runner(model)
+    Eagle(folder).follow(made)
+    made.begin()
+    made.prefill(TEXT[:15])
+    plain_drafter = following(folder, made, TEXT[:16])
+    captured, graphs = graphed(folder, made, TEXT[:16], kind=CUDAGraphEagle3Head)
+    fake: Any = Kernels(graphs)
+    monkeypatch.setitem(sys.modules, "wager.models.kernels", fake)
+    monkeypatch.setattr("wager.models.kernels", fake, raising=False)
+    own = SimpleNamespace(likeliest=lambda x, n: Head._top(graphs, x, n), best=lambda *x: Head.best(graphs, *x))
+    monkeypatch.setitem(sys.modules, "wager.eagle.kernels", own)
+    monkeypatch.setattr("wager.eagle.kernels", own, raising=False)
+    monkeypatch.setattr(graphs, "fused", True)
+    at = 16
+    for step in (1, 2, 5):
+        feed(made, TEXT[: at + step - 1])
+        for drafter in (plain_drafter, captured):
+            drafter.extend(TEXT[at : at + step])
+        at += step
+        assert captured.propose(5).tokens == plain_drafter.propose(5).tokens
+        one, other = (d.propose_tree(4, Tree(3, 10)) for d in (captured, plain_drafter))
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        assert one.hint.confidence == pytest.approx(other.hint.confidence, abs=1e-4)
+    assert graphs.captures
+    assert graphs.fused
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_drafts_are_eager_ones_on_a_gpu(tmp_path: Path) -> None:
+    model, folder = target().to("cuda"), eagle3(tmp_path)
+    made = runner(model)
+    Eagle(folder).follow(made)
+    made.begin()
+    made.prefill(TEXT[:-1])
+    with torch.no_grad():
+        states = model(torch.tensor([TEXT[:-1]], device="cuda"), output_hidden_states=True).hidden_states
+    for layer, rows in made.states.items():
+        torch.testing.assert_close(rows[: len(TEXT) - 1], states[layer][0], rtol=1e-3, atol=1e-3)
+    (captured, graphs), (eager, plain_head) = (graphed(folder, made, kind=CUDAGraphEagle3Head, text=TEXT) for _ in "ab")
+    plain_head.captures = False
+    for length in (1, 4, 7):
+        assert captured.propose(length).tokens == eager.propose(length).tokens
+        one, other = (drafter.propose_tree(length, Tree(3, 10)) for drafter in (captured, eager))
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+    assert graphs.captures
+    assert graphs.fused
 
 
 @pytest.mark.parametrize(

@@ -68,15 +68,15 @@ class Eagle3Head(Head):
     def _place(self, device: torch.device, dtype: torch.dtype) -> None:
         super()._place(device, dtype)
 
-        def norm(name: str) -> Tensor | None:
-            found = self.file.tensors.get(f"{name}.weight")
-            return None if found is None else found.to(device, dtype)
+        def norm(name: str) -> Tensor:
+            return self.file.tensors[f"{name}.weight"].to(device, dtype)
 
         self.embed_norm, self.feature_norm = norm("layers.0.input_layernorm"), norm("layers.0.hidden_norm")
-        self.final_norm, self.states_norm = norm("norm"), norm("input_norm")
-        self.q_norm, self.k_norm = norm("layers.0.self_attn.q_norm"), norm("layers.0.self_attn.k_norm")
-        several = range(len(self.layers)) if self.settings.fc_norm else ()
-        self.state_norms = [norm(f"fc_norm.{at}") for at in several]
+        self.final_norm = norm("norm")
+        self.states_norm = norm("input_norm") if self.settings.norm_before_fc else None
+        self.state_norms = [norm(f"fc_norm.{at}") for at in range(len(self.layers) if self.settings.fc_norm else 0)]
+        if "layers.0.self_attn.q_norm.weight" in self.file.tensors:
+            self.q_norm, self.k_norm = norm("layers.0.self_attn.q_norm"), norm("layers.0.self_attn.k_norm")
 
     def features_of(self, target: Runner, start: int, end: int) -> Tensor:
         return torch.cat([target.states[layer][start:end] for layer in self.layers], dim=-1)
@@ -93,7 +93,7 @@ class Eagle3Head(Head):
     def logits(self, out: Tensor) -> Tensor:
         return super().logits(out if self.settings.norm_output else self._normed(out, self.final_norm))
 
-    def _normed(self, x: Tensor, norm: Tensor | None) -> Tensor:
+    def _normed(self, x: Tensor, norm: Tensor) -> Tensor:
         return rms_norm(x, (self.hidden,), norm, self.eps)
 
     def _layer(
