@@ -54,7 +54,7 @@ def test_training_sees_what_drafting_sees(tmp_path: Path, columns: torch.Tensor 
     model, learner = written(tmp_path, columns)
     prompt = torch.arange(5, 11)[None]
     text = model.generate(prompt, max_new_tokens=24, do_sample=False, pad_token_id=0, eos_token_id=None)
-    batch = Batch(text, torch.tensor([6]), torch.tensor([30]))
+    batch = Batch(text, torch.tensor([6]), torch.tensor([30]), torch.tensor([0]))
     got = learner.accepted(batch)[0].tolist()
     drafter, target = Eagle(tmp_path), runner(model)
     drafter.follow(target)
@@ -62,8 +62,8 @@ def test_training_sees_what_drafting_sees(tmp_path: Path, columns: torch.Tensor 
     assert isinstance(head, Eagle3Head)
     assert (head.pruned is None) == (columns is None)
     with torch.no_grad():
-        _, read = learner._read(batch)
-        trained = list(learner._steps(batch, read))
+        _, read = learner._read(batch, None)
+        trained = list(learner._steps(batch, read, torch.arange(29)[None]))
     target.begin()
     target.prefill(text[0].tolist()[:-1])
     states = head.features_of(target, 0, 29)
@@ -95,9 +95,8 @@ def test_a_few_steps_make_a_better_head(tmp_path: Path) -> None:
     target = Target(tiny(layers=7))
     made, _ = build.learner(HEAD, target, columns=SOME)
     trainer = Trainer(made, HEAD, some_texts(), tmp_path, torch.device("cpu"))
-    batch = Batch(
-        torch.stack([torch.arange(20), torch.arange(20) * 3 % 64]), torch.tensor([4, 6]), torch.tensor([20, 18])
-    )
+    tokens, index = torch.stack([torch.arange(20), torch.arange(20) * 3 % 64]), torch.arange(2)
+    batch = Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]), index)
     before = float(made.loss(batch).detach())
     trainer.run()
     assert float(made.loss(batch).detach()) < 0.9 * before

@@ -1,6 +1,6 @@
 """EAGLE-3 heads are trained through their own drafts too, on the target's states after three of its layers."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn.functional import linear
@@ -9,7 +9,7 @@ from wager.core.require import require
 from wager.eagle.formats import default_layers
 from wager.training.batches import Batch
 from wager.training.config import Drafter
-from wager.training.learners import EagleLearner, Earlier, Layer, Target, Turn
+from wager.training.learners import EagleLearner, Layer, Target
 
 
 def layers_of(count: int) -> tuple[int, ...]:
@@ -51,6 +51,8 @@ class Eagle3Learner(EagleLearner):
     Where it drafts some tokens only, their LM head is trained with it; else it has the target's own.
     """
 
+    by_features: ClassVar[bool] = False
+
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
         self.layers = layers_of(target.model.config.num_hidden_layers)
         self.rows = None if columns is None else target.head[columns.to(target.head.device)].float()
@@ -59,28 +61,23 @@ class Eagle3Learner(EagleLearner):
     def _made(self, config: Any) -> torch.nn.Module:
         return Eagle3Module(config, len(self.layers), self.target.model.model.norm.weight, self.rows)
 
-    def _read(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, batch: Batch, features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         return self.target.states(batch, self.layers)
 
-    def _entering(self, features: torch.Tensor) -> torch.Tensor:
-        module: Any = self.module
-        made: torch.Tensor = module.fc(features.to(module.fc.weight.dtype))
+    def _entering(self, read: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.module.fc(read)
         return made
 
-    def _step(self, known: torch.Tensor, feature: torch.Tensor, turn: Turn, earlier: Earlier) -> torch.Tensor:
-        module: Any = self.module
-        layer = module.layers[0]
+    def _entries(self, known: torch.Tensor, feature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = self.module.layers[0]
         normed = layer.hidden_norm(feature)
-        joined = torch.cat((layer.input_layernorm(known.to(normed.dtype)), normed), -1)
-        made: torch.Tensor = layer(joined, turn, earlier, normed)
-        return made
+        return torch.cat((layer.input_layernorm(known), normed), -1), normed
 
     def _logits(self, out: torch.Tensor) -> torch.Tensor:
-        module: Any = self.module
-        normed = module.norm(out)
+        normed = self.module.norm(out)
         if self.columns is None:
             return linear(normed.to(self.output.dtype), self.output)
-        made: torch.Tensor = module.lm_head(normed)
+        made: torch.Tensor = self.module.lm_head(normed)
         return made
 
     def _distance(self, made: torch.Tensor, after: torch.Tensor) -> torch.Tensor:

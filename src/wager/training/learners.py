@@ -3,19 +3,19 @@
 EAGLE-3 heads are in ``eagle3_learner``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 from torch.nn.functional import linear, silu, smooth_l1_loss
 
 from wager.models.attention import rope_tables, rotate
-from wager.training.batches import Batch
+from wager.training.batches import Batch, sent
 from wager.training.config import Drafter
 
-Turn = Callable[[torch.Tensor], torch.Tensor]  # rotates entries by their positions
-Earlier = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of a draft's steps so far
+Rope = tuple[torch.Tensor, torch.Tensor]  # rotary tables of entries
+Keys = tuple[torch.Tensor, torch.Tensor]  # keys and values of entries
 
 
 def mixed(device: torch.device) -> torch.autocast:
@@ -32,16 +32,24 @@ class Target:
             weight.requires_grad_(False)
         self.head, self.embed = model.lm_head.weight, model.get_input_embeddings().weight
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        where: torch.device = self.embed.device
+        return where
+
     @torch.no_grad()
     def features(self, batch: Batch) -> torch.Tensor:
         """(texts, longest, hidden): what the output head is applied to, at every token."""
-        out: torch.Tensor = self.model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        tokens = sent(batch.tokens, self.device)
+        out: torch.Tensor = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
         return out
 
     @torch.no_grad()
     def states(self, batch: Batch, layers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The same, and its states after so many layers each, joined: (texts, longest, states * hidden)."""
-        out = self.model.model(input_ids=batch.tokens, use_cache=False, output_hidden_states=True)
+        tokens = sent(batch.tokens, self.device)
+        out = self.model.model(input_ids=tokens, use_cache=False, output_hidden_states=True)
         return out.last_hidden_state, torch.cat([out.hidden_states[layer] for layer in layers], -1)
 
 
@@ -64,32 +72,41 @@ class Layer(torch.nn.Module):
         self.mlp = _products({"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)})
         self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=config.rms_norm_eps)
 
+    def keys(self, x: torch.Tensor, rope: Rope) -> Keys:
+        """Keys and values of entries, (texts, kv heads, 1, entries, head) each."""
+        k, v = (self._split(self.self_attn[f"{name}_proj"](x)) for name in "kv")
+        return rotate(k, *rope), v
+
     def forward(
-        self, x: torch.Tensor, turn: Turn, earlier: Earlier, residual: torch.Tensor | None = None
+        self, x: torch.Tensor, residual: torch.Tensor, rope: Rope, true: Keys, seen: torch.Tensor, own: list[Keys]
     ) -> torch.Tensor:
-        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``."""
-        # The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
-        texts, entries, _ = x.shape
-        step = len(earlier)
-        by = self.self_attn
-        split = (texts, entries, self.num_kv_heads, -1, self.head)
-        # (texts, kv heads, heads of each or 1, entries, head)
-        q, k, v = (by[f"{name}_proj"](x).view(split).permute(0, 2, 3, 1, 4) for name in "qkv")
-        q, k = turn(q) * self.head**-0.5, turn(k)
-        earlier.append((k, v))
-        seen = torch.ones(entries, entries, dtype=torch.bool, device=x.device).tril(-step)
-        scores = (q @ earlier[0][0].transpose(-1, -2)).masked_fill(~seen, -1e4)
-        own = [(q * back(key, step - at)).sum(-1, keepdim=True) for at, (key, _) in enumerate(earlier) if at]
-        weights = torch.softmax(torch.cat((scores, *own), -1), -1, dtype=torch.float32).to(x.dtype)
-        mixed = weights[..., :entries] @ earlier[0][1]
-        for at, (_, value) in enumerate(earlier):
-            if at:
-                mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
-        mixed = by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, entries, -1))
-        x = mixed + (x if residual is None else residual)
+        """One draft step at (texts, width) entries of the text, the first or with its own keys the last of ``own``.
+
+        It sees the true entries up to where its draft began (``seen``: texts, 1, 1, width, entries), and the draft's
+        own steps after them; what attention makes of that is added to ``residual``.
+        """
+        texts, width, _ = x.shape
+        by, step, entries = self.self_attn, len(own), seen.shape[-1]
+        q = rotate(self._split(by["q_proj"](x)), *rope) * self.head**-0.5
+        scores = (q @ true[0].transpose(-1, -2)).masked_fill(~seen, -1e4)
+        near = [(q * back(key, step - at)).sum(-1, keepdim=True) for at, (key, _) in enumerate(own, 1)]
+        weights = torch.softmax(torch.cat((scores, *near), -1), -1, dtype=torch.float32).to(x.dtype)
+        mixed = weights[..., :entries] @ true[1]
+        for at, (_, value) in enumerate(own, 1):
+            mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
+        x = residual + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, width, -1))
         y = self.post_attention_layernorm(x)
         out: torch.Tensor = x + self.mlp["down_proj"](silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
         return out
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        """(texts, entries, size) by heads: (texts, kv heads, heads of each or 1, entries, head)."""
+        return x.view(*x.shape[:2], self.num_kv_heads, -1, self.head).permute(0, 2, 3, 1, 4)
+
+
+def _at(x: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+    """(texts, longest, size) at (texts, width) entries."""
+    return x.gather(1, entries[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def back(x: torch.Tensor, by: int) -> torch.Tensor:
@@ -113,42 +130,32 @@ class EagleLearner:
     predicts token j + 2. In draft step s the feature is what step s - 1 made one entry earlier.
     """
 
-    module: torch.nn.Module
+    by_features: ClassVar[bool] = True  # whether it learns from the target's features alone, which can be kept
+    module: Any
 
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
-        self.target, self.drafter = target, drafter
-        self.module = self._made(config).to(target.embed.device)
+        self.target, self.drafter, self.device = target, drafter, target.device
+        self.module = self._made(config).to(self.device)
         # The tokens it may draft, by id; over the others nothing is computed.
-        self.columns = None if columns is None else columns.to(target.embed.device)
+        self.columns = None if columns is None else columns.to(self.device)
         self.output = target.head if self.columns is None else target.head[self.columns]
 
     def _made(self, config: Any) -> torch.nn.Module:
         return EagleHead(config)
 
-    def _read(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, batch: Batch, features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The target's features, which its distributions follow from, and what the head reads of it."""
-        features = self.target.features(batch)
+        features = self.target.features(batch) if features is None else features
         return features, features
 
-    def _steps(self, batch: Batch, features: torch.Tensor) -> Iterator[torch.Tensor]:
-        """What every draft step makes of every entry, (texts, entries, hidden), of what was read of the target."""
-        known = self.target.embed[batch.tokens[:, 1:]]
-        feature = self._entering(features[:, :-1])
-        cos, sin = rope_tables(self.target.model.model.rotary_emb, feature.shape[1], feature)
-        turn = partial(rotate, cos=cos[:, 0], sin=sin[:, 0])
-        earlier: Earlier = []
-        for _ in range(self.drafter.unroll):
-            out = self._step(known, feature, turn, earlier)
-            yield out
-            feature = back(out, 1).to(feature.dtype)
+    def _entering(self, read: torch.Tensor) -> torch.Tensor:
+        """Of what was read of the target the features of entries."""
+        return read
 
-    def _entering(self, features: torch.Tensor) -> torch.Tensor:
-        return features
-
-    def _step(self, known: torch.Tensor, feature: torch.Tensor, turn: Turn, earlier: Earlier) -> torch.Tensor:
-        module: Any = self.module
-        made: torch.Tensor = module.layers[0](module.fc(torch.cat((known, feature), -1)), turn, earlier)
-        return made
+    def _entries(self, known: torch.Tensor, feature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What attention reads of entries, of embeddings and features, and what its output is added to."""
+        x: torch.Tensor = self.module.fc(torch.cat((known, feature), -1))
+        return x, x
 
     def _logits(self, out: torch.Tensor) -> torch.Tensor:
         """Of the tokens that it may draft."""
@@ -158,16 +165,38 @@ class EagleLearner:
         """What the loss has beside the cross-entropy."""
         return self.drafter.feature * smooth_l1_loss(made.float(), after.float())
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        # Entries whose token to be drafted belongs to an answer; looked for once: the device is waited for.
-        at = batch.continued()[:, 1:].flatten().nonzero()[:, 0]
+    def _steps(self, batch: Batch, features: torch.Tensor, entries: torch.Tensor) -> Iterator[torch.Tensor]:
+        """What every draft step makes of these entries, (texts, width, hidden); of the others only keys are needed."""
+        known = self.target.embed[sent(batch.tokens[:, 1:].contiguous(), self.device)]
+        layer: Any = self.module.layers[0]
+        x, residual = self._entries(known, self._entering(features[:, :-1]))
+        cos, sin = (t[:, 0] for t in rope_tables(self.target.model.model.rotary_emb, known.shape[1], features))
+        true = layer.keys(x, (cos, sin))
+        rope = cos[entries][:, None, None], sin[entries][:, None, None]
+        alone = None if residual is x else _at(residual, entries)
+        known, x = _at(known, entries), _at(x, entries)
+        residual = x if alone is None else alone
+        own: list[Keys] = []
+        for step in range(self.drafter.unroll):
+            seen = torch.arange(len(cos), device=self.device) <= entries[..., None] - step
+            out = layer(x, residual, rope, true, seen[:, None, None], own)
+            yield out
+            if step + 1 < self.drafter.unroll:
+                x, residual = self._entries(known, back(out, 1).to(known.dtype))
+                own.append(layer.keys(x, rope))
+
+    def loss(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
+        """How far its drafts of the answers are from the target's; ``features`` where they are known."""
+        # Entries whose token to be drafted belongs to an answer; looked for on the CPU: the device is not waited for.
+        entries, at = (sent(x, self.device) for x in batch.window(self.drafter.unroll - 1))
         if not len(at):  # answers of a token or two leave nothing to draft
-            return next(self.module.parameters()).sum() * 0.0
-        features, read = self._read(batch)
-        after = features[:, 1:].flatten(0, 1).index_select(0, at)
+            nothing: torch.Tensor = self.module.fc.weight.sum() * 0.0
+            return nothing
+        features, read = self._read(batch, features)
+        after = _at(features[:, 1:], entries).flatten(0, 1).index_select(0, at)
         wanted = torch.softmax(linear(after, self.output), -1)
         total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
-        for out in self._steps(batch, read):
+        for out in self._steps(batch, read, entries):
             made = out.flatten(0, 1).index_select(0, at).to(after.dtype)
             loss = soft_cross_entropy(self._logits(made), wanted) + self._distance(made, after)
             total, weights = total + weight * loss, weights + weight
@@ -180,29 +209,34 @@ class EagleLearner:
 
         A negative number where no draft is judged; the texts are greedy ones.
         """
-        (features, read), judged = self._read(batch), batch.continued()[:, 1:]
-        choices = linear(features[:, 1:][judged], self.target.head).argmax(-1)
-        alive = judged
-        count = torch.zeros_like(judged, dtype=torch.long)
-        for step, out in enumerate(self._steps(batch, read)):
-            right = torch.zeros_like(judged)
-            drafted = self._logits(out[judged].to(features.dtype)).argmax(-1)
-            right[judged] = (drafted if self.columns is None else self.columns[drafted]) == choices
-            alive = right if not step else back(alive[..., None], 1)[..., 0] & right
+        entries, at = (sent(x, self.device) for x in batch.window(0))
+        features, read = self._read(batch, None)
+        choices = linear(_at(features[:, 1:], entries).flatten(0, 1)[at], self.target.head).argmax(-1)
+        right = torch.zeros(entries.numel(), dtype=torch.bool, device=self.device)
+        count, alive = torch.zeros_like(entries), torch.empty(0)
+        for step, out in enumerate(self._steps(batch, read, entries)):
+            drafted = self._logits(out.flatten(0, 1)[at].to(features.dtype)).argmax(-1)
+            right[at] = (drafted if self.columns is None else self.columns[drafted]) == choices
+            here = right.view(entries.shape)
+            alive = here.clone() if not step else back(alive[..., None], 1)[..., 0] & here
             count += torch.cat((alive[:, step:], torch.zeros_like(alive[:, :step])), 1)  # where the draft began
         # An entry ends at the token after its own.
-        return torch.cat((torch.full_like(count[:, :1], -1), torch.where(judged, count, -1)), 1)
+        found = torch.full(batch.tokens.shape, -1, device=self.device)
+        found[at // entries.shape[1], entries.flatten()[at] + 1] = count.flatten()[at]
+        return found
 
 
 class SmallLearner:
     """Trains a small model of its own to say what the target says."""
+
+    by_features: ClassVar[bool] = True
 
     def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
         from transformers import LlamaForCausalLM
 
         self.target, self.drafter = target, drafter
         made: Any = LlamaForCausalLM(config)
-        self.module = made.to(target.embed.device)
+        self.module = made.to(target.device)
         # It starts from the target's own embedding, squeezed into the directions that it uses most.
         centred = target.embed.float() - target.embed.float().mean(0)
         weight = self.module.get_input_embeddings().weight
@@ -211,19 +245,22 @@ class SmallLearner:
             weight.copy_(squeezed * (0.02 / squeezed.std()))
 
     def _logits(self, batch: Batch, judged: torch.Tensor) -> torch.Tensor:
-        hidden = self.module.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        tokens = sent(batch.tokens, self.target.device)
+        hidden = self.module.model(input_ids=tokens, use_cache=False).last_hidden_state
         out: torch.Tensor = self.module.lm_head(hidden[judged])
         return out
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        judged = batch.continued()
-        wanted = torch.softmax(linear(self.target.features(batch)[judged], self.target.head), -1)
+    def loss(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
+        """How far its predictions are from the target's; ``features`` where they are known."""
+        judged = sent(batch.continued(), self.target.device)
+        features = self.target.features(batch) if features is None else features
+        wanted = torch.softmax(linear(features[judged], self.target.head), -1)
         return soft_cross_entropy(self._logits(batch, judged), wanted)
 
     @torch.no_grad()
     def accepted(self, batch: Batch) -> torch.Tensor:
         """On greedy texts the small model reads what it would have drafted for as long as it is right."""
-        judged = batch.continued()
+        judged = sent(batch.continued(), self.target.device)
         choices = linear(self.target.features(batch)[judged], self.target.head).argmax(-1)
         right = torch.zeros_like(judged)
         right[judged] = self._logits(batch, judged).argmax(-1) == choices
