@@ -23,7 +23,7 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
             return load_model(name, **like)  # it has the target's tokenizer, or says otherwise by its vocabulary's size
         draft, theirs = load(name, **like)
         if tokenizer is not None and theirs.get_vocab() != tokenizer.get_vocab():
-            raise ValueError(f"draft model {name!r} has another vocabulary than the target; choose one of its family")
+            return draft, theirs  # it drafts text
         return draft
 
     names = wanted.split(",") if isinstance(wanted, str) else wanted if isinstance(wanted, Iterable) else [wanted]

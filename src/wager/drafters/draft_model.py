@@ -38,7 +38,8 @@ class DraftModel(Drafter):
     def fit(self, vocabulary: int) -> None:
         if abs(vocabulary - (ours := self.runner.vocabulary)) > PADDING:
             sizes = f"the draft model has a vocabulary of {ours:,} tokens and the target one of {vocabulary:,}"
-            raise ValueError(f"{sizes}; choose a draft model of the target's family")
+            other = "one with a tokenizer of its own, named as draft-model=MODEL"
+            raise ValueError(f"{sizes}; choose a draft model of the target's family, or {other}")
         self.vocabulary = vocabulary
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -57,6 +58,15 @@ class DraftModel(Drafter):
         if kept < len(self.fed):
             del self.fed[kept:]
             self.runner.crop(kept)
+
+    def rewrite(self, text: Sequence[int]) -> None:
+        """The text is this one now; what its cache holds of it, up to the first difference, stays."""
+        self.text, self.view = list(text), list(text)
+        kept = 0
+        while kept < min(len(self.fed), len(self.view) - 1) and self.fed[kept] == self.view[kept]:
+            kept += 1
+        del self.fed[kept:]
+        self.runner.crop(kept)
 
     @property
     def lag(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from wager.models import compat_transformers as compat
-from wager.models.runner import TOLERANCE, Runner, ancestry, apart, seen
+from wager.models.runner import TOLERANCE, Runner, ancestry, apart, check_layers, seen
 
 log = logging.getLogger("wager")
 
@@ -29,6 +29,7 @@ class HFRunner(Runner):
         self.mask = mask  # (1, prompt) of a padded prompt; None: nothing is padded
         takes = inspect.signature(model.forward).parameters
         self._keeps, self._positions = "logits_to_keep" in takes, "position_ids" in takes
+        self._room = 0  # tokens whose features or states there is room for
         self.temporary = False  # whether another runner could take over once the model is back to its usual shape
         if "past_key_values" not in takes:
             raise self._refusal("takes no key-value cache, and what else it keeps cannot be cropped")
@@ -65,14 +66,18 @@ class HFRunner(Runner):
             if self._positions:
                 positions = given["attention_mask"].cumsum(-1) - 1
                 given["position_ids"] = positions.clamp(min=0)[:, -width:]
-        if self.watched:
+        watching = self.watched or bool(self.states)
+        if watching:
             given["output_hidden_states"] = True
         ids = torch.tensor([tokens], device=self.device)
         out = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, return_dict=True, **given)
         self.before, self.length = self.length, self.length + width
-        if self.watched:
+        if watching:
             self._reserve(self.length)
-            self.features[self.before : self.length] = out.hidden_states[-1][0]
+            if self.watched:
+                self.features[self.before : self.length] = out.hidden_states[-1][0]
+            for layer, rows in self.states.items():
+                rows[self.before : self.length] = out.hidden_states[layer][0]
         logits: torch.Tensor = out.logits[0, -keep:]
         return logits
 
@@ -129,28 +134,42 @@ class HFRunner(Runner):
         for layer in self.cache.layers:
             for kept in (layer.keys, layer.values):  # (1, num_kv_heads, tokens, head)
                 kept[..., to:end, :] = kept.index_select(-2, torch.tensor(places, device=kept.device))
-        if self.watched:
-            self.features[to:end] = self.features[places]
+        self._move_watched(torch.tensor(places, device=self.device), to)
 
     @torch.no_grad()
-    def watch(self) -> None:
-        if self.watched:
+    def watch(self, layers: Sequence[int] = ()) -> None:
+        if set(layers) <= self.states.keys() and (layers or self.watched):
             return
         ids = torch.tensor([[token % self.vocabulary for token in TRIED]], device=self.device)
         out = self.model(input_ids=ids, use_cache=False, output_hidden_states=True, return_dict=True)
         states = getattr(out, "hidden_states", None)
         head = self.model.get_output_embeddings()
         nearly = TOLERANCE.get(self.model.dtype, 1e-4)
-        if not states or head is None or not apart(head(states[-1]), out.logits) <= nearly:
+        if layers:
+            self._watch_layers(layers, states)
+        elif not states or head is None or not apart(head(states[-1]), out.logits) <= nearly:
             hides = f"{type(self.model).__name__} does not show the features its head is applied to"
             raise ValueError(f"{hides}; leave out drafters that need them")
-        self.watched, self.hidden = True, int(states[-1].shape[-1])
+        else:
+            self.watched, self.hidden = True, int(states[-1].shape[-1])
+        self._room = 0
         self._reserve(max(1, self.length))
 
+    def _watch_layers(self, layers: Sequence[int], states: Sequence[torch.Tensor] | None) -> None:
+        count = self.depth
+        check_layers(layers, count)
+        # The last of transformers' hidden states has gone through the model's norm.
+        if states is None or len(states) != count + 1 or count in layers:
+            hides = f"{type(self.model).__name__} does not show its states after layers {', '.join(map(str, layers))}"
+            raise ValueError(f"{hides}; leave out drafters that need them")
+        self.hidden = int(states[0].shape[-1])
+        self.states |= {layer: torch.empty(0) for layer in sorted(set(layers) - self.states.keys())}
+
     def _reserve(self, tokens: int) -> None:
-        """Room for the features of so many tokens; growing copies them, at most once per doubling."""
-        if tokens > len(self.features):
-            self._widen(max(256, 1 << (tokens - 1).bit_length()), self.model.dtype)
+        """Room for what is watched of so many tokens; growing copies it, at most once per doubling."""
+        if tokens > self._room:
+            self._room = max(256, 1 << (tokens - 1).bit_length())
+            self._widen(self._room, self.model.dtype)
 
     @property
     def embed(self) -> torch.Tensor:

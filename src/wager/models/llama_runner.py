@@ -14,7 +14,7 @@ from torch.nn.functional import embedding, rms_norm
 
 from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.llama_weights import Layer, head_size, llama_weights
-from wager.models.runner import Runner, ancestry, seen
+from wager.models.runner import Runner, ancestry, check_layers, seen
 
 
 class LlamaRunner(Runner):
@@ -60,20 +60,22 @@ class LlamaRunner(Runner):
             grown[:, :, : self.length] = self.cache[:, :, : self.length]
         self.cache, self.capacity = grown, capacity
         self.cos, self.sin = rope_tables(self.model.model.rotary_emb, capacity, self.embed)
-        if self.watched:
-            self._widen(capacity, self.dtype)
+        self._widen(capacity, self.dtype)
 
     def _move(self, places: list[int], to: int) -> None:
         end, at = to + len(places), torch.tensor(places, device=self.device)
         self.cache[:, :, to:end] = self.cache.index_select(2, at)
-        if self.watched:
-            self.features[to:end] = self.features.index_select(0, at)
+        self._move_watched(at, to)
 
     @torch.inference_mode()
-    def watch(self) -> None:
-        if not self.watched:
-            self.watched = True
-            self._widen(self.capacity, self.dtype)
+    def watch(self, layers: Sequence[int] = ()) -> None:
+        new = set(layers) - self.states.keys()
+        check_layers(new, len(self.weights.layers))
+        if not new and (layers or self.watched):
+            return
+        self.watched = self.watched or not layers
+        self.states |= {layer: torch.empty(0) for layer in sorted(new)}
+        self._widen(self.capacity, self.dtype)
 
     @property
     def embed(self) -> torch.Tensor:
@@ -98,11 +100,16 @@ class LlamaRunner(Runner):
             cos, sin = self._rope(self.cos[at], self.sin[at])
             unseen = mask(self.cos, width, start, seen(words, self.device))
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
-        for layer, by, cache in zip(weights.layers, weights.products(width), self.cache, strict=True):
+        layers = zip(weights.layers, weights.products(width), self.cache, strict=True)
+        for index, (layer, by, cache) in enumerate(layers):
+            if index in self.states:
+                self.states[index][start:end] = x
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
             x = by.out(self._attend(qkv, layer, cache, cos, sin, unseen), x)
             x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
         self.before, self.length = start, end
+        if len(weights.layers) in self.states:
+            self.states[len(weights.layers)][start:end] = x
         x = rms_norm(x if self.watched else x[-keep:], (self.hidden,), weights.final, self.eps)
         if self.watched:
             self.features[start:end] = x
