@@ -11,6 +11,7 @@ from identity import first_difference, first_difference_is_a_tie
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import wager
+from wager.core import Tree
 from wager.decoding.loop import Loop
 from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
@@ -91,6 +92,44 @@ class Told(small.Following):
                 ahead = text[here : here + length]
                 return Draft([t if (here + i) % self.wrong_every else (t + 1) % 7 for i, t in enumerate(ahead)])
         return Draft()
+
+
+class Grafted(small.Following):
+    """Knows how the text goes on, and hides it in a tree: whole or in part, among wrong branches, in any order."""
+
+    name = "grafted"
+    trees = True
+
+    def __init__(self, text: Sequence[int] = (), seed: int = 0) -> None:
+        self.known, self.rng = list(text), random.Random(seed)
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        return Draft(self.known[len(self.text) : len(self.text) + length])
+
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
+        rng = self.rng
+        right = self.known[len(self.text) : len(self.text) + rng.randrange(length + 1)]
+        tokens: list[int] = []
+        parents: list[int] = []
+        depth = {-1: 0}
+        last = -1  # of the right path so far
+        while len(tokens) < rng.randrange(1, shape.nodes + 1):
+            parent = rng.choice([last, *depth])
+            children = [token for token, above in zip(tokens, parents, strict=True) if above == parent]
+            if depth[parent] == length or len(children) == shape.breadth:
+                continue
+            token = rng.randrange(VOCABULARY)
+            if parent == last and right and rng.random() < 0.7:
+                token = right[0]
+            if token in children:
+                continue
+            depth[len(tokens)] = depth[parent] + 1
+            if parent == last and right and token == right[0]:
+                last = len(tokens)
+                right = right[1:]
+            tokens.append(token)
+            parents.append(parent)
+        return Draft(tokens, parents=parents)
 
 
 def plain(model: Any, prompt: Sequence[int] = PROMPT, **settings: Any) -> list[int]:

@@ -1,0 +1,40 @@
+"""Every family of decoder-only models writes its own text, whatever is drafted."""
+
+from typing import Any
+
+import pytest
+from decoders import PROMPT, Grafted, Told, check, ours, plain
+from families import ALL, FAST, OWN, Family, tiny_family
+
+import wager
+from wager.models.hf_runner import HFRunner
+from wager.models.llama_runner import LlamaRunner
+from wager.models.select import runner
+
+RUNNERS = {FAST: LlamaRunner, OWN: HFRunner}
+TOKENS = {"max_new_tokens": 36}
+
+
+@pytest.mark.parametrize("family", ALL, ids=str)
+def test_text_of_every_family_is_its_own(family: Family) -> None:
+    model = tiny_family(family)
+    target = runner(model)
+    assert type(target) is RUNNERS[family.forward]
+    assert target.trees == family.trees
+    expected = plain(model, **TOKENS)
+    assert len(set(expected)) > 4, "a text that repeats itself shows little"
+    text = [*PROMPT, *expected]
+    how: dict[str, Any] = {"policy": "round-robin", "lengths": (2, 5), "trees": ["3x9"] if family.trees else ()}
+    decoder = wager.Decoder(model, drafters=[Told([text]), Grafted(text)], **how)
+    played = []
+    for _ in range(2):
+        answer = decoder.generate(PROMPT, do_sample=False, **TOKENS)
+        check(model, PROMPT, answer.tokens, expected)
+        played += answer.rounds
+    for tree in {False, family.trees}:
+        rounds = [r for r in played if (r.arm.tree is not None) is tree]
+        assert sum(r.accepted for r in rounds)
+        assert sum(r.drafted - r.accepted for r in rounds)
+    sampled = {"do_sample": True, "temperature": 0.7, "seed": 3, "max_new_tokens": 12}
+    drafted = ours(decoder, **sampled)
+    assert drafted == ours(wager.Decoder(model, drafters="off"), **sampled), "a seed has one text"
