@@ -38,12 +38,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {**SHAPE, "sliding_window": None},
     "mistral, window": {**SHAPE, "sliding_window": 12},
     "gemma2": {**SHAPE, "sliding_window": 12},
+    "llama4_text": {**SHAPE, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 48},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, **ODD},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, **ODD},
 }
 RUNNERS: list[tuple[str, type[Runner]]] = [
     *((family, LlamaRunner) for family in ("llama", "qwen2", "qwen3")),
     *((family, HFRunner) for family in ("llama", "qwen3", "gpt2")),
+]
+WINDOWED: list[tuple[str, type[Runner]]] = [  # whose trees reach beyond what some of their layers see
+    *((family, HFRunner) for family in ("mistral, window", "gemma2", "llama4_text")),
 ]
 
 

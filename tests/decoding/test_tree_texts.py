@@ -209,7 +209,7 @@ def test_trees_that_cannot_be_are_refused_in_one_sentence(given: dict[str, Any],
 
 def test_a_target_that_verifies_chains_only_is_told_so() -> None:
     with pytest.raises(ValueError, match="verifies chains only, so arm suffix:1@2x4 cannot be played"):
-        wager.Decoder(tiny("mistral, window"), drafters="suffix", lengths=(1, 2), trees=["2x4"])
+        wager.Decoder(tiny("bloom"), drafters="suffix", lengths=(1, 2), trees=["2x4"])
     with pytest.raises(ValueError, match="'draft-model' drafts chains only"):
         DraftModel(tiny()).propose_tree(2, Tree(2, 4))
 

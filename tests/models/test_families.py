@@ -4,18 +4,21 @@ from typing import Any
 
 import pytest
 from decoders import PROMPT, Grafted, Told, check, ours, plain
-from families import ALL, FAST, OWN, Family, tiny_family
+from families import ALL, FAST, OWN, STATE, STEP, Family, tiny_family
 
 import wager
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.select import runner
+from wager.models.state_runner import StateRunner
+from wager.models.step_runner import StepRunner
 
-RUNNERS = {FAST: LlamaRunner, OWN: HFRunner}
+RUNNERS = {FAST: LlamaRunner, OWN: HFRunner, STATE: StateRunner, STEP: StepRunner}
+DRAFTED = [family for family in ALL if family.forward != STEP]
 TOKENS = {"max_new_tokens": 36}
 
 
-@pytest.mark.parametrize("family", ALL, ids=str)
+@pytest.mark.parametrize("family", DRAFTED, ids=str)
 def test_text_of_every_family_is_its_own(family: Family) -> None:
     model = tiny_family(family)
     target = runner(model)
@@ -38,3 +41,17 @@ def test_text_of_every_family_is_its_own(family: Family) -> None:
     sampled = {"do_sample": True, "temperature": 0.7, "seed": 3, "max_new_tokens": 12}
     drafted = ours(decoder, **sampled)
     assert drafted == ours(wager.Decoder(model, drafters="off"), **sampled), "a seed has one text"
+
+
+@pytest.mark.parametrize("family", [family for family in ALL if family.forward == STEP], ids=str)
+def test_a_family_that_verifies_no_drafts_says_so_at_once_and_decodes_plainly(family: Family) -> None:
+    model = tiny_family(family)
+    with pytest.raises(ValueError, match=f"{type(model).__name__} .*; drafters='off' decodes") as caught:
+        wager.Decoder(model)
+    assert len(str(caught.value).splitlines()) == 1
+    expected = plain(model, **TOKENS)
+    assert len(set(expected)) > 4
+    decoder = wager.Decoder(model, drafters="off")
+    assert type(decoder.target) is StepRunner
+    for prompt in (PROMPT, PROMPT):
+        assert ours(decoder, prompt, **TOKENS) == expected

@@ -1,7 +1,12 @@
 """Everything that goes by class names or private attributes of transformers: caches, processors, criteria."""
 
+import copy
 import inspect
 from typing import Any
+
+import torch
+
+CACHE_NAMES = ("past_key_values", "cache_params")  # what forwards call a cache
 
 # Logits processors that look at each row of scores alone. The rest look at the text before them.
 ROW_WISE = {"InfNanRemoveLogitsProcessor", "LogitNormalization", "SuppressTokensLogitsProcessor"} | {
@@ -79,9 +84,74 @@ def forget_recorded(cache: Any) -> None:
             layer.crop(0)
 
 
-def keeps_all(cache: Any) -> bool:
-    """Whether a cache holds keys and values of all tokens, each at its place."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+def keeps_recent(cache: Any) -> bool:
+    """Whether a cache holds keys and values of the last tokens, each at its place."""
+    return all(type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") for layer in cache.layers)
+
+
+def selects_keys(cache: Any) -> bool:
+    """Whether layers choose some keys of a long text to look at, which may be others for one token than for several."""
+    return any("Indexed" in type(layer).__name__ for layer in cache.layers)
+
+
+def mask_length_of(cache: Any, layer: int, width: int) -> int:
+    """Keys that this layer's attention sees in a forward of so many tokens."""
+    return int(cache.get_mask_sizes(width, layer)[0])
+
+
+def cache_name(model: Any) -> str:
+    """What the model's forward calls its cache; empty if it takes none."""
+    takes = inspect.signature(model.forward).parameters
+    return next((name for name in CACHE_NAMES if name in takes), "")
+
+
+def new_cache(model: Any) -> Any:
+    """An empty cache, as ``generate`` makes it."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
+
+
+def copied(cache: Any) -> Any:
+    """A copy of a cache that goes on by itself."""
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    whole = copy.copy(cache)
+    whole.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in whole.layers:
+        # New keys and values are joined to the old ones in a new tensor; everything else is written in place.
+        joined = getattr(type(layer), "update", None) in (DynamicLayer.update, DynamicSlidingWindowLayer.update)
+        for name, held in vars(layer).items():
+            if not (joined and name in ("keys", "values")):
+                setattr(layer, name, _cloned(held))
+    return whole
+
+
+def _cloned(held: Any) -> Any:
+    """The same with tensors of its own."""
+    if isinstance(held, torch.Tensor):
+        return held.clone()
+    if isinstance(held, dict):
+        return {name: _cloned(one) for name, one in held.items()}
+    return type(held)(map(_cloned, held)) if type(held) in (list, tuple) else held
+
+
+def generation_step(
+    model: Any, ids: torch.Tensor, new: int, inputs: dict[str, Any]
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """One step of ``generate``: logits (1, tokens, vocabulary), and what the next step is given."""
+    first = not inputs
+    if first:
+        inputs = {"use_cache": True}
+        if model._supports_default_dynamic_cache():
+            inputs[cache_name(model)] = new_cache(model)
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            inputs["position_ids"] = torch.arange(ids.shape[1], device=ids.device)[None]
+    given = model.prepare_inputs_for_generation(
+        ids, next_sequence_length=None if first else new, is_first_iteration=first, **inputs
+    )
+    out = model(**given, return_dict=True)
+    return out.logits, model._update_model_kwargs_for_generation(out, inputs)
 
 
 def attention_of(config: Any) -> str:

@@ -54,6 +54,8 @@ def composed(model: Any) -> str:
     """What its modules and weights say against it."""
     if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
         return "its weights lie on several devices or have several dtypes"
+    if any(type(p) is not torch.nn.Parameter for p in model.parameters()):
+        return "its weights are quantized"
     if compat_torch.hooked_globally():
         return "every module has hooks"
     for name, module in model.named_modules():
