@@ -47,6 +47,7 @@ RUNNERS: list[tuple[str, type[Runner]]] = [
     *((family, HFRunner) for family in ("llama", "qwen3", "gpt2")),
 ]
 WINDOWED: list[tuple[str, type[Runner]]] = [  # whose trees reach beyond what some of their layers see
+    ("mistral, window", LlamaRunner),
     *((family, HFRunner) for family in ("mistral, window", "gemma2", "llama4_text")),
 ]
 

@@ -42,7 +42,9 @@ def answers(
     first, count = int(which[1]) - 1, int(which[2])
     prompts = made.read(plan, data)
     from wager.models import load
+    from wager.training.target_check import check_target
 
+    check_target(plan)
     model, tokenizer = load(plan.target, dtype=dtype, device=device)
     work = self_distillation.parts(prompts, tokenizer, plan.answers)
     mine = len(work[first::count])
@@ -76,7 +78,9 @@ def drafters(
     from wager.models import load_model
     from wager.models.fingerprint import fingerprint
     from wager.training import build, learners
+    from wager.training.target_check import check_target
 
+    check_target(plan, names or ())
     texts = list(self_distillation.texts(folder))
     model = load_model(plan.target, dtype=dtype, device=device)
     target, mark = learners.Target(model), fingerprint(model)

@@ -15,7 +15,7 @@ import torch
 
 from wager.core import files
 from wager.core.require import require
-from wager.models.llama_weights import STEADY_ROPES, head_size
+from wager.models.llama_shape import STEADY_ROPES, head_size
 from wager.models.resolve import one_sentence
 
 WEIGHTS, INDEX, FREQUENT = "model.safetensors", "model.safetensors.index.json", "frequent.safetensors"

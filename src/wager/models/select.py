@@ -9,7 +9,8 @@ from wager.models import compat_torch
 from wager.models import compat_transformers as compat
 from wager.models.hf_runner import TRIED, HFRunner
 from wager.models.llama_runner import LlamaRunner
-from wager.models.llama_weights import configured, llama_weights, outline, sample_of, why_not
+from wager.models.llama_shape import configured
+from wager.models.llama_weights import llama_weights, outline, sample_of, why_not
 from wager.models.runner import TOLERANCE, Runner, apart, vocabulary
 from wager.models.state_runner import StateRunner
 from wager.models.step_runner import StepRunner
