@@ -80,6 +80,7 @@ ALL = [
     family("hunyuan_v1_dense"),
     family("stablelm"),
     family("exaone4", note="sliding window", sliding_window=12, layer_types=HALF),
+    family("moshi", STEP, note="sliding window that its mask leaves out", sliding_window=12),
     family("gpt2"),
     family("gpt_neox"),
     family("opt", untied=True),

@@ -1,14 +1,18 @@
 """Every family of decoder-only models writes its own text, whatever is drafted."""
 
+import copy
 from typing import Any
 
 import pytest
+import torch
 from decoders import PROMPT, Grafted, Told, check, ours, plain
 from families import ALL, FAST, OWN, STATE, STEP, Family, tiny_family
 
 import wager
+from wager.models import select
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
+from wager.models.llama_shape import FAMILIES, Differences
 from wager.models.select import runner
 from wager.models.state_runner import StateRunner
 from wager.models.step_runner import StepRunner
@@ -55,3 +59,42 @@ def test_a_family_that_verifies_no_drafts_says_so_at_once_and_decodes_plainly(fa
     assert type(decoder.target) is StepRunner
     for prompt in (PROMPT, PROMPT):
         assert ours(decoder, prompt, **TOKENS) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "wrong"),
+    [
+        ("gemma3_text", Differences()),
+        ("llama", Differences(gemma=True)),
+        ("glm4", Differences()),
+        ("phi3", Differences(interleaved=True)),
+    ],
+)
+def test_a_fast_forward_that_differs_is_not_used(
+    family: str, wrong: Differences, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_family(next(one for one in ALL if one.name == family))
+    assert type(runner(model)) is LlamaRunner
+    changed = copy.deepcopy(model)
+    monkeypatch.setitem(FAMILIES, type(model).__name__, wrong)
+    assert type(runner(changed)) is HFRunner
+    assert "standard deviations from its own" in caplog.text
+
+
+def test_half_precision_runs_fast_where_it_may() -> None:
+    names = {family.name: family for family in ALL}
+    for name, kind in (("phi3", LlamaRunner), ("glm", LlamaRunner), ("qwen3_moe", LlamaRunner), ("gemma", HFRunner)):
+        assert type(runner(tiny_family(names[name]).to(torch.bfloat16))) is kind
+
+
+def test_the_check_of_a_family_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[type[HFRunner]] = []
+    check = select._takes_back
+    monkeypatch.setattr(select, "_takes_back", lambda kind, model: (tried.append(kind), check(kind, model))[1])
+    monkeypatch.setattr(select, "_OWN", {})
+    hybrid, plain_one = (next(one for one in ALL if one.name == name) for name in ("lfm2", "gpt2"))
+    for family, kinds in ((hybrid, [HFRunner, StateRunner]), (plain_one, [HFRunner])):
+        for seed in (0, 1):
+            runner(tiny_family(family, seed))
+        assert tried == kinds
+        tried.clear()

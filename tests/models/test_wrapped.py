@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from decoders import PROMPT, Told, ours, plain, tiny
+from decoders import PROMPT, Grafted, Told, ours, plain, tiny
+from families import HALF, SIZES
+from transformers import AutoModelForCausalLM, Gemma3Config
 
 import wager
 from wager.models.hf_runner import HFRunner
@@ -132,3 +134,24 @@ def test_activations_quantized_together_are_refused_in_one_sentence() -> None:
     decoder = wager.Decoder(quantized, drafters="off")
     assert type(decoder.target) is StepRunner
     assert ours(decoder) == plain(quantized)
+
+
+def test_a_model_that_also_takes_images_decodes_text() -> None:
+    shape = {name: SIZES[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    heads = {name: SIZES[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")}
+    text = {**shape, **heads, "sliding_window": 12, "layer_types": HALF, "initializer_range": 0.3, "eos_token_id": None}
+    seen = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokens = {"image_token_index": 60, "boi_token_index": 61, "eoi_token_index": 62, "mm_tokens_per_image": 4}
+    sizes = {"text_config": text, "vision_config": {**seen, "image_size": 16, "patch_size": 8}}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Gemma3Config(**sizes, **tokens)).eval()
+    model.generation_config.eos_token_id = None
+    model.get_output_embeddings().weight = torch.nn.Parameter(0.3 * torch.randn(64, 32))
+    expected = plain(model)
+    drafters = [Told([[*PROMPT, *expected]]), Grafted([*PROMPT, *expected])]
+    decoder = wager.Decoder(model, drafters=drafters, policy="round-robin", lengths=(2, 5), trees=["3x9"])
+    assert type(decoder.target) is HFRunner
+    assert ours(decoder) == expected
+    pictures = torch.zeros((1, 3, 16, 16))
+    with pytest.raises(ValueError, match="wager decodes text alone"):
+        model.generate(torch.tensor([PROMPT]), pixel_values=pictures, custom_generate=wager.generate, max_new_tokens=3)

@@ -92,6 +92,8 @@ def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stoppin
         if getattr(generation_config, name, False):
             raise ValueError(f"wager does not collect {name.removeprefix('output_')}; generate without {name}")
     known = {"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache", *CACHE_NAMES}
+    # Models that also take images get an empty dict of what was seen in them.
+    known |= {name for name, value in inputs.items() if isinstance(value, dict) and not value}
     if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
         raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
     return Prepared(input_ids, Processors(logits_processor), stopping_criteria, generation_config)

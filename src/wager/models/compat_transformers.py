@@ -2,6 +2,8 @@
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -89,9 +91,27 @@ def keeps_recent(cache: Any) -> bool:
     return all(type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") for layer in cache.layers)
 
 
-def selects_keys(cache: Any) -> bool:
-    """Whether layers choose some keys of a long text to look at, which may be others for one token than for several."""
-    return any("Indexed" in type(layer).__name__ for layer in cache.layers)
+def well_known(cache: Any) -> bool:
+    """Whether all layers of a cache are of the library's own kinds, which keep keys, values and states of all tokens."""
+    # Layers that choose some keys of a long text, or compress it, may do so otherwise for one token than for several,
+    # and begin to only where a text is long.
+    kinds = {type(layer) for layer in cache.layers}
+    return all(kind.__module__ == "transformers.cache_utils" and "Indexed" not in kind.__name__ for kind in kinds)
+
+
+@contextmanager
+def small_windows(model: Any, tokens: int) -> Iterator[None]:
+    """While this lasts, layers that see a window or chunk see one of so many tokens: a short trial reaches past it."""
+    config = model.config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size")
+    own = {name: size for name in names if isinstance(size := getattr(config, name, None), int)}
+    try:
+        for name in own:
+            setattr(config, name, tokens)
+        yield
+    finally:
+        for name, size in own.items():
+            setattr(config, name, size)
 
 
 def mask_length_of(cache: Any, layer: int, width: int) -> int:

@@ -15,6 +15,7 @@ from wager.models.tree_mask import KINDS, layer_kinds, tree_inputs
 log = logging.getLogger("wager")
 
 MASKED = ("eager", "sdpa")  # implementations of attention that take a mask as it is given
+SMALL_WINDOW = 5  # tokens that layers with a window see while a model is tried
 TRIED = [5 + 29 * i for i in range(12)]  # tokens, before they are brought into the vocabulary
 # Per model: the attention it was tried with, and whether it then gave what trees need.
 _TREES: weakref.WeakKeyDictionary[Any, tuple[str, bool]] = weakref.WeakKeyDictionary()
@@ -100,7 +101,8 @@ class HFRunner(Runner):
         if _TREES.get(self.model, ("", False))[0] != how:
             windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
             known = not windowed and set(layer_kinds(config)) <= KINDS
-            _TREES[self.model] = how, known and self._positions and how in MASKED and self._try_tree()
+            with compat.small_windows(self.model, SMALL_WINDOW):
+                _TREES[self.model] = how, known and self._positions and how in MASKED and self._try_tree()
         return _TREES[self.model][1] and (self.cache is None or compat.keeps_recent(self.cache))
 
     def _try_tree(self) -> bool:

@@ -121,9 +121,8 @@ class LlamaWeights:
         self.embed: torch.Tensor = body.embed_tokens.weight
         self.scale = model.config.hidden_size**0.5 if FAMILIES[type(model).__name__].gemma else 1.0  # of embeddings
         seen = windows(model.config, len(body.layers))
-        self.layers = [
-            Layer(block, model, *of) for block, *of in zip(body.layers, seen, rope_kinds(model), strict=False)
-        ]
+        layers = zip(body.layers, seen, rope_kinds(model), strict=False)
+        self.layers = [Layer(block, model, window, kind) for block, window, kind in layers]
         self.kinds = list(dict.fromkeys((layer.kind, layer.window) for layer in self.layers))
         self.final = self.layers[0]._norm(body.norm)
         self.lm_head = packed.Weight.of(head)

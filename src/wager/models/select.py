@@ -7,7 +7,7 @@ import torch
 
 from wager.models import compat_torch
 from wager.models import compat_transformers as compat
-from wager.models.hf_runner import TRIED, HFRunner
+from wager.models.hf_runner import SMALL_WINDOW, TRIED, HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.llama_shape import configured
 from wager.models.llama_weights import llama_weights, outline, sample_of, why_not
@@ -52,7 +52,8 @@ def own_forward(model: Any) -> Runner:
     kinds = frozenset(map(type, (*compat_torch.modules(model), *model.parameters())))  # of its layers and weights
     family = type(model), model.config.to_json_string(), model.dtype, model.device.type, kinds
     if family not in _OWN:
-        _OWN[family] = next((kind for kind in (HFRunner, StateRunner) if _takes_back(kind, model)), None)
+        with compat.small_windows(model, SMALL_WINDOW):
+            _OWN[family] = next((kind for kind in (HFRunner, StateRunner) if _takes_back(kind, model)), None)
     kind = _OWN[family]
     return StepRunner(model, f"{type(model).__name__} {NO_DRAFTS}") if kind is None else kind(model)
 
@@ -74,7 +75,7 @@ def _takes_back(kind: type[HFRunner], model: Any) -> bool:
         log.info("%s: no %s (%s: %s)", type(model).__name__, kind.__name__, type(error).__name__, error)
         return False
     same = apart(torch.cat(rows), torch.cat(expected)) <= TOLERANCE.get(model.dtype, 1e-4)
-    return same and not compat.selects_keys(made.cache)
+    return same and compat.well_known(made.cache)
 
 
 def current(model: Any, known: Runner) -> Runner:

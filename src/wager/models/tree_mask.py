@@ -45,12 +45,11 @@ def _within(unseen: torch.Tensor, at: torch.Tensor, kind: str, config: Any) -> t
     """The same, and what is out of the window or chunk of each token."""
     own = at[-len(unseen) :, None]
     if kind == SLIDING:
-        return unseen | (at <= own - config.sliding_window)
-    return (
-        unseen | (at // config.attention_chunk_size != own // config.attention_chunk_size)
-        if kind == CHUNKED
-        else unseen
-    )
+        return unseen | (at <= own - int(config.sliding_window))
+    if kind == CHUNKED:
+        chunk = int(config.attention_chunk_size)
+        return unseen | (at // chunk != own // chunk)
+    return unseen
 
 
 def _added(unseen: torch.Tensor, keys: int, model: Any) -> torch.Tensor:
