@@ -92,7 +92,7 @@ def keeps_recent(cache: Any) -> bool:
 
 
 def well_known(cache: Any) -> bool:
-    """Whether all layers of a cache are of the library's own kinds, which keep keys, values and states of all tokens."""
+    """Whether a cache's layers are of the library's own kinds, which keep keys, values and states of all tokens."""
     # Layers that choose some keys of a long text, or compress it, may do so otherwise for one token than for several,
     # and begin to only where a text is long.
     kinds = {type(layer) for layer in cache.layers}
