@@ -37,7 +37,7 @@ def test_every_engine_has_its_turn_at_every_load_and_the_order_is_turned_round()
     assert ("matching", "off") in turns
 
 
-def test_every_plan_names_engines_that_there_are_and_lasts_four_minutes_with_loading_at_most() -> None:
+def test_every_plan_names_engines_that_there_are_and_lasts_six_minutes_with_loading_at_most() -> None:
     for plan in PLANS:
         turns = grouped(orders(plan, Extent()))
         assert {order["engine"] for group in turns for order in group} <= ENGINES.keys()
@@ -45,7 +45,7 @@ def test_every_plan_names_engines_that_there_are_and_lasts_four_minutes_with_loa
         lasts = sum(
             max(order["seconds"] for order in group) for group in turns if group[0]["do"] not in ("sample", "texts")
         )
-        assert lasts <= 150, plan
+        assert lasts <= 220, plan
     assert {order["engine"] for order in orders("stress", Extent(only=("head",)))} == {"head"}
 
 

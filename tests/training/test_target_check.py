@@ -77,7 +77,7 @@ def test_a_target_that_cannot_be_trained_for_is_told_first(
     tmp_path: Path, corpora: Path, family: str, more: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = save(tmp_path / "target", family, **more)
-    monkeypatch.setattr("wager.models.load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("wager.models.load_model", lambda *_, **__: pytest.fail("weights were loaded"))
     for command in commands(tmp_path, corpora, target):
         done = run(*command)
         assert isinstance(done.exception, ValueError), (done.output, done.exception)
