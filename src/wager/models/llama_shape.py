@@ -78,4 +78,6 @@ def _on_cuda(model: Any) -> str:
         return f"on CUDA {type(model).__name__} is not one of {', '.join(LLAMA_LIKE)}"
     if head < 16 or head & (head - 1):
         return f"a head of {head} is not a power of two of at least 16"
+    if activation(model.config) != "silu":
+        return f"on CUDA activation {activation(model.config)!r} is not covered"
     return "some of its layers see a window only" if any(windows(model.config, 1)) else ""
