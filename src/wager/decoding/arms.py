@@ -70,7 +70,11 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
 
 
 def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
-    """Refuse arms with trees where the target verifies chains only."""
+    """Refuse arms with drafts or trees where the target verifies none."""
+    arms = tuple(arms)
+    if target.why_no_drafts and arms != (OFF,):
+        cannot = f"this target verifies no drafts: {target.why_no_drafts}"
+        raise ValueError(f"{cannot}; drafters='off' decodes with it one token at a time")
     tree = next((arm for arm in arms if arm.tree is not None), None)
     if tree is not None and not target.trees:
         raise ValueError(f"this target verifies chains only, so arm {tree} cannot be played; leave out the trees")

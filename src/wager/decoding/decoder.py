@@ -26,6 +26,7 @@ from wager.decoding.state import open_state
 from wager.drafters import Drafter
 from wager.models.runner import Runner
 from wager.models.select import current, runner
+from wager.models.unwrap import unwrapped
 from wager.policies import build as build_policy
 from wager.policies.base import Policy, require
 
@@ -69,6 +70,7 @@ class Decoder:
         if not hasattr(model, "config"):
             name = type(model).__name__
             raise TypeError(f"a Decoder takes a loaded model, not a {name}; wager.models.load(NAME) loads one by name")
+        model = unwrapped(model)
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")

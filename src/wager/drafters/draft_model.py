@@ -10,6 +10,7 @@ from wager.core import Hint
 from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.models.select import runner
+from wager.models.unwrap import unwrapped
 
 SINKS = 4  # first tokens that a bounded view keeps: attention rests on them (StreamingLLM)
 PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no more than this
@@ -27,7 +28,7 @@ class DraftModel(Drafter):
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
         require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
-        self.runner = runner(model)
+        self.runner = runner(unwrapped(model))
         self.runner.warm((1, 2))
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
         self.text: list[int] = []
@@ -111,6 +112,7 @@ class DraftModel(Drafter):
             rows.append(row)
             feed = [token]
             if at == 0:
+                self.runner.settle()
                 first_seconds = perf_counter() - began
         if length > 1:
             self._step_seconds = (perf_counter() - began - first_seconds) / (length - 1)

@@ -18,7 +18,7 @@ from wager.core import files
 from wager.core.require import require
 from wager.eagle.formats import EAGLE3, Eagle3, eagle3_of, kind_of, layer_of, unknown_format
 from wager.eagle.weights_file import INDEX, WEIGHTS, load, read_tensors
-from wager.models.llama_weights import STEADY_ROPES, head_size
+from wager.models.llama_shape import STEADY_ROPES, head_size
 from wager.models.resolve import one_sentence
 
 FREQUENT = "frequent.safetensors"

@@ -23,7 +23,7 @@ from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
 from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.fingerprint import agree, fingerprint
-from wager.models.llama_weights import head_size
+from wager.models.llama_shape import head_size
 from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)

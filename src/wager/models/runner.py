@@ -26,6 +26,7 @@ class Runner(ABC):
     device: torch.device
     before: int = 0  # tokens that were in the cache before the last forward
     watched: bool = False  # whether features are kept
+    why_no_drafts: str = ""  # why drafts cannot be verified; empty if they can
     # (capacity, hidden): for each token in the cache what the model's head is applied to; empty if nobody watches
     features: torch.Tensor = torch.empty(0)
     # By number of layers: (capacity, hidden), what those layers make of each token in the cache; of watched ones only
@@ -111,6 +112,9 @@ class Runner(ABC):
     def begin(self) -> None:
         """Empty the cache for a new text."""
         self.crop(0)
+
+    def settle(self) -> None:  # noqa: B027 - most caches can be cropped anywhere
+        """What is in the cache now stays: only what comes after it may be cropped."""
 
     def warm(self, widths: Iterable[int]) -> None:  # noqa: B027 - nothing to prepare, as a rule
         """Prepare forwards of these widths, so that none of them is slow the first time."""
