@@ -154,8 +154,11 @@ def check(words: list[str], where: str) -> None:
     if program == "wager":
         check_wager(rest, where)
     elif program == "make":
-        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-        assert set(rest) <= set(targets), f"{where}: make knows {targets}"
+        makefile = (ROOT / "Makefile").read_text()
+        targets = re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE)
+        variables = re.findall(r"^(?:ifdef )?([A-Z]+)(?: \?=.*)?$", makefile, flags=re.MULTILINE)
+        assert {word for word in rest if "=" not in word} <= set(targets), f"{where}: make knows {targets}"
+        assert {word.partition("=")[0] for word in rest if "=" in word} <= set(variables), f"{where}: {variables}"
     elif program == "pip":
         check_pip(rest, where)
     elif program == "python":
@@ -253,6 +256,7 @@ def test_every_command_and_its_options_exist(page: Path) -> None:
         "wager top",
         "wager --verison",
         "make tests",
+        "make reproduce FUL=1",
         "pip install wager[all]",
         "pip install . -r nowhere.txt",
         "python script.py",
