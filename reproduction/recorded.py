@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ SEEDS = 5  # shuffles; with them seconds of rounds and the draws of policies dif
 
 
 # When a policy begins anew is decided here, by which texts are replayed together, and not by the replay.
-KEPT: dict[str, Any] = {"reset": "never"} if "reset" in {own.name for own in fields(Replay)} else {}
+KEPT = "never"
 
 
 class Pool(Replay):
@@ -190,7 +190,7 @@ class Replayed:
     def _scenario(self, recording: Recording, group: Iterable[int], cost: RoundCost) -> Replay:
         kind = Trees if self.wanted.trees else Chains if self.off else Pool
         texts = tuple(recording.only(self._pool, tuple(group)))
-        return kind(texts, cost, self.lengths, phases=bool(self.pairs), **KEPT)
+        return kind(texts, cost, self.lengths, phases=bool(self.pairs), reset=KEPT)
 
     def _alone(self, recording: Recording, arm: Arm, groups: Sequence[tuple[int, ...]], cost: RoundCost) -> Sums:
         """One arm all the time; without noise, as every run would average to."""
