@@ -11,6 +11,7 @@ import torch
 
 from wager.core import Arm, Hint, Tree
 from wager.drafters.base import Draft, Drafter, DraftSampler
+from wager.drafters.shipped import published_acceptance
 from wager.eagle.head import Head
 from wager.eagle.tree import GumbelNoise
 from wager.models.runner import Runner
@@ -34,6 +35,7 @@ class Eagle(Drafter):
         self.name = name
         self.head = Head(folder, window=window)
         self.window = window
+        self.acceptance = published_acceptance(self.head.file.notes)
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
         self._target: Runner | None = None
         self.begin(())

@@ -7,7 +7,7 @@ from itertools import cycle
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round, Signal, require
+from wager.core import OFF, Arm, Calibration, Context, Round, Signal, require
 from wager.core.recording import Text
 from wager.policies import Policy
 from wager.simulation.base import Environment
@@ -40,6 +40,7 @@ class Replay:
     lengths: tuple[int, ...]
     noise: float = NOISE
     phases: bool = False
+    calibrated: bool = False  # whether policies that ask for it are told the seconds of rounds beforehand
 
     def __post_init__(self) -> None:
         require(bool(self.texts), "a replay needs at least one text")
@@ -61,6 +62,15 @@ class Replay:
         """Tokens of all texts that rounds bring."""
         return sum(text.tokens - 1 for text in self.texts)
 
+    @property
+    def calibration(self) -> Calibration:
+        """What a calibration would find, without noise."""
+        costs, models = self.costs, {n for text in self.texts for n, track in text.tracks.items() if not track.cheap}
+        verify = {width: costs.verify(width) for width in range(1, max(self.lengths) + 2)}
+        draft = {arm: arm.length * costs.step.get(arm.drafter, 0.0) for arm in self.arms if arm.drafter in models}
+        catch_up = {name: {tokens: tokens * costs.lag.get(name, 0.0) for tokens in (16, 256)} for name in models}
+        return Calibration(verify, draft, catch_up)
+
     def start(self, seed: int, policy: Policy | None = None) -> "Replayed":
         return Replayed(self, seed, policy)
 
@@ -81,6 +91,8 @@ class Replayed(Environment):
         self._latency_noise = _latency_noise(replay.noise, seed)
         self._verify = [replay.costs.verify(drafted + 1) for drafted in range(self._longest + 1)]
         self._knows = False  # whether it is the clairvoyant who plays
+        if replay.calibrated and policy is not None and Signal.COSTS in policy.needs:
+            policy.calibrate(replay.calibration)
         self._next()
 
     @property
@@ -113,7 +125,7 @@ class Replayed(Environment):
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}
         lag = {name: at - read for name, read in self._read.items()}
-        context = Context(self.arms, tokens=at + 1, previous=self.previous, lag=lag)
+        context = Context(self.arms, 1, at + 1, self.previous, lag, remaining=self._text.limit - at - 1)
         if self._select is None or not room:
             return context
         names = self._select(context)
