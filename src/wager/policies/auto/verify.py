@@ -31,10 +31,14 @@ class OutlierFilter(Learner):
         self.streak: dict[int, int] = {}  # outliers in a row, by class
         self.nearest: dict[int, float] = {}  # of those, the seconds least far off
 
+    @property
+    def limit(self) -> float:
+        """Error of a round beyond which it is an outlier, as a share of the seconds expected."""
+        return max(self.config.outlier * self.usual_error, self.config.token_share)
+
     def judge(self, at: int, seconds: float, expected: float, known: bool) -> int:
         """What a round of class ``at`` is; ``known``: this class was timed before."""
-        config, far = self.config, abs(seconds / expected - 1.0)
-        limit = max(config.outlier * self.usual_error, config.token_share)
+        config, far, limit = self.config, abs(seconds / expected - 1.0), self.limit
         self.usual_error += (min(far, limit) - self.usual_error) / config.short_memory
         if not known or far <= limit:
             self.streak[at] = 0
@@ -108,7 +112,7 @@ class VerifyLatency(Learner):
         """Take these seconds by width where nothing is known yet, or where they contradict it."""
         if not timed.get(1):
             return
-        limit = max(self.config.outlier * self.filter.usual_error, self.config.token_share)
+        limit = self.filter.limit
         if not self.rounds[1]:
             self.scale = self.plain = timed[1]
         elif abs(timed[1] / self.seconds[1] - 1.0) > limit:  # as on another machine: the ratios may still hold
