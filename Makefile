@@ -9,7 +9,7 @@ BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving reproduce clean
+.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -117,6 +117,12 @@ bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs
 	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager lab drafters --drafter suffix,prompt-lookup,retrieval=$(STORE) \
 		--json results/drafters-cpu.json -- $(SMALL)
 	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager lab endurance --json results/endurance-cpu.json -- --max-model-len 512 --enforce-eager
+
+# vLLM's GPU build is not in .venv: PYTHON is the environment that has it and wager.
+bench-gpu:  ## serving on a GPU with 140 GB, vLLM installed in PYTHON's environment; about thirteen minutes
+	mkdir -p results build
+	$(PYTHON) -m reproduction.turns default texts sampled stress --prompts build/prompts.json --out results/serving-small-gpu.json
+	$(PYTHON) -m reproduction.turns adaptive rates --prompts build/prompts.json --out results/serving-8b-gpu.json
 
 bench-policies: $(READY)  ## the part of it that needs no model
 	mkdir -p results

@@ -2,197 +2,170 @@
 
 import json
 import os
-import random
-import statistics
 import sys
 import time
-from itertools import pairwise
+import traceback
 from pathlib import Path
 from typing import Any
 
-BATCHES = (1, 8, 32, 128)
-TOKENS = {"chat": (100, 400), "copy": (60, 170)}  # of an output, least and most: a copied document has 175 left
-LLAMA_8B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu",
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 128000, "eos_token_id": 128001,
-}  # fmt: skip
-PROFILES = {"well": [0.9, 0.8, 0.7, 0.6], "fair": [0.75, 0.55, 0.4, 0.28], "bad": [0.4, 0.18, 0.08, 0.03]}
-# name -> drafters, maximum length, acceptance by position (None: as it is)
-ENGINES: dict[str, dict[str, tuple[tuple[str, ...], int, list[float] | None]]] = {
-    "default": {
-        "plain": ((), 0, None),
-        "matching": (("suffix", "prompt-lookup"), 5, None),
-        "head": (("eagle:ofa",), 5, None),
-        "plain again": ((), 0, None),
-        "head and matching": (("suffix", "prompt-lookup", "eagle:ofa"), 5, None),
-    },
-    "heads": {"plain": ((), 0, None), **{name: (("eagle=",), 4, rates) for name, rates in PROFILES.items()}},
-}
+from reproduction.turn_loads import LOADS, Live
+from reproduction.turn_plans import ENGINES, NOTHING, PROFILES, Order, dense_table
+from wager.models import resolve
+from wager.vllm import launch, placement
+from wager.vllm.settings import Settings
 
-
-def make_model(folder: Path, *, head: bool) -> Path:
-    """A folder with a configuration alone, or with the random weights of an EAGLE head for it."""
-    folder = folder / ("head" if head else "target")
-    folder.mkdir(parents=True, exist_ok=True)
-    if head:
-        import torch
-        from safetensors.torch import save_file
-
-        size, wide, vocabulary = LLAMA_8B["hidden_size"], LLAMA_8B["intermediate_size"], LLAMA_8B["vocab_size"]
-        shapes = {"self_attn.q_proj": (size, size), "self_attn.o_proj": (size, size), "mlp.down_proj": (size, wide)}
-        shapes |= dict.fromkeys(("self_attn.k_proj", "self_attn.v_proj"), (size // 4, size))
-        shapes |= dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (wide, size))
-        named = {f"layers.0.{name}.weight": shape for name, shape in shapes.items()}
-        named |= {"fc.weight": (size, 2 * size), "embed_tokens.weight": (vocabulary, size)}
-        weights = {name: 0.02 * torch.randn(*shape, dtype=torch.bfloat16) for name, shape in named.items()}
-        weights["layers.0.post_attention_layernorm.weight"] = torch.ones(size, dtype=torch.bfloat16)
-        save_file(weights, folder / "model.safetensors")
-    layers = {"num_hidden_layers": 1} if head else {}
-    (folder / "config.json").write_text(json.dumps({**LLAMA_8B, **layers}))
-    return folder
-
-
-def make_prompts(path: Path) -> None:
-    """Token ids of prompts that cannot be drafted for by matching, and of some that can."""
-    from transformers import AutoTokenizer
-
-    from wager.bench.workloads import prompts
-    from wager.models import resolve
-
-    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2-135m"))
-    chat = [prompt.ids(tokenizer, 1024, "cpu")[0].tolist() for prompt in prompts(tasks=["alpaca"], count=192)]
-    articles = (tokenizer(prompt.text.partition("\n\n")[2]).input_ids for prompt in prompts(tasks=["xsum"], count=1000))
-    copy = [ids[:200] + ids[:25] for ids in articles if len(ids) >= 400][:192]
-    path.write_text(json.dumps({"chat": chat, "copy": copy}))
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 class Served:
     """One engine in this process."""
 
-    def __init__(self, plan: str, name: str, prompts: dict[str, list[list[int]]], folder: Path) -> None:
+    def __init__(self, name: str, prompts: dict[str, Any], folder: Path, most: int, *, tiny: bool) -> None:
         import torch
         import vllm
 
-        from wager.models import resolve
-        from wager.vllm import launch, placement
-        from wager.vllm.settings import Settings
-
-        drafters, length, rates = ENGINES[plan][name]
-        large = plan == "heads"
-        model = str(folder / "target") if large else str(resolve("smollm2-135m"))
-        given: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": max(BATCHES), "enable_prefix_caching": False}
-        given |= {
-            "dtype": "bfloat16",
-            "kv_cache_memory_bytes": (6 if large else 2) << 30,
-            "gpu_memory_utilization": 0.05,
-        }
-        if large:
-            given |= {"load_format": "dummy", "skip_tokenizer_init": True}
-        self.control = folder / f"{name}.policy"
-        if drafters:
-            drafters = tuple(f"eagle={folder / 'head'}" if spec == "eagle=" else spec for spec in drafters)
-            if rates:
-                synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
-                given["speculative_config"] = synthetic
-            inside = placement.in_speculator(drafters, on_cpu=False)
-            settings = Settings(drafters, length, "off", control=str(self.control), log_seconds=0.0, speculator=inside)
-            self.drafter = settings.arm_names[0]
-            given = launch.arguments(model if large else "smollm2-135m", settings, given)
-        else:
-            given["model"] = model
-        self.llm = vllm.LLM(**given)
-        self.engine, self.prompts, self.made, self.now = self.llm.llm_engine, prompts, 0, ""
-        self.wait, self.params, self.gpu = torch.cuda.synchronize, vllm.SamplingParams, torch.cuda.get_device_name()
+        self.spec, self.prompts, self.most, self.made = ENGINES[name], prompts, most, 0
+        self.accepted, self.expected_accepted = 0, 0.0  # draft tokens; the second as the synthetic acceptance has it
+        self.rates: list[float] = []
+        self.live: Live | None = None  # of the turn under way
+        self.settings: Settings | None = None
+        self._params, self._policies = vllm.SamplingParams, dict[tuple[str, str], Any]()
+        self.llm = vllm.LLM(**self._arguments(folder, tiny))
+        self.engine = self.llm.llm_engine
+        on_gpu = torch.cuda.is_available()
+        self.wait = torch.cuda.synchronize if on_gpu else lambda: None
+        self.gpu = torch.cuda.get_device_name() if on_gpu else "none"
         core = self.engine.engine_core.engine_core
-        runner = core.model_executor.driver_worker.worker.model_runner
-        self.matcher = getattr(runner.speculator, "matcher", None)
+        self.scheduler, self.runner = core.scheduler, core.model_executor.driver_worker.worker.model_runner
+        self.matcher = getattr(getattr(self.runner, "speculator", None), "matcher", None)
         self.step: list[Any] = [0, 0, 0, "-"]  # the latest: lengths verified and drafted, whether mixed, its CUDA graph
-        self.lengths = getattr(core.scheduler, "lengths", None)
-        self._watch(self.lengths, runner.cudagraph_manager)
+        self.lengths = getattr(self.scheduler, "lengths", None)
+        self._watch(getattr(self.runner, "cudagraph_manager", None))
 
-    def _watch(self, lengths: Any, graphs: Any) -> None:
+    def _arguments(self, folder: Path, tiny: bool) -> dict[str, Any]:
+        """What vLLM is started with."""
+        spec, cpu = self.spec, launch.on_cpu()
+        model = str(folder / "target") if spec.large else "smollm2-135m"
+        given: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": self.most, "enable_prefix_caching": False}
+        given |= {"dtype": "float32" if cpu else "bfloat16", "gpu_memory_utilization": 0.05}
+        given["kv_cache_memory_bytes"] = (8 if spec.large and not tiny else 1 if cpu else 2) << 30
+        if cpu:
+            given["enforce_eager"] = True  # a rehearsal: nothing is measured
+        if spec.large:
+            given |= {"load_format": "dummy", "skip_tokenizer_init": True}
+        if not spec.drafters:
+            return {**given, "model": str(resolve(model))}
+        drafters = tuple(f"eagle={folder / 'head'}" if drafter == "eagle=" else drafter for drafter in spec.drafters)
+        if spec.large and not cpu:  # where vLLM's sampler has it
+            rates = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": PROFILES["fair"]}
+            given["speculative_config"] = rates
+        inside = placement.in_speculator(drafters, on_cpu=cpu)
+        self.settings = Settings(drafters, spec.length, "off", log_seconds=0.0, speculator=inside)
+        made = launch.arguments(model, self.settings, given)
+        return stock(made, spec.stock) if spec.stock else made
+
+    def params(self, tokens: int, **sampling: Any) -> Any:
+        """vLLM's parameters of a request with so many tokens; greedy unless a temperature is given."""
+        from vllm.sampling_params import RequestOutputKind
+
+        how = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.DELTA}
+        return self._params(max_tokens=tokens, **{**how, **sampling})
+
+    def _watch(self, graphs: Any) -> None:
         """Have every step noted as it passes."""
-        dispatch = graphs.dispatch
+        if graphs is not None:
+            dispatch = graphs.dispatch
 
-        def dispatched(*given: Any, **named: Any) -> Any:
-            found = dispatch(*given, **named)
-            self.step[3] = found.cg_mode.name.lower()
-            return found
+            def dispatched(*given: Any, **named: Any) -> Any:
+                found = dispatch(*given, **named)
+                self.step[3] = found.cg_mode.name.lower()
+                return found
 
-        graphs.dispatch = dispatched
-        if lengths is None:
+            graphs.dispatch = dispatched
+        if self.lengths is None:
             return
-        finish = lengths.finish
+        finish = self.lengths.finish
 
-        def finished(step: Any, *given: Any, **named: Any) -> None:
+        def finished(step: Any, scheduled: float, accepted: int, *given: Any, **named: Any) -> None:
             self.step[:3] = step.arm.length, step.next_arm.length, int(step.mixed)
-            finish(step, *given, **named)
+            whole = step.drafted == step.batch * step.arm.length and not step.mixed
+            self.accepted += accepted
+            known = whole and self.rates
+            self.expected_accepted += step.batch * sum(self.rates[: step.arm.length]) if known else accepted
+            finish(step, scheduled, accepted, *given, **named)
 
-        lengths.finish = finished
+        self.lengths.finish = finished
 
-    def _expected(self) -> dict[str, tuple[float, float]]:
+    def expected(self) -> dict[str, tuple[float, float]]:
         """Tokens and milliseconds that the policy expects of the arms, where it says so."""
         policy = self.lengths.rounds.policy if self.lengths is not None else None
         if policy is None or not policy.explains:
             return {}
         return {str(option.arm): (option.tokens, 1000 * option.seconds) for option in policy.options()}
 
-    def choose(self, policy: str) -> None:
-        """Another policy, or length, from now on."""
-        if policy not in ("none", self.now):
-            self.now = policy
-            fixed = f"fixed:drafter={self.drafter},length={policy}" if policy.isdigit() else policy
-            self.control.write_text(fixed)
-            time.sleep(0.25)  # the file is looked at five times a second
+    def choose(self, order: Order) -> None:
+        """The policy, or length, and the acceptance of this turn; every acceptance has policies of its own."""
+        policy, profile = order["policy"], order["profile"]
+        if profile and self.spec.drafters:
+            self._accept({**PROFILES, **NOTHING}[profile])
+        if policy == "table":
+            self.scheduler.dynamic_sd_lookup[:] = dense_table(order.get("table", ()), self.most)
+        if self.lengths is None or self.settings is None:
+            return
+        if (policy, profile) not in self._policies:
+            drafter = self.settings.arm_names[0]
+            fixed = f"fixed:drafter={drafter},length={policy}" if policy.isdigit() else policy
+            self._policies[policy, profile] = self.settings.build_policy(fixed)
+        self.lengths.rounds.policy = self._policies[policy, profile]
+        self.lengths._hold = 0  # of the policy before
 
-    def turn(self, order: dict[str, Any]) -> dict[str, Any]:
-        """So many requests at any moment, for so long."""
-        from vllm.sampling_params import RequestOutputKind
+    def _accept(self, rates: list[float]) -> None:
+        """Synthetic acceptance from now on, where this engine has it."""
+        now = self.runner.rejection_sampler.synthetic_conditional_rates
+        if now is not None and rates != self.rates:
+            self.rates = rates
+            set_acceptance(rates, now, getattr(self.runner.speculator, "acceptance_estimator", None))
 
-        self.choose(order["policy"])
-        kind, seconds, rng = order["kind"], order["seconds"], random.Random(order["turn"])
-        first = (order["turn"] + 1) * 3 * order["batch"]
-        live: set[str] = set()
-        kinds, stamps, emitted, added = list[str](), list[float](), 0, 0
+    def turn(self, order: Order) -> Order:
+        """One turn: the order, and what came of it."""
+        self.choose(order)
+        if CORES:  # one for all engines in a round of closed loads: the cores of a machine may differ in speed
+            os.sched_setaffinity(0, {CORES[order["turn"] % len(CORES)]} if order["do"] == "closed" else CORES)
         if self.matcher is not None:
-            self.matcher.forget()
+            self.matcher.forget()  # what earlier turns wrote
         speed = processor_ms()
-        self.wait()
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            target = order["batch"] or rng.choice((1, 3, 9, 17, 33, 64, 100, 128))  # 0: any, changed in every step
-            while len(live) < target:
-                request, prompt = f"request {self.made}", self.prompts[kind][(first + added) % len(self.prompts[kind])]
-                most = random.Random(first + added).randint(*TOKENS[kind])
-                params = self.params(
-                    temperature=0, max_tokens=most, ignore_eos=True, detokenize=False,
-                    output_kind=RequestOutputKind.DELTA,
-                )  # fmt: skip
-                self.engine.add_request(request, {"prompt_token_ids": prompt}, params)
-                live.add(request)
-                added, self.made = added + 1, self.made + 1
-            for output in self.engine.step():
-                emitted += len(output.outputs[0].token_ids)
-                if output.finished:
-                    live.discard(output.request_id)
-            stamps.append(time.perf_counter())
-            kinds.append("{}>{} {} {}".format(*self.step))
-        took = stamps[-1] - began
-        self.engine.abort_request(list(live))
-        for _ in range(4):
-            self.engine.step()
-        gaps = [1000 * (after - before) for before, after in pairwise(stamps)]
-        by_kind: dict[str, list[float]] = {}  # length verified > length drafted, whether a prefill is in it, CUDA graph
-        for kind, gap in zip(kinds[1:], gaps, strict=True):
-            by_kind.setdefault(kind, []).append(gap)
-        return {
-            **order, "tokens": emitted, "took": took, "steps": len(stamps), "requests": added,
-            "step_ms": statistics.median(gaps), "slowest_ms": max(gaps), "processor_ms": (speed, processor_ms()),
-            "kinds": {kind: (len(own), statistics.median(own)) for kind, own in by_kind.items()},
-            "expected": self._expected(),
-        }  # fmt: skip
+        made = LOADS[order["do"]](self, order)
+        return {**order, **made, "processor_ms": (speed, processor_ms()), "expected": self.expected()}
+
+
+def set_acceptance(rates: list[float], conditional: Any, estimator: Any) -> None:
+    """Write synthetic acceptance where vLLM keeps it: of each position, given the one before it.
+
+    vLLM's adaptive verification estimates acceptance from the drafter's confidence, and learns from what it verifies.
+    A random head is never confident, so it would verify nothing and learn nothing. Its estimate starts at the truth.
+    """
+    import torch
+
+    given = torch.tensor([after / before for before, after in zip([1.0, *rates], rates, strict=False)])
+    conditional.copy_(given)
+    if estimator is not None:
+        estimator.slope.zero_()
+        estimator.intercepts.copy_(torch.logit(given, eps=1e-3))
+        for learned in (estimator.info, estimator.grad, estimator.counts):
+            learned.zero_()
+
+
+def stock(made: dict[str, Any], kind: str) -> dict[str, Any]:
+    """vLLM's own speculation, same drafter and graphs: with a table of lengths, adaptive verification, or neither."""
+    speculative = dict(made["speculative_config"])
+    table = speculative.pop(launch.TABLE, None)
+    if kind == "table":
+        length = speculative["num_speculative_tokens"]
+        speculative[launch.TABLE] = table or [[n + 1, n + 1, n] for n in range(length + 1)]
+    if kind == "adaptive":
+        speculative["enable_adaptive_verification"] = True
+    own = {"scheduler_cls", "additional_config"}
+    return {**{key: value for key, value in made.items() if key not in own}, "speculative_config": speculative}
 
 
 def processor_ms() -> float:
@@ -202,12 +175,21 @@ def processor_ms() -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def serve(plan: str, name: str, prompts: Path, folder: Path) -> None:
-    """The process of one engine: an order a line in, a result a line out."""
+def serve(given: dict[str, Any]) -> None:
+    """The process of one engine: an order a line in, a result a line out; it ends with the first error."""
     out, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr  # what vLLM prints is not for the parent
     os.dup2(2, 1)
-    served = Served(plan, name, json.loads(prompts.read_text()), folder)
+    prompts = json.loads(Path(given["prompts"]).read_text())
+    served = Served(given["name"], prompts, Path(given["folder"]), given["most"], tiny=given["tiny"])
     print(json.dumps({"gpu": served.gpu}), file=out, flush=True)
     for line in sys.stdin:
-        print(json.dumps(served.turn(json.loads(line))), file=out, flush=True)
+        order = json.loads(line)
+        try:
+            print(json.dumps(served.turn(order)), file=out, flush=True)
+        except Exception as error:  # an illegal memory access too: nothing can be done with this engine any more
+            traceback.print_exc()
+            so_far = served.live.result() if served.live else {}
+            said = {**order, **so_far, "error": f"{type(error).__name__}: {error}"[:500]}
+            print(json.dumps(said), file=out, flush=True)
+            break
     os._exit(0)  # an engine that is shut down while others run may wait for ever

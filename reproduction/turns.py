@@ -1,173 +1,201 @@
 """Serving on one GPU: engines that are loaded together and measured by turns.
 
-python -m reproduction.turns default heads --prompts FILE --out FILE
+python -m reproduction.turns PLAN [PLAN …] --prompts FILE --out FILE
 
 Every engine is a process of its own with vLLM in it; all load at the same time, then take turns of less than a second,
-back and forth, so that what the machine does in the meantime meets all of them alike. In a turn there is always the
-same number of requests; one that is finished is replaced. Everything is counted, prefill included, and what earlier
-turns wrote is forgotten. The prompts are token ids by kind, {"chat": [[…], …], "copy": [[…], …]}: questions of Alpaca,
-and pieces of XSum followed by their first words. Where there is no such file it is made from WAGER_DATA.
+back and forth, so that what the machine does in the meantime meets all of them alike. Several plans load each engine
+once. Everything is counted, prefill included, and what earlier turns wrote is forgotten. The prompts are token ids by
+kind: questions of Alpaca, and pieces of XSum followed by their first words; with them are arrivals of the Azure trace.
+Where there is no such file it is made from WAGER_DATA.
 
-default: SmolLM2 without speculation (twice), with wager's default, with a head, and with both in one engine. At the end
-all of them run at once, with lengths at random in every step while batches grow and shrink.
-heads: the shape of Llama 3 8B with random weights and a random EAGLE head, whose drafts are accepted with given
-probabilities (vLLM's synthetic acceptance): well, fairly and badly trained.
+SmolLM2 (load: about two minutes):
+default: without speculation (twice), with wager's default, with a head, and with both in one engine.
+stock: with a head, beside stock vLLM with the same head (adaptive verification, a table of lengths) and with n-gram.
+stress: the engines that speculate at once, with batches that grow and shrink: `auto`, then random lengths.
+sampled: many samples of a prompt on each engine, and a test whether they are of one distribution.
+texts: greedy texts beside those without speculation, and whether they part at ties.
+small-rates: an open loop with a head, as in rates.
+
+The shape of Llama 3 8B with random weights and a random EAGLE head, whose drafts are accepted with given probabilities
+(vLLM's synthetic acceptance), well, fairly and badly trained:
+heads: no speculation, off, fixed lengths and `auto`.
+large-default: no speculation, and wager's default where nothing can be matched.
+adaptive: the same beside stock vLLM's adaptive verification and its table of lengths, filled with the best of them.
+rates: an open loop, Poisson arrivals and the trace, with many policies (a fair head).
 """
 
 import argparse
 import json
 import os
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from reproduction.turn_engine import BATCHES, ENGINES, PROFILES, make_model, make_prompts, serve
+from reproduction.turn_models import LLAMA_8B, TINY, make_model, make_prompts
+from reproduction.turn_plans import COMPARED, ENGINES, PLANS, Extent, Order, best_lengths, grouped, orders
+from reproduction.turn_summary import lines, summary
+from wager.core.files import write_text
 from wager.core.provenance import provenance
 
-
-def orders(plan: str, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Every turn: which engine, which policy, what load."""
-    policies: dict[str, tuple[str, ...]] = {
-        name: ("auto",) if drafters else ("none",) for name, (drafters, *_) in ENGINES[plan].items()
-    }
-    lengths = ("off", "1", "2", "4", "auto")
-    with_lengths = dict.fromkeys(PROFILES, lengths) if plan == "heads" else {"matching": ("off", "auto")}
-    policies |= {name: choices for name, choices in with_lengths.items() if name in policies}
-    turns: list[dict[str, Any]] = []
-    for kind in ("chat",) if plan == "heads" else ("chat", "copy"):
-        for batch in BATCHES:
-            load = {"plan": plan, "seconds": seconds, "kind": kind, "batch": batch}
-            for turn in range(-1, rounds):  # the first is not counted: the policy meets this load
-                own = [
-                    {**load, "engine": name, "policy": policy, "turn": turn}
-                    for name, choices in policies.items()
-                    for policy in choices
-                ]
-                turns += own if turn % 2 else own[::-1]
-    return turns
+WRITE_EVERY = 15.0  # seconds
+LONG = ("texts", "written", "leads")  # what turns report that is not kept
+ENGINE = "--engine"  # first argument of the processes started here
 
 
-def summary(plan: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tokens a second of every engine and policy over those of the plain engines in the same round of turns.
+class Engines:
+    """The processes, by the names of their engines."""
 
-    full_speed: over the turns alone at whose start and end the processor was about as fast as it ever was, medians of
-    both; None where there are no such turns.
-    """
-    rows = [{**row, "rate": row["tokens"] / row["took"]} for row in rows if row["plan"] == plan and row["batch"]]
-    fastest = min((ms for row in rows for ms in row["processor_ms"]), default=0.0)
-    plain: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in (row for row in rows if row["turn"] >= 0):
-        load, name = (row["kind"], row["batch"]), row["engine"].removesuffix(" again")
-        if row["policy"] == "none":
-            plain.setdefault(load, []).append(row)
-        cells.setdefault((*load, name, row["policy"]), []).append(row)
+    def __init__(self, names: list[str], prompts: Path, folder: Path, most: int, *, tiny: bool) -> None:
+        self.folder, self.gpu, self.dead = folder, "", dict[str, str]()
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        env = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        for name in names:
+            given = {"name": name, "prompts": str(prompts), "folder": str(folder), "most": most, "tiny": tiny}
+            words = [sys.executable, "-m", "reproduction.turns", ENGINE, json.dumps(given)]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self.processes[name] = subprocess.Popen(words, stderr=self.log(name).open("w"), env=env, **pipes)
 
-    def at_full_speed(own: list[dict[str, Any]]) -> list[float]:
-        return [row["rate"] for row in own if max(row["processor_ms"]) < 1.3 * fastest]
+    def wait(self) -> None:
+        """Until all are loaded; one that fails is left out."""
+        began = time.time()
+        for name in self.processes:
+            said = self._line(name)
+            if "error" in said:
+                tell(f"{name} did not load:\n{said['error']}")
+                continue
+            self.gpu = said["gpu"]
+            tell(f"{name} loaded after {time.time() - began:.0f} s")
 
-    made = []
-    for (kind, batch, name, policy), own in cells.items():
-        beside = plain.get((kind, batch), [])
-        by_turn = {row["turn"]: [other["rate"] for other in beside if other["turn"] == row["turn"]] for row in own}
-        ratios = sorted(row["rate"] / statistics.fmean(by_turn[row["turn"]]) for row in own if by_turn[row["turn"]])
-        if not ratios:  # so far: the round is not over
-            continue
-        fast, plain_fast = at_full_speed(own), at_full_speed(beside)
-        made.append({
-            "plan": plan, "kind": kind, "batch": batch, "engine": name, "policy": policy, "turns": len(own),
-            "ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1],
-            "full_speed": statistics.median(fast) / statistics.median(plain_fast) if fast and plain_fast else None,
-            "full_speed_turns": (len(fast), len(plain_fast)),
-            "step_ms": statistics.median(row["step_ms"] for row in own),
-            "tokens_a_step": statistics.median(row["tokens"] / row["steps"] / batch for row in own),
-            "slowest_ms": max(row["slowest_ms"] for row in own),
-        })  # fmt: skip
-    return made
+    def log(self, name: str) -> Path:
+        """What an engine writes to its standard error."""
+        return self.folder / f"{name}.log"
+
+    def run(self, group: list[Order]) -> list[Order]:
+        """These turns at the same time; an engine that ends is out, and its turn says why."""
+        alive = [order for order in group if order["engine"] not in self.dead]
+        for order in alive:
+            print(json.dumps(order), file=self.processes[order["engine"]].stdin, flush=True)
+        return [{**order, **self._line(order["engine"])} for order in alive]
+
+    def _line(self, name: str) -> dict[str, Any]:
+        engine = self.processes[name]
+        line = engine.stdout.readline() if engine.stdout else ""
+        said: dict[str, Any] = json.loads(line) if line else {"error": self.log(name).read_text()[-2000:]}
+        if said.get("error"):
+            self.dead[name] = said["error"].strip().splitlines()[-1]
+        return said
+
+    def end(self) -> None:
+        """Stop all."""
+        for engine in self.processes.values():
+            engine.kill()
 
 
-def write(path: Path, plans: list[str], rows: list[dict[str, Any]], gpu: str) -> None:
-    """The result so far, as JSON."""
+def tell(line: str) -> None:
+    """Progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write(path: Path, plans: list[str], rows: list[Order], engines: Engines) -> None:
+    """The result so far, as JSON, without the texts."""
     table = [row for plan in plans for row in summary(plan, rows)]
-    said = {"kind": "turns", **provenance("python -m reproduction.turns"), "gpu": gpu, "summary": table, "turns": rows}
-    path.write_text(json.dumps(said, indent=1) + "\n")
+    turns = [{key: value for key, value in row.items() if key not in LONG} for row in rows]
+    said = {"kind": "turns", **provenance("python -m reproduction.turns"), "gpu": engines.gpu, "ended": engines.dead}
+    write_text(path, json.dumps({**said, "summary": table, "turns": turns}, indent=1) + "\n")
 
 
-def load(plans: list[str], prompts: Path, folder: Path) -> tuple[dict[tuple[str, str], subprocess.Popen[str]], str]:
-    """Start every engine of the plans, and wait until all are loaded; with the name of the GPU."""
-    engines, began, gpu = {}, time.time(), ""
-    for plan, name in [(which, name) for which in plans for name in ENGINES[which]]:
-        words = ["reproduction.turns", plan, "--prompts", str(prompts), "--engine", name, str(folder)]
-        log, env = (folder / f"{plan} {name}.log").open("w"), {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        engines[plan, name] = subprocess.Popen([sys.executable, "-m", *words], stderr=log, env=env, **pipes)
-    for (plan, name), engine in engines.items():
-        gpu = answer(engine, folder / f"{plan} {name}.log", f"starting {name}")["gpu"]
-    print(f"{len(engines)} engines loaded in {time.time() - began:.0f} s", file=sys.stderr, flush=True)
-    return engines, gpu
+def arguments() -> argparse.ArgumentParser:
+    """The options of this command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", choices=PLANS, nargs="+")
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--out", type=Path)
+    own = Extent()
+    parser.add_argument("--seconds", type=float, help="of a turn with a closed load")
+    parser.add_argument("--rounds", type=int, help="that are counted")
+    parser.add_argument("--window", type=float, default=own.window, help="seconds of arrivals in an open load")
+    parser.add_argument("--stress", type=float, default=own.stress, help="seconds with random lengths, at most")
+    parser.add_argument("--batches", type=int, nargs="+", default=own.batches, help="requests of the closed loads")
+    parser.add_argument("--rates", type=float, nargs="+", default=own.rates, help="requests a second of the open ones")
+    parser.add_argument("--policies", nargs="+", default=COMPARED, help="under the open loads")
+    parser.add_argument("--steps", type=int, default=own.steps, help="of random length, over all engines")
+    parser.add_argument("--requests", type=int, default=own.requests, help="of the changing load, over all engines")
+    parser.add_argument("--samples", type=int, default=own.samples, help="of a prompt on each engine")
+    parser.add_argument("--only", nargs="+", default=(), choices=ENGINES, metavar="ENGINE", help="some of the engines")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal: a tiny model in place of the 8B shape")
+    parser.add_argument("--dry-run", action="store_true", help="how many turns of how many seconds, and nothing else")
+    return parser
 
 
-def answer(engine: subprocess.Popen[str], log: Path, what: str) -> dict[str, Any]:
-    """An engine's next line; where there is none, what it said last ends this."""
-    line = engine.stdout.readline() if engine.stdout else ""
-    if not line:
-        sys.exit(f"{what} ended it:\n" + log.read_text()[-3000:])
-    said: dict[str, Any] = json.loads(line)
-    return said
+def planned(given: argparse.Namespace) -> list[Order]:
+    """The turns of all plans."""
+    named: dict[str, Any] = {field.name: getattr(given, field.name) for field in fields(Extent)}
+    named |= {name: tuple(value) for name, value in named.items() if isinstance(value, list)}
+    extent = Extent(**named)
+    return [order for plan in given.plan for order in orders(plan, extent)]
 
 
 def main() -> None:
     """Load all engines, give them their turns, write and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=ENGINES, nargs="+")
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=0.7, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", metavar="ENGINE", help="some of the engines")
-    parser.add_argument("--stress", type=float, default=60.0, help="seconds with lengths at random, at the end")
-    parser.add_argument("--engine", nargs=2, help=argparse.SUPPRESS)  # name and folder: this process is that engine
-    given = parser.parse_args()
-    if given.engine:
-        serve(given.plan[0], given.engine[0], given.prompts, Path(given.engine[1]))
-    for plan in given.plan:
-        for name in [name for name in ENGINES[plan] if given.only and name not in given.only]:
-            del ENGINES[plan][name]
+    if sys.argv[1:2] == [ENGINE]:  # this process is that engine
+        from reproduction.turn_engine import serve
+
+        serve(json.loads(sys.argv[2]))
+    given = arguments().parse_args()
+    if not (given.prompts or given.dry_run):
+        arguments().error("name the file of prompts with --prompts")
+    turns = planned(given)
+    names = list(dict.fromkeys(order["engine"] for order in turns))
+    groups = grouped(turns)
+    seconds = sum(max(order["seconds"] + order.get("drain", 0.0) for order in group) for group in groups)
+    tell(f"{len(turns)} turns on {len(names)} engines ({', '.join(names)}), {seconds:.0f} s at most after loading")
+    if given.dry_run or not turns:
+        return
     folder = Path(tempfile.mkdtemp(prefix="turns-"))
     if not given.prompts.exists():
         make_prompts(given.prompts)
-    if "heads" in given.plan:
+    if any(ENGINES[name].large for name in names):
         for head in (False, True):
-            make_model(folder, head=head)
-    engines, gpu = load(given.plan, given.prompts, folder)
-    rows: list[dict[str, Any]] = []
-    one_by_one = [[order] for plan in given.plan for order in orders(plan, given.seconds, given.rounds)]
-    at_random = {"policy": "random", "kind": "chat", "batch": 0, "turn": 0, "seconds": given.stress}
-    together = [{**at_random, "plan": plan, "engine": name} for plan, name in engines if ENGINES[plan][name][0]]
-    for group in (*one_by_one, together):
-        for order in group:
-            print(json.dumps(order), file=engines[order["plan"], order["engine"]].stdin, flush=True)
-        for order in group:
-            plan, name = order["plan"], order["engine"]
-            rows.append(answer(engines[plan, name], folder / f"{plan} {name}.log", str(order)))
-        if given.out and len(rows) % 50 == 0:
-            write(given.out, given.plan, rows, gpu)
-    for engine in engines.values():
-        engine.kill()
-    if given.out:
-        write(given.out, given.plan, rows, gpu)
-    for row in (row for plan in given.plan for row in summary(plan, rows)):
-        full = f"{row['full_speed']:.2f}x" if row["full_speed"] else "-"
-        spread = f"{row['ratio']:6.2f}x [{row['least']:.2f}, {row['most']:.2f}] {full:>6}"
-        what = f"{row['kind']:5}{row['batch']:4}  {row['engine']:18}{row['policy']:7}"
-        print(f"{what}{spread}  {row['step_ms']:6.2f} ms  {row['tokens_a_step']:5.2f} tokens")
-    for row in rows:
-        if not row["batch"]:
-            print(f"{row['engine']}: {row['steps']} steps of random length, slowest {row['slowest_ms']:.0f} ms")
+            make_model(folder, TINY if given.tiny else LLAMA_8B, head=head)
+    most = max([*given.batches, 8])  # every draft length needs a number of requests of its own
+    engines = Engines(names, given.prompts, folder, most, tiny=given.tiny)
+    rows: list[Order] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit: what there is, is written and shown
+    try:
+        engines.wait()
+        measure(groups, engines, given, rows)
+    except KeyboardInterrupt:
+        tell("interrupted")
+        if given.out:
+            write(given.out, given.plan, rows, engines)
+    finally:
+        engines.end()
+    for plan in given.plan:
+        for line in lines(plan, summary(plan, rows)):
+            print(line)
+
+
+def measure(groups: list[list[Order]], engines: Engines, given: argparse.Namespace, rows: list[Order]) -> None:
+    """Every turn, added to the rows and written down every few seconds."""
+    began = written = time.time()
+    for number, group in enumerate(groups):
+        for order in (order for order in group if order["policy"] == "table"):
+            order["table"] = best_lengths(rows, order["profile"])
+        made = engines.run(group)
+        rows += made
+        for row in (row for row in made if row.get("error")):
+            tell(f"{row['engine']}: {row['error'].strip().splitlines()[-1]}")
+        last = number + 1 == len(groups)
+        if last or time.time() - written > WRITE_EVERY:
+            written = time.time()
+            tell(f"turn {number + 1} of {len(groups)}, {written - began:.0f} s")
+            if given.out:
+                write(given.out, given.plan, rows, engines)
 
 
 if __name__ == "__main__":

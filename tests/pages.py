@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from reproduction import turns
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Options of other programs that pages may name.
@@ -16,7 +18,7 @@ VLLM = {
     "--data-parallel-size",
 }
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
-TURNS = {"--prompts", "--out", "--seconds", "--rounds", "--only", "--stress"}  # python -m reproduction.turns
+TURNS = set(turns.arguments()._option_string_actions)  # python -m reproduction.turns
 
 
 @dataclass(frozen=True)

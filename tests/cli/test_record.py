@@ -85,11 +85,11 @@ def test_a_recording_that_is_interrupted_keeps_its_texts(
     record = Recorder.record
     left = [2]
 
-    def stops(self: Recorder, *given: Any) -> Any:
+    def stops(self: Recorder, *given: Any, **how: Any) -> Any:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        return record(self, *given)
+        return record(self, *given, **how)
 
     monkeypatch.setattr(Recorder, "record", stops)
     assert run("mine.txt", "--out", "r.jsonl.gz", "--max-tokens", "4").code != 0
@@ -128,6 +128,7 @@ def test_without_a_chat_template_the_prompt_is_text_and_long_ones_are_cut(
         ("mine.txt --drafters suffix,suffix", "names one twice"),
         ("mine.txt --drafters retrieval=missing.store", "missing.store"),
         ("mine.txt --max-tokens 500", "holds 512 tokens"),
+        ("mine.txt --trees 4x16", "--trees takes DEPTH@BREADTHxNODES"),
         ("silent.txt", "nothing to record"),
     ],
 )
@@ -141,7 +142,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(
     (tmp_path / "bad.jsonl").write_text('{"prompt": "one"}\nnot JSON\n')
     (tmp_path / "numbers.jsonl").write_text('{"prompt": 5}\n')
     if words == "silent.txt":
-        monkeypatch.setattr(Recorder, "record", lambda *_: None)
+        monkeypatch.setattr(Recorder, "record", lambda *_, **__: None)
     before = sorted(tmp_path.iterdir())
     *_, told = (done := run(*words.split(), *(() if "--out" in words else ("--out", "r.jsonl")))).err.splitlines()
     assert done.code == 2

@@ -29,6 +29,7 @@ from pages import PAGES, PIP, ROOT, VLLM, Block, blocks, options, reproduction
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+from reproduction import turns
 from wager.cli.app import app
 from wager.drafters import registry
 from wager.models import embedded
@@ -54,7 +55,7 @@ RUN = {
 }
 # Words that stand for something a reader has, and drafters of a model that is not the tiny one.
 PLACEHOLDER = re.compile(r"[A-Z]{3,}|heads/|\b(eagle|draft):|…\w")
-PYTHON = {"pytest", "reproduction", "wager"}  # modules that python -m may name
+PYTHON = {"pytest", "reproduction", "reproduction.turns", "wager"}  # modules that python -m may name
 SHELL = ("sh", "console", "")
 DATA = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
@@ -155,6 +156,8 @@ def check(words: list[str], where: str) -> None:
         assert rest[1] in PYTHON, f"{where}: no module {rest[1]} here"
         if rest[1] == "reproduction":
             assert {word for word in rest[2:] if word.startswith("--")} <= options(reproduction()), where
+        elif rest[1] == "reproduction.turns":
+            turns.arguments().parse_args(rest[2:])
     else:
         assert words == ["mkdocs", "build"], f"{where}: {program!r} is no command that pages may name"
 

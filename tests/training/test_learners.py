@@ -1,6 +1,7 @@
 """The loss and the unrolled head against slow references; batches, checkpoints and resuming; prompts and plans."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from training_setup import head, plan_text, some_texts, tiny
 
 from wager.training import build, config, learners, prompts
 from wager.training.batches import Batch, batches, split
-from wager.training.evaluate import Judged
+from wager.training.evaluate import Judged, at_home
+from wager.training.features import FeatureCache, fits
 from wager.training.learners import EagleLearner, Target, soft_cross_entropy
 from wager.training.trainer import Trainer
 
@@ -68,11 +70,13 @@ def drafted_slowly(
 def apart(learner: EagleLearner, batch: Batch) -> float:
     """How far the unrolled training forward is from drafting one token at a time."""
     features = learner.target.features(batch)
-    made = list(learner._steps(batch, features))
+    entries, _ = batch.window(1)
+    made = list(learner._steps(batch, features, entries))
     worst = 0.0
     for row, first in ((0, 4), (0, 9), (1, 7)):
         for step, slow in enumerate(drafted_slowly(learner, batch.tokens[row], features[row], first)):
-            worst = max(worst, float((slow - made[step][row, first + step]).abs().max() / slow.abs().max()))
+            fast = made[step][row, entries[row].tolist().index(first + step)]
+            worst = max(worst, float((slow - fast).abs().max() / slow.abs().max()))
     return worst
 
 
@@ -85,7 +89,7 @@ def learner() -> EagleLearner:
 @pytest.fixture
 def batch() -> Batch:
     tokens = torch.randint(0, 64, (2, 20), generator=torch.Generator().manual_seed(1))
-    return Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]))
+    return Batch(tokens, torch.tensor([4, 6]), torch.tensor([20, 18]), torch.tensor([0, 1]))
 
 
 def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +102,8 @@ def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, mo
     judged = batch.continued()[:, 1:]
     wanted = torch.softmax((features[:, 1:][judged] @ target.head.T)[:, columns], -1)
     total = weights = 0.0
-    for step, out in enumerate(made._steps(batch, features)):
+    every = torch.arange(19).expand(2, -1)
+    for step, out in enumerate(made._steps(batch, features, every)):
         logits = (out[judged] @ target.head.T)[:, columns]
         apart_from = torch.nn.functional.smooth_l1_loss(out[judged], features[:, 1:][judged])
         weight = made.drafter.decay**step
@@ -109,7 +114,7 @@ def test_a_head_cut_to_some_tokens_learns_and_drafts_only_those(batch: Batch, mo
     assert not torch.allclose(made.loss(batch), whole.loss(batch), atol=1e-3)
     # Drafts that are as good as can be are right wherever the target's choice is one they may name, by its id.
     choices = (features[:, 1:][judged] @ target.head.T).argmax(-1)
-    monkeypatch.setattr(made, "_steps", lambda batch, features: iter([features[:, 1:]]))
+    monkeypatch.setattr(made, "_steps", lambda batch, features, entries: iter([learners._at(features[:, 1:], entries)]))
     assert 0 < int(torch.isin(choices, columns).sum()) < len(choices)
     assert torch.equal(made.accepted(batch)[:, 1:][judged] > 0, torch.isin(choices, columns))
 
@@ -130,8 +135,15 @@ def test_bugs_in_the_unrolled_head_show(
     elif bug == "keys of the wrong step":
         monkeypatch.setattr(learners, "back", lambda x, by: back(x, by) if x.dim() == 3 else back(x, by + 1))
     else:
-        tril = torch.Tensor.tril
-        monkeypatch.setattr(torch.Tensor, "tril", lambda x, by=0: tril(x, 0))
+        layer: Any = learner.module.layers[0]
+        whole = type(layer).forward
+
+        def sees_more(layer: Any, x: Any, rope: Any, true: Any, seen: torch.Tensor, own: Any) -> torch.Tensor:
+            """As if the first step's mask held for all."""
+            entries = seen[:, 0, 0].sum(-1, keepdim=True) - 1 + len(own)
+            return whole(layer, x, rope, true, (torch.arange(seen.shape[-1]) <= entries)[:, None, None], own)
+
+        monkeypatch.setattr(type(layer), "forward", sees_more)
     assert apart(learner, batch) > 1e-2
 
 
@@ -141,7 +153,7 @@ def test_accepted_counts_the_targets_own_choices(learner: EagleLearner) -> None:
     model = learner.target.model
     prompt = torch.arange(5, 11)[None]
     text = model.generate(prompt, max_new_tokens=14, do_sample=False, pad_token_id=0, eos_token_id=None)
-    whole = Batch(text, torch.tensor([6]), torch.tensor([20]))
+    whole = Batch(text, torch.tensor([6]), torch.tensor([20]), torch.tensor([0]))
     features = learner.target.features(whole)
     got = learner.accepted(whole)[0].tolist()
     assert got[:6] == [-1] * 6
@@ -163,10 +175,34 @@ def test_a_text_is_walked_as_decoding_would() -> None:
     assert walked.acceptance == [1.0, 0.5]
 
 
+def test_a_specialist_is_compared_with_the_other_specialists_at_home() -> None:
+    def row(code: int, math: int) -> dict[str, dict[str, Any]]:
+        tokens = {"code (held out)": code, "math (held out)": math}
+        return {task: {"rounds": {"4": 10}, "tokens": {"4": count}} for task, count in tokens.items()}
+
+    rows = {"eagle-code": row(30, 15), "eagle-math": row(20, 33), "eagle-ofa": row(25, 30), "draft-code": row(40, 40)}
+    trained = {"eagle-code": ("code",), "eagle-math": ("math",), "eagle-ofa": ("code", "math"), "draft-code": ("code",)}
+    found = {home["drafter"]: home for home in at_home(rows, trained)}
+    assert found.keys() == {"eagle-code", "eagle-math"}
+    assert (found["eagle-code"]["mat"], found["eagle-code"]["gain"]) == (3.0, 0.5)
+    assert found["eagle-math"]["gain"] == 1.2
+    assert found["eagle-code"]["others"] == {"eagle-math": 2.0, "eagle-ofa": 2.5}
+
+
 def test_no_prompt_is_both_learned_from_and_judged_by() -> None:
     train, held = split(some_texts())
     assert held
     assert not {t.key for t in train} & {t.key for t in held}
+
+
+def test_cached_features_are_those_of_the_target(batch: Batch) -> None:
+    target, texts = Target(tiny()), some_texts()
+    some = texts[::3]
+    known = FeatureCache(target, texts).of(some)
+    for made in islice(batches(some, 400), 5):
+        inside = torch.arange(made.tokens.shape[1]) < made.lengths[:, None]
+        assert torch.allclose(known(made)[inside], target.features(made)[inside], atol=1e-4)
+    assert fits(target, texts)
 
 
 def test_batches_go_on_where_they_were_left() -> None:
@@ -277,7 +313,19 @@ def test_a_bad_plan_is_refused_in_a_sentence(tmp_path: Path, old: str, new: str,
     assert "\n" not in str(error.value).strip() or "TOML" in complaint
 
 
-def test_the_plan_of_the_shipped_drafters_is_sound() -> None:
-    plan = config.read(Path(__file__).parents[2] / "training" / "smollm2-135m.toml")
-    assert {"eagle-ofa", "eagle-code", "draft-ofa"} <= plan.drafters.keys()
+@pytest.mark.parametrize("name", ["smollm2-135m", "specialists"])
+def test_the_plans_of_the_shipped_drafters_are_sound(name: str) -> None:
+    plan = config.read(Path(__file__).parents[2] / "training" / f"{name}.toml")
+    assert {"eagle-code", "eagle-math"} <= plan.drafters.keys()
     assert all(source.kind in prompts.RECIPES for sources in plan.domains.values() for source in sources)
+
+
+def test_specialists_are_trained_alike_from_scratch_and_on_one_domain_each() -> None:
+    plan = config.read(Path(__file__).parents[2] / "training" / "specialists.toml")
+    alike = {replace(drafter, name="", domains=()) for drafter in plan.drafters.values()}
+    assert len(alike) == 1
+    assert not alike.pop().start
+    assert sorted(d.domains for d in plan.drafters.values()) == [
+        ("*",),
+        *((domain,) for domain in sorted(plan.domains)),
+    ]

@@ -1,7 +1,9 @@
 """Training on the command line, from prompts to a drafter that decodes."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from wager.cli import app as cli
 from wager.models import load
 from wager.training import answers, prompts
 from wager.training.config import Answers
+from wager.training.vllm_answers import vllm_engine
 
 
 @pytest.fixture
@@ -88,6 +91,53 @@ def judge(tmp_path: Path, plan: Path, target: Path, folders: list[Path]) -> None
     assert "cannot read" in str(run(*asked, "--prompts", "2", "--max-tokens", "12").exception)
 
 
+def test_answers_of_vllm_are_those_of_transformers(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for vLLM's public interface: prompts, sampling and order are passed on as they are meant."""
+    model, _ = load(str(target), device="cpu")
+    some = tuple((prompts.Prompt("a", ()), tuple(range(3, 3 + n))) for n in (4, 6, 5))
+    seen: dict[str, Any] = {}
+
+    class LLM:
+        def __init__(self, **settings: Any) -> None:
+            seen.update(settings)
+
+        def generate(self, asked: list[dict[str, list[int]]], how: dict[str, Any], use_tqdm: bool) -> list[Any]:
+            alone = [
+                answers.Part("x", how["temperature"], ((some[0][0], tuple(a["prompt_token_ids"])),)) for a in asked
+            ]
+            found = [answers.transformers_engine(model)(part, how["max_tokens"])[0] for part in alone]
+            outputs = [f[len(a["prompt_token_ids"]) :] for f, a in zip(found, asked, strict=True)]
+            return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens)]) for tokens in outputs]
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=dict))
+    engine = vllm_engine(target, longest=64, dtype="float32", cache=0.5, eager=True)
+    part = answers.Part("t0-0000", 0.0, some)
+    assert engine(part, 8) == answers.transformers_engine(model)(part, 8)
+    assert (seen["model"], seen["max_model_len"], seen["kv_cache_memory_bytes"]) == (str(target), 64, 1 << 29)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ValueError, match="needs vLLM"):
+        vllm_engine(target, longest=64, dtype="float32", cache=None, eager=True)
+
+
+def test_specialists_trained_together_take_the_same_steps(tmp_path: Path, corpora: Path, target: Path) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "drafters"
+    kept = plan_text(steps=1000).replace("TARGET", str(target)).split("[[drafter]]")[0]
+    shape = 'kind = "eagle"\nsteps = 1000\nevaluate = 1000\ntokens = 512\nunroll = 2\n'
+    for name, domains in (("wiki", '["wiki"]'), ("mixed", '["code", "wiki"]')):
+        kept += f'[[drafter]]\nname = "eagle-{name}"\ndomains = {domains}\n{shape}'
+    plan.write_text(kept)
+    asked = ("--answers", tmp_path / "answers", "--device", "cpu")
+    assert run("train", "answers", plan, "--data", corpora, *asked).exit_code == 0
+    learn = ("train", "drafters", plan, *asked, "--out", folder, "--work", tmp_path / "work")
+    done = run(*learn, "--together", "--minutes", "0.005")
+    assert done.exit_code == 0, (done.output, done.exception)
+    steps = {each.name: json.loads((each / "config.json").read_text())["wager"] for each in folder.iterdir()}
+    assert len(steps) == 2
+    (reached,) = {notes["held_out"]["step"] for notes in steps.values()}
+    assert 0 < reached < 1000
+    assert "needs --together" in str(run(*learn, "--minutes", "1").exception)
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(plan_text().replace("TARGET", str(target)))
@@ -95,6 +145,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) 
         (("answers", tmp_path / "none.toml"), "cannot read"),
         (("answers", plan, "--data", tmp_path), "pass --data"),
         (("answers", plan, "--data", corpora, "--shard", "3/2"), "--shard is written"),
+        (("answers", plan, "--data", corpora, "--engine", "hand"), "--engine is transformers or vllm"),
         (("drafters", plan, "--answers", tmp_path / "none"), "make them first"),
         (("drafters", plan, "eagle-none"), "no drafter 'eagle-none'"),
         (("evaluate", tmp_path, "--task", "none"), "unknown task"),
@@ -106,8 +157,8 @@ def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) 
 
 def test_parts_are_the_same_work_again() -> None:
     class Letters:
-        def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> list[int]:
-            return [len(m["content"]) for m in messages]
+        def apply_chat_template(self, chats: list[list[dict[str, str]]], **_: Any) -> list[list[int]]:
+            return [[len(m["content"]) for m in messages] for messages in chats]
 
     some = [prompts.Prompt("a", ({"role": "user", "content": "x" * n},)) for n in range(1, 50)]
     first, again = (answers.parts(some, Letters(), Answers(batch=8)) for _ in range(2))

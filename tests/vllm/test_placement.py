@@ -24,8 +24,9 @@ from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings, speculative_
         (("suffix",), 0, True),
         (("suffix", "eagle=HEAD"), 0, True),
         (("eagle:ofa", "prompt-lookup"), 0, True),
-        (("suffix", "retrieval=STORE"), 0, False),  # no datastore on the GPU
-        (("retrieval=STORE",), 0, False),
+        (("suffix", "retrieval=STORE"), 0, True),
+        (("retrieval=STORE", "eagle=HEAD"), 0, True),
+        (("retrieval=STORE",), 0, True),
         (("suffix",), 16, False),  # a length for every request
         (("ngram",), 0, False),  # vLLM's own
         (("eagle=HEAD",), 0, False),

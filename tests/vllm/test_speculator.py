@@ -13,7 +13,7 @@ from test_speculator_matching import SLOTS, texts, write
 
 from wager.vllm import plugin, speculator
 from wager.vllm.settings import Settings
-from wager.vllm.speculator import LONG_ENOUGH, MatchSpeculator, add_matching, make_speculator
+from wager.vllm.speculator import MatchSpeculator, add_matching, make_speculator
 
 DEVICE = torch.device("cpu")
 REPEATS = [1, 2, 3, 4, 9, 1, 2, 3, 4]  # a match of four tokens, then 9, 1, 2
@@ -128,9 +128,9 @@ def test_beside_a_model_long_matches_are_taken_and_the_model_is_asked_as_always(
     given, named = model.calls[-1]
     assert len(given) == 11
     assert named["num_speculative_tokens"] == 3
-    made.match_threshold.fill_(2)
+    made.matcher.choice.gains.fill_(1)
     assert propose(made, [0, 1, 2]).tolist() == [[3, 9, 1], [9, 1, 2], [50] * 3]
-    made.match_threshold.fill_(LONG_ENOUGH + 1)
+    made.matcher.choice.gains.fill_(0)
     assert propose(made, [0, 1, 2]).tolist() == [[50] * 3] * 3
     propose(made, [0], length=0)
     assert model.calls[-1][1]["num_speculative_tokens"] == 0  # its cache stays in step

@@ -3,11 +3,8 @@
 import inspect
 import os
 import random
-import subprocess
-import sys
 import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from wager.vllm import matching
+from wager.vllm import draft_choice, matching
 from wager.vllm.matching import SEPARATOR, Matcher, match_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -125,16 +122,34 @@ def test_rows_without_a_match_repeat_the_last_token_and_prompts_being_read_draft
 
 
 @pytest.mark.usefixtures("slow")
-def test_with_a_threshold_only_long_matches_replace_what_stands_there() -> None:
-    states = texts()
-    write(states, 0, [1, 2, 3, 9, 1, 2])
-    write(states, 1, [1, 2, 3, 4, 9, 1, 2, 3, 4])
-    for threshold, kept in ((2, []), (3, [0]), (4, [0]), (5, [0, 1])):
-        drafts = torch.full((2, 3), -7)
-        matcher = Matcher(states, 3)
-        rows, threshold_ = torch.tensor([0, 1]), torch.tensor([threshold])
-        matcher.draft(rows, torch.tensor([1, 1]), torch.zeros(SLOTS, dtype=torch.int64), drafts, 64, threshold_)
-        assert [row for row in range(2) if drafts[row].tolist() == [-7] * 3] == kept
+def test_a_match_replaces_a_models_draft_where_such_matches_had_more_tokens_right() -> None:
+    states = texts(longest=900)
+    matcher = Matcher(states, 3)
+    last, model = torch.zeros(SLOTS, dtype=torch.int64), [50, 51, 52]
+
+    def draft(slot: int, text: list[int], new: int, drafted: int = 3) -> list[int]:
+        write(states, slot, text)
+        drafts = torch.tensor([model])
+        matcher.draft(torch.tensor([slot]), torch.tensor([new]), last, drafts, 900, drafted)
+        return drafts[0].tolist()  # type: ignore[no-any-return]
+
+    short, long = [1, 2, 3, 9, 1, 2], [1, 2, 3, 4, 9, 1, 2, 3, 4]
+    assert draft(0, short, 1) == model  # before anything was compared
+    assert draft(1, long, 1) == [9, 1, 2]
+    for _ in range(3):  # short matches turn out right, and the model wrong
+        assert draft(0, short, 1) == model
+        draft(0, [*short, 3, 9, 1], 3)
+    assert draft(0, short, 1) == [3, 9, 1]
+    for _ in range(3):  # long ones wrong, and the model right
+        draft(1, long, 1)
+        draft(1, [*long, 50, 51, 52], 3)
+    assert draft(1, long, 1) == model
+    gains = matcher.choice.gains.tolist()
+    draft(1, [*long, 50, 51, 52, 53], 3)  # another text by its length: nothing is compared
+    assert matcher.choice.gains.tolist() == gains
+    assert draft(0, short, 1, drafted=1) == [3, 9, 1]
+    draft(0, [*short, 3, 9], 2)  # of one drafted token at most one was right
+    assert matcher.choice.gains[2] == gains[2] + 1
 
 
 @pytest.mark.usefixtures("slow")
@@ -169,23 +184,24 @@ def test_a_ring_must_be_a_power_of_two() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="starts itself over in the interpreter")
-def test_kernels_agree_with_the_reference_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
-    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout
+def test_kernels_agree_with_the_reference_in_the_interpreter(rerun_in_interpreter: Callable[[str], None]) -> None:
+    rerun_in_interpreter(__file__)
 
 
 def compare(kernels: Any, seed: int, device: str = "cpu") -> bool:
-    """Requests come, go and draft; both must draft and remember the same."""
+    """Requests come, go and draft; both must draft, remember and learn the same."""
     rng = random.Random(seed)
     longest, vocabulary, length = rng.choice([40, 1300]), rng.choice([2, 3, 7]), rng.choice([1, 3, 8])
     states, ring = texts(longest=longest, device=device), rng.choice([0, 1024, 1024])
     fast, slow = (Matcher(states, length, ring=ring) for _ in range(2))
     fast.kernels, slow.kernels = kernels, None
-    fast.warm_up(torch.zeros(1, length, dtype=torch.int64, device=device))
-    for step in range(4):
-        ended = rng.sample(range(SLOTS), rng.randrange(4)) if step else []
+    beside = rng.random() < 0.7  # a model drafts as well
+    for matcher in (fast, slow):
+        matcher.warm_up(torch.zeros(1, length, dtype=torch.int64, device=device), length if beside else None)
+        matcher.choice.judged.fill_(draft_choice.MEMORY - 2)
+    written: list[list[int]] = [[] for _ in range(SLOTS)]
+    for step in range(6):
+        ended = rng.sample(range(SLOTS), rng.randrange(3)) if step else []
         for slot in ended:
             fast.end(slot)
             slow.end(slot)
@@ -193,18 +209,27 @@ def compare(kernels: Any, seed: int, device: str = "cpu") -> bool:
         slow.flush()
         assert fast.finished() == slow.finished()
         for slot in ended if step else range(SLOTS):
-            text = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, longest))]
-            write(states, slot, text, rng.randrange(len(text)))
-        rows = torch.tensor(rng.sample(range(SLOTS), 3), device=device)
-        sampled = torch.tensor([rng.choice([0, 1, 3]) for _ in rows], dtype=torch.int32, device=device)
-        for threshold in (None, torch.tensor([rng.choice([2, 4, 9])], dtype=torch.int32, device=device)):
-            drafts, wanted = (torch.full((3, length), -7, device=device) for _ in range(2))
-            last = torch.arange(100, 100 + SLOTS, device=device)
-            fast.draft(rows, sampled, last, drafts, longest, threshold)
-            slow.draft(rows, sampled, last, wanted, longest, threshold)
-            assert drafts.tolist() == wanted.tolist()
-            assert fast.matched.tolist() == slow.matched.tolist()
-            assert fast.counts.tolist() == slow.counts.tolist()
+            written[slot] = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, longest - 8))]
+            write(states, slot, written[slot], rng.randrange(len(written[slot])))
+        rows = rng.sample(range(SLOTS), 3)
+        sampled = [rng.choice([0, 1, 3]) for _ in rows]
+        for slot, new in zip(rows, sampled, strict=True):
+            if len(written[slot]) + new <= longest:
+                drafted = slow.choice.kept[slot, 3:].clamp(min=0).tolist()
+                written[slot] += [
+                    rng.choice([drafted[n % len(drafted)], rng.randrange(vocabulary)]) for n in range(new)
+                ]
+                write(states, slot, written[slot], int(states.prompt_len.np[slot]))
+        drafts = torch.tensor([[rng.randrange(vocabulary) for _ in range(length)] for _ in rows], device=device)
+        wanted, last = drafts.clone(), torch.arange(100, 100 + SLOTS, device=device)
+        most = rng.randint(1, length) if beside else None
+        given = torch.tensor(rows, device=device), torch.tensor(sampled, dtype=torch.int32, device=device)
+        fast.draft(*given, last, drafts, longest, most)
+        slow.draft(*given, last, wanted, longest, most)
+        assert drafts.tolist() == wanted.tolist()
+        for one, other in ((fast, slow), (fast.choice, slow.choice)):
+            for name in ("matched", "counts") if one is fast else ("kept", "gains", "judged"):
+                assert getattr(one, name).tolist() == getattr(other, name).tolist()
     return True
 
 
@@ -225,25 +250,6 @@ def test_kernels_do_what_the_reference_does(seed: int) -> None:
     assert compare(match_kernels, seed)
 
 
-@pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], types.ModuleType]]:
-    """Makes the kernels anew with a piece of their source replaced; Triton reads sources from files."""
-    from wager.vllm import match_kernels
-
-    source = Path(inspect.getfile(match_kernels)).read_text()
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(right: str, wrong: str) -> types.ModuleType:
-        assert right in source
-        (tmp_path / "planted_kernels.py").write_text(source.replace(right, wrong))
-        import planted_kernels  # type: ignore[import-not-found]
-
-        return planted_kernels  # type: ignore[no-any-return]
-
-    yield make
-    sys.modules.pop("planted_kernels", None)
-
-
 @interpreted
 @pytest.mark.parametrize(
     ("right", "wrong"),
@@ -251,18 +257,25 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         ("at < length - 1, SHORTEST", "at < length, SHORTEST"),  # a text matches itself
         ("(at + RING + 1)", "(RING + 1 - at)"),  # the first of equals
         ("(at + RING + 1)", "(at + 1)"),  # the ring and the text are mixed up
-        ("tl.load(sampled + request) > 0", "request >= 0"),  # drafts for prompts being read
+        ("if new > 0:", "if new >= 0:"),  # drafts for prompts being read
         ("tl.store(best + request, tl.zeros((), tl.int64))", "pass"),  # the last step's match wins again
         ("step % period", "tl.minimum(step, period - 1)"),  # no period
         ("(token < 0) | (step >= K)", "step >= K"),  # on into the next text
-        ("run >= tl.load(threshold)", "run > tl.load(threshold)"),
+        ("tl.load(gains + run) > 0", "tl.load(gains + run) >= 8"),
+        ("tl.load(own) == length - new", "tl.load(own) <= length - new"),  # another text is judged by
+        ("(step < tl.load(own + 2)) & (step < new)", "step < new"),  # tokens that were not drafted
+        ("own + 3 + K, inside", "own + 3, inside"),  # the match beside itself
+        ("count // 2, mask=many", "count, mask=many"),  # nothing is forgotten
+        ("+ 1) >> 1", ") >> 1"),
         ("tl.maximum(length - start, 0), most", "length, most"),  # whole prompts are remembered
         ("tl.where(each < which, room, 0)", "tl.where(each < which, size, 0)"),  # texts run together
         ("first + tl.sum(room, axis=0)", "first + tl.sum(size, axis=0)"),
         ("(at >= back)", "(at >= 0)"),  # reads what stands before a text
     ],
 )
-def test_a_bug_in_a_kernel_is_caught(right: str, wrong: str, planted: Callable[[str, str], types.ModuleType]) -> None:
-    kernels = planted(right, wrong)
+def test_a_bug_in_a_kernel_is_caught(right: str, wrong: str, planted: Callable[..., types.ModuleType]) -> None:
+    from wager.vllm import match_kernels
+
+    kernels = planted(match_kernels, right, wrong)
     with pytest.raises(AssertionError):
         all(compare(kernels, seed) for seed in range(40))

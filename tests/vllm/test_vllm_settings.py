@@ -28,7 +28,6 @@ from wager.vllm.state import open_state
         ({"drafters": ("ngram=3",)}, "is written ngram"),
         ({"drafters": ("ngram", "suffix")}, "only one such in an engine"),
         ({"drafters": ("eagle:ofa", "eagle:code")}, "only one such in an engine"),
-        ({"drafters": ("retrieval=STORE", "draft:ofa")}, "only one such in an engine"),
         ({"drafters": ("eagle:*",)}, "name one, as in eagle:ofa"),
         ({"drafters": ("draft:",)}, "is written draft:NAME"),
         ({"drafters": ("eagle:ofa=",)}, "or eagle:NAME=PATH"),
@@ -104,6 +103,28 @@ def test_state_survives(tmp_path: Path) -> None:
     assert open_state(path, other).loaded is not None
     assert other.state_dict() == policy.state_dict()
     assert open_state(path, other, 1).path == tmp_path / "state.1.json", "replicas keep states of their own"
+
+
+def test_in_a_shared_folder_a_new_replica_begins_with_what_another_learned_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(host: str, spec: str = "round-robin") -> tuple[Any, Any]:
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        policy = Settings(("ngram",), policy=spec).build_policy()
+        return policy, open_state(tmp_path, policy)
+
+    first, kept = start("a")
+    assert kept.loaded is None
+    assert kept.path == tmp_path / "a.json"
+    first.last = 3
+    kept.tick()
+    kept.save()
+    second, own = start("b")
+    assert second.state_dict() == first.state_dict()
+    assert own.path == tmp_path / "b.json"
+    assert not own.path.exists(), "nothing is written before anything was learned here"
+    other, _ = start("c", "nightjar")  # of another policy: it begins from nothing
+    assert other.state_dict() == Settings(("ngram",), policy="nightjar").build_policy().state_dict()
 
 
 def test_state_that_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,12 +4,15 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from wager.bench.engine import forward_seconds
 from wager.bench.workloads import Prompt
+from wager.core import Arm
 from wager.core.recording import RecordingWriter, Text
 from wager.decoding.recorder import Recorder
+from wager.eagle.drafter import Eagle
 from wager.models.runner import Runner
 
 CONTEXT, REPEATS = 300, 10  # tokens in the cache and repetitions when forwards are timed
@@ -18,18 +21,20 @@ CAUGHT_UP = 64  # tokens a drafter reads at once when its catching up is timed
 
 
 def record(
-    recorder: Recorder, asked: Asked, count: int, about: dict[str, Any], out: Path, update: Callable[..., None]
-) -> Iterator[Text]:
+    recorder: Recorder, asked: Asked, count: int, about: dict[str, Any], out: Path, update: Callable[..., None],
+    *, temperature: float = 0.0, seed: int = 0,
+) -> Iterator[Text]:  # fmt: skip
     """Texts of ``count`` tokens, each written to the recording before it is handed on; the file is made with the first.
 
-    ``update`` is a bar's: it gets each task as ``description``, and ``advance`` after every text.
+    ``update`` is a bar's: it gets each task as ``description``, and ``advance`` after every text. Sampled texts have
+    seeds from ``seed`` on.
     """
     costs = round_costs(recorder)
     writer: RecordingWriter | None = None
     with ExitStack() as stack:
-        for prompt, ids in asked:
+        for at, (prompt, ids) in enumerate(asked):
             update(description=prompt.task)
-            text = recorder.record(ids, prompt.task, count)
+            text = recorder.record(ids, prompt.task, count, temperature=temperature, seed=seed + at)
             update(advance=1)
             if text is None:
                 continue
@@ -41,15 +46,49 @@ def record(
 
 
 def round_costs(recorder: Recorder) -> dict[str, Any]:
-    """Median seconds of the target's forwards by width, and of a draft model's steps and catching up."""
-    verify = _timed(recorder.decoder.target, range(1, recorder.longest + 2))
+    """Median seconds of the target's forwards by width, and of model drafters' steps, trees and catching up."""
+    target = recorder.decoder.target
+    widths = {*range(1, recorder.longest + 2), *(1 + shape.nodes for _, shape in recorder.trees)}
+    verify = _timed(target, sorted(widths))
     runners = {name: drafter.runner for name, drafter in recorder.drafters.items()}
     models = {name: _timed(runner, (1, 1 + CAUGHT_UP)) for name, runner in runners.items() if runner is not None}
-    return {
+    costs: dict[str, Any] = {
         "verify": [[width, seconds] for width, seconds in verify.items()],
         "step": {name: taken[1] for name, taken in models.items()},
         "lag": {name: max(0.0, taken[1 + CAUGHT_UP] - taken[1]) / CAUGHT_UP for name, taken in models.items()},
+        "draft": {},
     }
+    for name, drafter in recorder.drafters.items():
+        if isinstance(drafter, Eagle):
+            _time_head(name, drafter, recorder, costs)
+    return costs
+
+
+def _time_head(name: str, drafter: Eagle, recorder: Recorder, costs: dict[str, Any]) -> None:
+    """A head's seconds a drafted token, a tree and an entry to catch up on; each draft reads one entry before."""
+    target, longest = recorder.decoder.target, recorder.longest
+    size = max(2, min(CONTEXT, target.limit - longest - 2))
+    behind = min(CAUGHT_UP, size - 2)
+    text = [at % target.vocabulary for at in range(size)]
+    target.begin()
+    target.prefill(text)
+    drafter.begin(text)
+
+    def median(draft: Callable[[], Any], unread: int = 1) -> float:
+        taken = []
+        for _ in range(1 + REPEATS):  # the first captures, reads the whole text, and is left out
+            drafter.head.crop(max(0, min(drafter.head.length, size - 1 - unread)))
+            began = perf_counter()
+            draft()
+            taken.append(perf_counter() - began)
+        return statistics.median(taken[1:])
+
+    costs["step"][name] = median(lambda: drafter.propose(longest)) / longest
+    late = median(lambda: drafter.propose(1), 1 + behind) - median(lambda: drafter.propose(1))
+    costs["lag"][name] = max(0.0, late) / max(1, behind)
+    for depth, shape in recorder.trees:
+        taken = median(lambda depth=depth, shape=shape: drafter.propose_tree(depth, shape))  # type: ignore[misc]
+        costs["draft"][str(Arm(name, depth, shape))] = taken
 
 
 def _timed(runner: Runner, widths: Sequence[int]) -> dict[int, float]:

@@ -39,6 +39,7 @@ LAB = {
     "replay": Entry("replay:command", "Replay recorded texts under policies.", _POLICIES),
     "trace": Entry("trace:command", "Say what a recorded trace holds.", _POLICIES),
     "decisions": Entry("engine:decisions", "Time choose plus observe of every policy.", _POLICIES),
+    "costs": Entry("costs:command", "Time the rounds of a target of a given shape.", _ENGINE),
     "engine": Entry("engine:engine", "Time one forward of every width.", _ENGINE),
     "identity": Entry("engine:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
     "memory": Entry("engine:memory", "Watch the process's memory over many requests.", _ENGINE),

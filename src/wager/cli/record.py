@@ -15,6 +15,7 @@ from wager.cli.parameters import argument, opt, option, options
 from wager.cli.screen import bar
 from wager.cli.session import quietly
 from wager.cli.suite import fitted, model_name
+from wager.core import Arm, Tree
 from wager.core.provenance import provenance
 from wager.drafters import registry
 from wager.policies.base import require
@@ -51,6 +52,17 @@ class Prompts:
         return chosen if self.file is None else chosen[: self.count]
 
 
+def tree_shapes(text: str) -> list[tuple[int, Tree]]:
+    """Depths and shapes of the trees that --trees names."""
+    found = []
+    for each in filter(None, text.split(",")):
+        depth, _, shape = each.partition("@")
+        require(depth.isdecimal() and bool(shape), f"--trees takes DEPTH@BREADTHxNODES, such as 4@4x16, not {each!r}")
+        arm = Arm("tree", int(depth), Tree.parse(shape))  # checks that the two fit each other
+        found.append((arm.length, Tree.parse(shape)))
+    return found
+
+
 @options
 def command(
     given: Prompts,
@@ -61,11 +73,14 @@ def command(
     longest: Annotated[int, option("Tokens every drafter proposes.", min=1)] = 8,
     max_tokens: Annotated[int, option("Tokens an answer.", min=2)] = 128,
     longest_prompt: Annotated[int, option("Longer prompts are cut.", min=16)] = 1024,
+    trees: Annotated[str, option("Trees of heads, DEPTH@BREADTHxNODES, such as 4@4x16,6@8x32.", shown="none")] = "",
+    temperature: Annotated[float, option("Above 0 texts are sampled.", "--temperature", "-t", min=0.0)] = 0.0,
 ) -> None:
     """Record what each drafter would have had accepted at every position of texts that a model writes."""
     check_new(out, "recording")
     choices = Options(**asdict(target), policy="off", drafters=drafters, max_tokens=max_tokens, seed=given.seed)
     require(bool(choices.specs), "a recording needs at least one drafter besides off")
+    shaped = tree_shapes(trees)
     chosen = given.read()
     from wager.bench.engine import described
     from wager.bench.recording import record
@@ -83,16 +98,17 @@ def command(
             length = min(WRITES, longest)
             policy = f"fixed:drafter={registry.parse(writes)[0]},length={length}" if writes else "off"
             decoder = Decoder(model, tokenizer, drafters=writes or "off", policy=policy, lengths=(length, longest))
-        recorder = Recorder(decoder, asks, longest)
+        recorder = Recorder(decoder, asks, longest, shaped)
         own = "tasks" if given.file is None else given.file.name
         about: dict[str, Any] = {"model": model_name(target.model), "drafters": list(recorder.drafters)}
-        about |= {"longest": longest, "max_tokens": max_tokens, "prompts": own}
+        about |= {"longest": longest, "max_tokens": max_tokens, "temperature": temperature, "prompts": own}
         about["part"] = None if given.file is not None else given.part or "all"
         cut = fitted(chosen, target.model, model, tokenizer, max_tokens, longest_prompt)
         asked = [(one.prompt, one.ids[0].tolist()) for one in cut]
         with bar("timing forwards", len(asked)) as update:
             whole = {**provenance(), **described(model), **about}
-            texts = list(record(recorder, asked, max_tokens, whole, out, update))
+            how: dict[str, Any] = {"temperature": temperature, "seed": given.seed}
+            texts = list(record(recorder, asked, max_tokens, whole, out, update, **how))
     require(bool(texts), f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")
     for name in recorder.drafters:

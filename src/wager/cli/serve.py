@@ -42,7 +42,9 @@ class Speculation:
     budget: int = opt(0, "Most tokens drafted in a step over all requests; 0: no limit.")
     uniform: str = opt("auto", "One length in a step, so that a GPU keeps whole CUDA graphs: auto, always, never.")
     policy_seed: int = opt(0, "The policy's; --seed is vLLM's own.")
-    state: str = opt("", "File that keeps the policy's state from one start to the next.", panel=_KEEP, shown="none")
+    state: str = opt(
+        "", "File that keeps the policy's state, or a folder that replicas share.", panel=_KEEP, shown="none"
+    )
     control: str = opt("", "File with the policy's name; write another to change it.", panel=_KEEP, shown="none")
     log_seconds: float = opt(10.0, "Seconds between wager's log lines; 0: none.", panel=_KEEP)
 

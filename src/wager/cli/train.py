@@ -1,6 +1,8 @@
 """`wager train`: drafters for a target of one's own."""
 
+import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,9 @@ def answers(
     folder: AnswersFolder = Path("build/answers"),
     data: Annotated[Path, option("Folder the plan's files are in.")] = Path("."),
     shard: Annotated[str, option("I/N: only every N-th part, from the I-th; for several processes.")] = "1/1",
+    engine: Annotated[str, option("What generates: transformers, or vllm.")] = "transformers",
+    cache: Annotated[float | None, option("GiB of vLLM's KV cache.", "--cache", shown="most that is free")] = None,
+    eager: Annotated[bool, option("vLLM neither compiles nor captures graphs.", "--eager")] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:
@@ -40,11 +45,19 @@ def answers(
     if which is None or not 1 <= int(which[1]) <= int(which[2]):
         raise ValueError(f"--shard is written I/N with I from 1 to N, such as 2/4, not {shard!r}")
     first, count = int(which[1]) - 1, int(which[2])
+    if engine not in ("transformers", "vllm"):
+        raise ValueError(f"--engine is transformers or vllm, not {engine!r}")
     prompts = made.read(plan, data)
-    from wager.models import load
+    from wager.models import load_model, load_tokenizer, resolve
 
-    model, tokenizer = load(plan.target, dtype=dtype, device=device)
-    work = self_distillation.parts(prompts, tokenizer, plan.answers)
+    work = self_distillation.parts(prompts, load_tokenizer(plan.target), plan.answers)
+    if engine == "vllm":
+        from wager.training.vllm_answers import vllm_engine
+
+        longest = plan.answers.longest_prompt + plan.answers.max_tokens
+        asked = vllm_engine(resolve(plan.target), longest=longest, dtype=dtype, cache=cache, eager=eager)
+    else:
+        asked = self_distillation.transformers_engine(load_model(plan.target, dtype=dtype, device=device))
     mine = len(work[first::count])
     with bar("answering", mine) as update:
         total, seconds = 0, 0.0
@@ -54,7 +67,7 @@ def answers(
             total, seconds = total + tokens, seconds + taken
             update(advance=1, note=f"{total:,} tokens, {total / seconds:,.0f} a second" if seconds else "already there")
 
-        self_distillation.answer(model, work, folder, plan.answers.max_tokens, shard=(first, count), done=done)
+        self_distillation.answer(asked, work, folder, plan.answers.max_tokens, shard=(first, count), done=done)
     print(f"{mine} parts in {folder}: {total:,} new tokens" + (f", {total / seconds:,.0f} a second" if seconds else ""))
 
 
@@ -65,6 +78,8 @@ def drafters(
     folder: AnswersFolder = Path("build/answers"),
     out: Annotated[Path, option("Folder to put the drafters in.")] = Path("drafters"),
     work: Annotated[Path, option("Folder for checkpoints and logs.")] = Path("build/training"),
+    together: Annotated[bool, option("Train them in turn, a step each, on features computed once.")] = False,
+    minutes: Annotated[float | None, option("With --together: stop all at the same step by then.", min=0.001)] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:
@@ -79,19 +94,44 @@ def drafters(
 
     texts = list(self_distillation.texts(folder))
     model = load_model(plan.target, dtype=dtype, device=device)
-    target, mark = learners.Target(model), fingerprint(model)
-    for name in names or plan.drafters:
-        drafter = plan.drafters[name]
-        trainer, export = build.trainer(plan, drafter, target, texts, work)
-        with bar(name, drafter.steps, done=trainer.progress.step) as update:
+    target, about = learners.Target(model), {"target": plan.target, "target_fingerprint": fingerprint(model)}
+    chosen = [plan.drafters[name] for name in names or plan.drafters]
+    if minutes is not None and not together:
+        raise ValueError("--minutes needs --together: drafters trained one after the other do not share the time")
+    if together and (start := [drafter.start for drafter in chosen if drafter.start]):
+        raise ValueError(
+            f"--together trains drafters from scratch; train {start[0]} and those that start from it apart"
+        )
+    for group in [chosen] if together else [[drafter] for drafter in chosen]:
+        pairs = [build.trainer(plan, drafter, target, texts, work) for drafter in group]
+        _train(pairs, out, about, math.inf if minutes is None else minutes)
 
-            def shown(progress: Any, look: Any, update: Any = update) -> None:
-                told = look or progress.looks
-                update(advance=1, note=f"loss {progress.loss:.3f}, MAT {progress.best:.2f}" if told else "")
 
-            trainer.run(shown=shown)
-        export(out / name, {"target": plan.target, "target_fingerprint": mark})
-        best = trainer.progress
+def _train(pairs: Sequence[tuple[Any, Any]], out: Path, about: dict[str, str], minutes: float) -> None:
+    """Train, write every drafter whenever it is better than before, and say what came of each."""
+    from wager.training.trainer import train
+
+    trainers = [trainer for trainer, _ in pairs]
+    exports = {trainer.drafter.name: export for trainer, export in pairs}
+    steps, done = sum(t.drafter.steps for t in trainers), sum(t.progress.step for t in trainers)
+    with bar(trainers[0].drafter.name if len(trainers) == 1 else "training", steps, done=done) as update:
+
+        def shown(trainer: Any, look: Any) -> None:
+            name, progress = trainer.drafter.name, trainer.progress
+            if look and progress.best_step == progress.step:  # a run that is cut off leaves its best so far
+                exports[name](out / name, about)
+            if look is None:
+                update(advance=1)
+                return
+            told = f"{name}: loss {progress.loss:.3f}, MAT {progress.best:.2f}"
+            update(advance=1, note=told)
+            if not sys.stderr.isatty():
+                print(f"{told} at step {progress.step}", file=sys.stderr, flush=True)
+
+        train(trainers, minutes=minutes, shown=shown)
+    for trainer in trainers:
+        name, best = trainer.drafter.name, trainer.progress
+        exports[name](out / name, about)
         mat = f"MAT {best.best:.3f} on held-out answers at step {best.best_step}"
         print(f"{name}: {best.step} steps, {mat}; {out / name}")
 
@@ -103,6 +143,7 @@ class Judged(Workload):
     longest: int = opt(1400, "Longer prompts are left out.", "--longest-prompt", min=16)
     task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all ten")
     kept: Path | None = opt(None, "Keep the target's answers here, or take them from here.", "--answers")
+    held_out: Path | None = opt(None, "Judge by the held-out answers of this folder too, by domain.", metavar="FOLDER")
 
 
 @app.command("evaluate")
@@ -117,30 +158,35 @@ def evaluate(
     """Judge trained drafters on prompts they have not seen: tokens a round on every task, acceptance per position."""
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
     chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
-    from wager.training import build, learners
+    from wager.training import build, evaluate, learners
     from wager.training.card import card, note_acceptance
-    from wager.training.evaluate import greedy_answers, judge_by_task, mat_over
 
+    held = [] if workload.held_out is None else evaluate.held_out(self_distillation.texts(workload.held_out))
     model, tokenizer = target.load()
     judged = {folder.name: build.loaded(folder, learners.Target(model)) for folder in folders}
     asked = [made.Prompt(p.task, tuple(p.messages)) for p in chosen]
     with bar("answering") as update:
         sizes = (workload.tokens, workload.longest, workload.kept)
-        texts = greedy_answers(model, tokenizer, asked, *sizes, lambda n: update(advance=1, total=n))
-    with bar("judging", len(judged) * len(tasks)) as update:
+        texts = evaluate.greedy_answers(model, tokenizer, asked, *sizes, lambda n: update(advance=1, total=n))
+    columns = (*tasks, *dict.fromkeys(text.domain for text in held))
+    with bar("judging", len(judged) * len(columns)) as update:
         tell = lambda name, task: update(advance=1, note=f"{name} on {task}")  # noqa: E731
-        rows = judge_by_task(judged, texts, tasks, model, tell)
-    _print(rows, tasks)
-    over = mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(tasks) else {}
+        rows = evaluate.judge_by_task(judged, [*texts, *held], columns, model, tell)
+    _print(rows, columns)
+    over = evaluate.mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(tasks) else {}
     for name, mat in over.items():
         print(f"{name}: {mat:.3f} tokens a round over Spec-Bench")
+    homes = evaluate.at_home(rows, {folder.name: build.domains(folder) for folder in folders})
+    for home in homes:
+        print(f"{home['drafter']} at home ({home['on']}): {home['mat']:.2f}, {home['gain']:+.0%} over", end=" ")
+        print(f"the next specialist; {', '.join(f'{k} {v:.2f}' for k, v in home['others'].items())}")
     how: dict[str, Any] = {"target": target.model, "max_tokens": workload.tokens}
-    output.write({**how, "spec_bench_mat_4": over or None, "drafters": rows})
-    if plan is not None:
+    output.write({**how, "spec_bench_mat_4": over or None, "at_home": homes, "drafters": rows})
+    if plan is not None and cards is not None:
         answered = f"{workload.count} prompts a task, answers of at most {workload.tokens} tokens"
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
         for folder in folders:
-            (folder / "README.md").write_text(card(folder, plan, rows[folder.name], ran), encoding="utf-8")
+            (folder / "README.md").write_text(card(folder, plan, cards.name, rows[folder.name], ran), encoding="utf-8")
             note_acceptance(folder, rows[folder.name])
 
 

@@ -22,6 +22,10 @@ class Tree:
     def __str__(self) -> str:
         return f"{self.breadth}x{self.nodes}"
 
+    def size(self, depth: int) -> int:
+        """Tokens of such a tree so deep; a shallow one has fewer than its nodes."""
+        return min(self.nodes, self.breadth + (depth - 1) * self.breadth**2) if depth > 0 else 0
+
     @classmethod
     def parse(cls, text: str) -> Tree:
         """Read a shape back from how it is written."""

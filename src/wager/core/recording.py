@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wager.core.arm import Arm
 from wager.core.context import Hint
 from wager.core.jsonl import LinesWriter, read_lines
 
@@ -32,6 +33,9 @@ class Track:
     confidence: list[tuple[float, ...]]  # as in a Hint; empty where the drafter has none
     overlap: list[float] = field(default_factory=list)  # 1 - TV of the text's token there; drafters that are models
     cheap: bool = True  # asked in every round for nothing; otherwise its hint comes with its draft, too late
+    # shape, as in an arm (4@4x16) -> tokens of a tree of this shape that a round would accept, where it drafts trees
+    trees: dict[str, list[int]] = field(default_factory=dict)
+    head: bool = False  # reads the target's features: what it drafted itself it has not read
 
     def hint(self, at: int, room: int) -> Hint:
         """What the drafter would have said there, asked for at most ``room`` tokens."""
@@ -54,6 +58,10 @@ class Track:
             raise ValueError("sizes, agreed tokens and matches are whole numbers from 0")
         if not all(0 <= p <= 1 for row in (*self.confidence, self.overlap) for p in row):
             raise ValueError("confidences and overlaps lie in [0, 1]")
+        for shape, accepted in self.trees.items():
+            depth = Arm.parse(f"tree:{shape}").length
+            if len(accepted) != positions or any(type(n) is not int or not 0 <= n <= depth for n in accepted):
+                raise ValueError(f"trees of shape {shape} have {positions} numbers of accepted tokens, 0 to {depth}")
         for at, (size, agreed, sure) in enumerate(zip(self.size, self.agreed, self.confidence, strict=True)):
             if not 0 <= agreed <= min(size, positions - at):
                 raise ValueError(f"{agreed} of {size} tokens cannot agree with {positions - at} that follow")
@@ -106,6 +114,10 @@ class RecordingWriter(LinesWriter):
                 columns["overlap"] = [round(p, 3) for p in track.overlap]
             if not track.cheap:
                 columns["cheap"] = False
+            if track.trees:
+                columns["trees"] = track.trees
+            if track.head:
+                columns["head"] = True
             tracks[name] = columns
         counts = {"prompt": text.prompt, "tokens": text.tokens, "limit": text.limit}
         self.append({"label": text.label, **counts, "tracks": tracks, "agreement": text.agreement})

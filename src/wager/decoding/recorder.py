@@ -4,52 +4,110 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 import torch
 
+from wager.core import Tree
 from wager.core.recording import Text, Track
 from wager.decoding.acceptance import accept_greedy
 from wager.decoding.decoder import Decoder, Prompt
+from wager.decoding.sampler import GumbelSampler
 from wager.drafters import Drafter, drafter_agreement
 from wager.drafters.draft_model import DraftModel
+from wager.eagle.drafter import SHARPER, Eagle
+from wager.eagle.everywhere import Everywhere, accepted_chain, accepted_tree
 from wager.models.runner import Runner
 
 CHUNK = 256  # positions whose distributions are compared at once
+
+
+class Noise:
+    """The noise of a sampled text: ``rows[i]`` is added to the scores that its i-th token is chosen by."""
+
+    def __init__(self, target: Runner, seed: int, temperature: float, count: int) -> None:
+        sampler = GumbelSampler(target.vocabulary, target.device, seed)
+        self.rows, self.temperature = sampler.gumbel(0, count), temperature
 
 
 class Recorder:
     """Lets a decoder write texts, then asks drafters at every position how they would have gone on.
 
     The drafters must not be the decoder's own: one that remembers would know the text before it is asked.
-    ``seconds`` holds what a proposal of each cheap drafter took, one number a position.
+    ``seconds`` holds what a proposal of each cheap drafter took, one number a position. Of heads trees are recorded
+    too, of the shapes (depth and ``Tree``) in ``trees``. Sampled texts are those of shared noise, which do not depend
+    on what is drafted; model drafters then draft with that noise, as in the engine.
     """
 
-    def __init__(self, decoder: Decoder, drafters: Mapping[str, Drafter], longest: int) -> None:
+    def __init__(
+        self, decoder: Decoder, drafters: Mapping[str, Drafter], longest: int, trees: Sequence[tuple[int, Tree]] = ()
+    ) -> None:
         if any(drafter in decoder.drafters.values() for drafter in drafters.values()):
             raise ValueError("a recorder needs drafters of its own, not those the decoder writes with")
-        self.decoder, self.drafters, self.longest = decoder, drafters, longest
+        self.decoder, self.drafters, self.longest, self.trees = decoder, drafters, longest, trees
         for drafter in drafters.values():
             drafter.fit(decoder.target.vocabulary)
             drafter.follow(decoder.target)
         self.seconds: dict[str, list[float]] = {name: [] for name, d in drafters.items() if d.cheap}
 
-    def record(self, prompt: Prompt, label: str, count: int) -> Text | None:
-        """One text of at most ``count`` tokens, greedily; None where it ends at once."""
-        prepared = self.decoder.prepare(prompt, {"max_new_tokens": count, "do_sample": False})
+    def record(self, prompt: Prompt, label: str, count: int, *, temperature: float = 0.0, seed: int = 0) -> Text | None:
+        """One text of at most ``count`` tokens, greedy or sampled; None where it ends at once."""
+        how: dict[str, Any] = {"do_sample": False}
+        if temperature:
+            how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        prepared = self.decoder.prepare(prompt, {"max_new_tokens": count, **how})
         ids: list[int] = prepared.ids[0].tolist()
         target = self.decoder.target
-        tokens = [t for step in self.decoder.run(prepared, target) for t in step.tokens]
+        tokens = [t for step in self.decoder.run(prepared, target, seed=seed) for t in step.tokens]
         if len(tokens) < 2:
             return None
         limit = min(count, target.limit - len(ids))
+        noise = Noise(target, seed, temperature, limit + self.longest) if temperature else None
         tracks: dict[str, Track] = {}
         drafts: dict[str, list[list[int]]] = {}  # of the cheap drafters, by position
         for name, drafter in self.drafters.items():
+            if isinstance(drafter, Eagle) and not drafter.window:
+                tracks[name] = self._head(drafter, ids, tokens, limit, noise)
+        for name, drafter in self.drafters.items():
             if isinstance(drafter, DraftModel):
-                tracks[name] = _compare(drafter, target, ids, tokens, self.longest)
-            else:
+                tracks[name] = _compare(drafter, target, ids, tokens, self.longest, noise)
+            elif name not in tracks:
+                if noise is not None and not drafter.cheap:
+                    raise ValueError(f"{name} is not recorded on sampled texts; leave it out, or record greedy ones")
                 tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, limit)
-        return Text(label, len(ids), len(tokens), tracks, limit, _agreement(drafts))
+        ordered = {name: tracks[name] for name in self.drafters}
+        return Text(label, len(ids), len(tokens), ordered, limit, _agreement(drafts))
+
+    @torch.inference_mode()
+    def _head(
+        self, drafter: Eagle, prompt: Sequence[int], tokens: Sequence[int], limit: int, noise: Noise | None
+    ) -> Track:
+        """A head's track, all positions at once; every one has the tokens that it may still draft (``room``)."""
+        target, count = self.decoder.target, len(tokens) - 1
+        room = [max(0, min(self.longest, limit - at - 2)) for at in range(count)]
+        deepest = max([self.longest, *(depth for depth, _ in self.trees)])
+        head = drafter.plain(target)
+        every = Everywhere(head, [*prompt, *tokens], len(prompt) - 1, count, deepest)
+        coming = torch.full((count, deepest), -1)
+        for at in range(count):
+            coming[at, : len(tokens) - at - 1] = torch.tensor(tokens[at + 1 : at + 1 + deepest])
+        coming = coming.to(every.at.device)
+        sampled = (None, 1.0) if noise is None else (noise.rows[1:], SHARPER * noise.temperature)
+        agreed = accepted_chain(list(every.grow(self.longest, 1, *sampled)), coming).tolist()
+        q = torch.softmax(every.first_logits().float() / sampled[1], -1)
+        features = target.features[len(prompt) : len(prompt) + count]
+        p = torch.softmax(target.project(features).float() / (noise.temperature if noise else 1.0), -1)
+        overlap = torch.minimum(p, q[:, : p.shape[-1]]).sum(-1).clamp(0, 1).tolist()
+        trees: dict[str, list[int]] = {}
+        for breadth in {shape.breadth for _, shape in self.trees}:
+            own = [(depth, shape) for depth, shape in self.trees if shape.breadth == breadth]
+            levels = list(every.grow(max(depth for depth, _ in own), breadth, *sampled))
+            for depth, shape in own:
+                by_depth = [accepted_tree(levels[: d + 1], coming, shape.nodes).tolist() for d in range(depth)]
+                deep = [min(depth, limit - at - 2) for at in range(count)]
+                trees[f"{depth}@{shape}"] = [by_depth[d - 1][at] if d > 0 else 0 for at, d in enumerate(deep)]
+        right = [min(n, most) for n, most in zip(agreed, room, strict=True)]
+        return Track(room, right, [0] * count, [()] * count, overlap, cheap=False, trees=trees, head=True)
 
     def _walk(
         self, name: str, drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], limit: int
@@ -83,7 +141,9 @@ def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[i
     }
 
 
-def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens: Sequence[int], longest: int) -> Track:
+def _compare(
+    drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens: Sequence[int], longest: int, noise: Noise | None
+) -> Track:
     """A model drafts the text's own tokens for as long as it agrees with it, so one reading of the text tells all."""
     # Its confidence past the first disagreement is that along the text, not along its own draft.
     positions = len(tokens) - 1
@@ -98,8 +158,12 @@ def _compare(drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens:
     overlap: list[float] = []
     for start in range(0, readable, CHUNK):
         part = tokens[start : min(start + CHUNK, readable)]
-        logits = drafter.runner.forward(part, len(part))[:, : target.vocabulary].float()
-        q, p = torch.softmax(logits, -1), torch.softmax(target.forward(part, len(part)).float(), -1)
+        heat = 1.0 if noise is None else noise.temperature
+        logits = drafter.runner.forward(part, len(part))[:, : target.vocabulary].float() / heat
+        q, p = torch.softmax(logits, -1), torch.softmax(target.forward(part, len(part)).float() / heat, -1)
+        if noise is not None:
+            rows = noise.rows[start + 1 : start + 1 + len(part)]
+            logits = logits[:, : rows.shape[1]] + rows[:, : logits.shape[1]]
         likeliest += logits.argmax(-1).tolist()
         sure += q.max(-1).values.clamp(max=1).tolist()
         overlap += torch.minimum(p[:, : q.shape[-1]], q).sum(-1).clamp(0, 1).tolist()

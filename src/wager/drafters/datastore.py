@@ -82,7 +82,8 @@ class Datastore:
     def __init__(self, path: Path, header: Header, content: mmap.mmap) -> None:
         self.path, self.header = path, header
         self._content = content
-        self._suffixes = memoryview(content)[HEADER_BYTES + header.corpus_bytes : header.file_bytes].cast("I")
+        # places in the corpus, in the order of what follows there
+        self.suffixes = memoryview(content)[HEADER_BYTES + header.corpus_bytes : header.file_bytes].cast("I")
         self._stride = -(-header.tokens // SIGNPOSTS)
         depth_bytes = DEPTH * header.width
         self._signposts = [self._before(place, depth_bytes) for place in range(0, header.tokens, self._stride)]
@@ -100,7 +101,7 @@ class Datastore:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._suffixes.release()
+        self.suffixes.release()
         self._content.close()
 
     def check(self, fingerprint: str) -> None:
@@ -110,6 +111,10 @@ class Datastore:
             other = f"another tokenizer{made} ({self.header.fingerprint}, not {fingerprint})"
             raise ValueError(f"datastore {self.path} was made with {other}; build one for this model")
 
+    def corpus(self) -> memoryview:
+        """The tokens and separators as they stand in the file: backwards, big-endian, ``header.width`` bytes each."""
+        return memoryview(self._content)[HEADER_BYTES : HEADER_BYTES + self.header.cells * self.header.width]
+
     def key(self, tail: Sequence[int]) -> bytes:
         """The last tokens of a context as they are searched for."""
         width = self.header.width
@@ -118,14 +123,14 @@ class Datastore:
     def find(self, key: bytes) -> tuple[int, int]:
         """Where the key would stand among the suffixes, and how many of its tokens match there: the most anywhere."""
         post = bisect_left(self._signposts, key)
-        low, high = max(0, post - 1) * self._stride, min(post * self._stride, len(self._suffixes))
+        low, high = max(0, post - 1) * self._stride, min(post * self._stride, len(self.suffixes))
         at = self._bisect(key, low, high)
-        beside = (near for near in (at - 1, at) if 0 <= near < len(self._suffixes))
+        beside = (near for near in (at - 1, at) if 0 <= near < len(self.suffixes))
         return at, max(self._common(key, self._before(near, len(key))) for near in beside)
 
     def span(self, prefix: bytes, at: int) -> tuple[int, int]:
         """All suffixes that begin with this, given a place inside or beside them."""
-        total, size = len(self._suffixes), len(prefix)
+        total, size = len(self.suffixes), len(prefix)
         # from the place outwards in doubling steps, as most spans are short
         step, low = 1, at
         while low > 0 and self._before(low - 1, size) == prefix:
@@ -138,7 +143,7 @@ class Datastore:
 
     def after(self, places: Sequence[int], length: int) -> list[bytes]:
         """The tokens that follow at each of these places, the nearest last; separators where the corpus ends."""
-        content, suffixes, width = self._content, self._suffixes, self.header.width
+        content, suffixes, width = self._content, self.suffixes, self.header.width
         ends = [HEADER_BYTES + suffixes[place] * width for place in places]
         size = length * width
         if min(ends) - size < HEADER_BYTES:
@@ -147,7 +152,7 @@ class Datastore:
 
     def _before(self, place: int, size: int) -> bytes:
         """The tokens up to there, the nearest first: so many bytes of that suffix."""
-        start = HEADER_BYTES + self._suffixes[place] * self.header.width
+        start = HEADER_BYTES + self.suffixes[place] * self.header.width
         return self._content[start : start + size]
 
     def _bisect(self, key: bytes, low: int, high: int, bisect: Callable[..., int] = bisect_left) -> int:
@@ -157,7 +162,7 @@ class Datastore:
             start = HEADER_BYTES + position * width
             return content[start : start + size]
 
-        return bisect(self._suffixes, key, low, high, key=suffix)
+        return bisect(self.suffixes, key, low, high, key=suffix)
 
     def _common(self, left: bytes, right: bytes) -> int:
         """Tokens two keys have in common at their beginning."""

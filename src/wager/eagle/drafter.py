@@ -38,6 +38,7 @@ class Eagle(Drafter):
         self.acceptance = published_acceptance(self.head.file.notes)
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
         self._target: Runner | None = None
+        self._plain: Head | None = None
         self.begin(())
 
     def follow(self, target: Runner) -> None:
@@ -48,6 +49,16 @@ class Eagle(Drafter):
         self.head.follow(target)
         self._target = target
         self.begin(())
+
+    def plain(self, target: Runner) -> Head:
+        """The head without captured graphs, which follows the target; made once."""
+        if type(self.head) is Head:
+            self.head.follow(target)
+            return self.head
+        if self._plain is None:
+            self._plain = Head(self.head.file.folder)
+        self._plain.follow(target)
+        return self._plain
 
     def warm(self, arms: Iterable[Arm]) -> None:
         self.head.warm({(arm.length, 0 if arm.tree is None else arm.tree.breadth) for arm in arms if arm.length})

@@ -1,7 +1,7 @@
 """What a round costs, as it is written: by name, as pairs, or in a file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,28 @@ def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
     elif "verify" not in body:
         raise ValueError(f"the recording holds no measured costs; choose --cost {', '.join(VERIFY)} or a file")
     try:
+        body = {**body, **_by_drafter(body, [str(name) for name in head.get("drafters", ())])}
         verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
-        drafting = ({str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag"))
+        drafting = (
+            {str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag", "draft")
+        )
         return RoundCost(verify, *drafting)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None
+
+
+def _by_drafter(body: Mapping[str, Any], drafters: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Seconds of every drafter and tree; what has none of its own has that of its kind: ``eagle`` for eagle:code."""
+    found: dict[str, dict[str, Any]] = {}
+    for key in ("propose", "step", "lag", "draft"):
+        known = found[key] = dict(body.get(key, {}))
+        for name in drafters:
+            kind, _, own = name.partition(":")
+            for entry in [entry for entry in known if own and entry.partition(":")[0] == kind]:
+                rest = entry.removeprefix(kind)  # nothing, or the shape of a tree
+                if not rest or (key == "draft" and rest.count(":") == 1):
+                    known.setdefault(name + rest, known[entry])
+    return found
 
 
 def _read(path: str) -> dict[str, Any]:

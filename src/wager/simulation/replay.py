@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 
 from wager.core import OFF, Arm, Calibration, Context, Round, Signal, require
-from wager.core.recording import Text
+from wager.core.recording import Text, Track
 from wager.policies import Policy
 from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
@@ -24,9 +24,10 @@ class RoundCost:
     propose: Mapping[str, float] = field(default_factory=dict)  # drafter -> one proposal, where those are cheap
     step: Mapping[str, float] = field(default_factory=dict)  # drafter -> one drafted token, where it is a model
     lag: Mapping[str, float] = field(default_factory=dict)  # drafter -> one token to catch up on
+    draft: Mapping[str, float] = field(default_factory=dict)  # arm of a tree -> drafting it
 
     def __post_init__(self) -> None:
-        for seconds in (*self.propose.values(), *self.step.values(), *self.lag.values()):
+        for seconds in (*self.propose.values(), *self.step.values(), *self.lag.values(), *self.draft.values()):
             finite = 0 <= seconds < math.inf
             require(finite, f"the costs of drafting are finite and at least 0 seconds, not {seconds}")
 
@@ -46,7 +47,8 @@ class Replay:
         require(bool(self.texts), "a replay needs at least one text")
         require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
         require(0 <= self.noise < 1, f"noise lies between 0 and 1, not {self.noise}")
-        names = {" and ".join(sorted(text.tracks)) or "none" for text in self.texts}
+        drafts = [[f"{name} {' '.join(track.trees)}".strip() for name, track in t.tracks.items()] for t in self.texts]
+        names = {" and ".join(sorted(each)) or "none" for each in drafts}
         require(len(names) == 1, f"the recordings have different drafters: {', '.join(sorted(names))}")
 
     @property
@@ -55,7 +57,10 @@ class Replay:
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        return (OFF, *(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths))))
+        """Every drafter with every length, and the trees that are recorded of it."""
+        tracks, lengths = self.texts[0].tracks.items(), sorted(set(self.lengths))
+        chains = [Arm(name, length) for name, _ in tracks for length in lengths]
+        return (OFF, *chains, *(Arm.parse(f"{name}:{shape}") for name, track in tracks for shape in track.trees))
 
     @property
     def goal(self) -> int:
@@ -66,8 +71,9 @@ class Replay:
     def calibration(self) -> Calibration:
         """What a calibration would find, without noise."""
         costs, models = self.costs, {n for text in self.texts for n, track in text.tracks.items() if not track.cheap}
-        verify = {width: costs.verify(width) for width in range(1, max(self.lengths) + 2)}
-        draft = {arm: arm.length * costs.step.get(arm.drafter, 0.0) for arm in self.arms if arm.drafter in models}
+        verify = {width: costs.verify(width) for width in range(1, max(arm.budget for arm in self.arms) + 2)}
+        steps = {arm: arm.length * costs.step.get(arm.drafter, 0.0) for arm in self.arms if arm.drafter in models}
+        draft = {arm: costs.draft.get(str(arm), seconds) for arm, seconds in steps.items()}
         catch_up = {name: {tokens: tokens * costs.lag.get(name, 0.0) for tokens in (16, 256)} for name in models}
         return Calibration(verify, draft, catch_up)
 
@@ -84,12 +90,13 @@ class Replayed(Environment):
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
-        self._longest = max(replay.lengths)
+        self._longest = max(arm.length for arm in replay.arms)
         rng = np.random.default_rng([seed, 0])
         order = np.arange(len(replay.texts)) if replay.phases else rng.permutation(len(replay.texts))
         self._queue = [replay.texts[i] for i in reversed(order.tolist())]
         self._latency_noise = _latency_noise(replay.noise, seed)
-        self._verify = [replay.costs.verify(drafted + 1) for drafted in range(self._longest + 1)]
+        widest = max(arm.budget for arm in replay.arms)
+        self._verify = [replay.costs.verify(drafted + 1) for drafted in range(widest + 1)]
         self._knows = False  # whether it is the clairvoyant who plays
         if replay.calibrated and policy is not None and Signal.COSTS in policy.needs:
             policy.calibrate(replay.calibration)
@@ -117,6 +124,7 @@ class Replayed(Environment):
             self._proposal_seconds: dict[str, float] = {}  # by drafter that has proposed before the choice
             pairs = self._text.agreement.items()
             self._agreement = [(one, other, common) for one, own in pairs for other, common in own.items()]
+            self._newest = 1  # tokens of the last round, which a head reads for nothing
             # tokens of the text that a model has read; those of the prompt lie before 0
             self._read = {name: -self._text.prompt for name, track in tracks.items() if not track.cheap}
 
@@ -124,7 +132,7 @@ class Replayed(Environment):
         assert self._text is not None, "the replay is over"
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}
-        lag = {name: at - read for name, read in self._read.items()}
+        lag = {name: self._lag(name) for name in self._read}
         context = Context(self.arms, 1, at + 1, self.previous, lag, remaining=self._text.limit - at - 1)
         if self._select is None or not room:
             return context
@@ -149,17 +157,17 @@ class Replayed(Environment):
         if arm.length and room:
             name = arm.drafter
             track = tracks[name]
-            drafted = min(arm.length, track.size[at], room)
-            accepted = min(drafted, track.agreed[at])
-            overlap = tuple(track.overlap[at : at + drafted])
+            drafted, accepted = _drafted(track, arm, at, room)
+            overlap = () if arm.tree else tuple(track.overlap[at : at + drafted])
             if track.cheap:
                 draft_seconds += 0.0 if name in proposed else self._cheap[name]
             elif drafted:
-                lag = at - self._read[name]
-                draft_seconds += drafted * costs.step.get(name, 0.0)
+                lag = self._lag(name)
+                draft_seconds += _draft_seconds(costs, arm, drafted, room)
                 if lag > 1 and not self._knows:  # a single token is read along with the next for nothing
                     lag_seconds = lag * costs.lag.get(name, 0.0)
-                self._read[name] = at + 1 + min(accepted, drafted - 1)  # of its own draft, all but the last token
+                # Of its own draft a model has read all but the last token, a head none.
+                self._read[name] = at if track.head else at + 1 + min(accepted, drafted - 1)
         emitted = min(accepted + 1, text.tokens - 1 - at)
         noise = next(self._latency_noise)
         others = {name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter}
@@ -171,12 +179,18 @@ class Replayed(Environment):
         )  # fmt: skip
         for i, more in enumerate((emitted, 1, outcome.seconds)):
             self._sum[i] += more
-        self._at += emitted
+        self._at, self._newest = self._at + emitted, emitted
         if self._at >= text.tokens - 1:
             self._next()
         else:
             self._room = _room(text, self._at, self._longest)
         return outcome
+
+    def _lag(self, name: str) -> int:
+        """Tokens a model has to catch up on; a head reads those of the last round along with its draft."""
+        assert self._text is not None
+        behind: int = self._at - self._read[name]
+        return max(0, behind - self._newest) if self._text.tracks[name].head else behind
 
     def clairvoyant(self) -> Arm:
         """The arm of the quickest way to the end of the text, for one who knows it."""
@@ -199,6 +213,22 @@ def _room(text: Text, at: int, longest: int) -> int:
     return min(longest, text.limit - at - 2)
 
 
+def _drafted(track: Track, arm: Arm, at: int, room: int) -> tuple[int, int]:
+    """Tokens that the arm sends to verification there, and those that are accepted."""
+    if arm.tree is None:
+        drafted = min(arm.length, track.size[at], room)
+        return drafted, min(drafted, track.agreed[at])
+    return arm.tree.size(min(arm.length, room)), track.trees[f"{arm.length}@{arm.tree}"][at]
+
+
+def _draft_seconds(costs: RoundCost, arm: Arm, drafted: int, room: int) -> float:
+    """Seconds in which a model drafts; a tree whose seconds are not known takes a step a level."""
+    step = costs.step.get(arm.drafter, 0.0)
+    if arm.tree is None:
+        return drafted * step
+    return costs.draft.get(str(arm), min(arm.length, room) * step)
+
+
 def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) -> tuple[list[Arm], float]:
     """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text."""
     # Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
@@ -206,16 +236,15 @@ def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) ->
     end = text.tokens - 1
     left = [0.0] * (end + 1)  # seconds from each position to the end
     plan = [OFF] * end
-    verify = [costs.verify(drafted + 1) for drafted in range(longest + 1)]
-    drafting = {name: (costs.propose.get(name, 0.0), costs.step.get(name, 0.0)) for name in text.tracks}
-    choices = [(arm, text.tracks[arm.drafter], *drafting[arm.drafter]) for arm in arms if arm.drafter in drafting]
+    verify = [costs.verify(drafted + 1) for drafted in range(max(longest, *(arm.budget for arm in arms)) + 1)]
+    choices = [(arm, text.tracks[arm.drafter]) for arm in arms if arm.drafter in text.tracks]
     for at in range(end - 1, -1, -1):
         best, seconds = OFF, verify[0] + left[at + 1]
         room = _room(text, at, longest)
-        for arm, track, propose, step in choices if room else ():
-            drafted = min(arm.length, track.size[at], room)
-            accepted = min(drafted, track.agreed[at])
-            taken = verify[drafted] + left[min(at + accepted + 1, end)] + (propose if track.cheap else drafted * step)
+        for arm, track in choices if room else ():
+            drafted, accepted = _drafted(track, arm, at, room)
+            drafting = costs.propose.get(arm.drafter, 0.0) if track.cheap else _draft_seconds(costs, arm, drafted, room)
+            taken = verify[drafted] + left[min(at + accepted + 1, end)] + drafting
             if taken < seconds:
                 best, seconds = arm, taken
         plan[at], left[at] = best, seconds

@@ -29,6 +29,9 @@ class Part:
     prompts: tuple[tuple[Prompt, tuple[int, ...]], ...]  # with their tokens
 
 
+Engine = Callable[[Part, int], list[list[int]]]  # prompt and answer, of so many tokens at most, of each prompt
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A prompt and the target's answer to it."""
@@ -42,9 +45,9 @@ class Text:
 
 def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: int = 0) -> list[Part]:
     """The whole work: at every temperature its share of the prompts, prompts of like length together."""
-    template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
-    tokens = [(p, tuple(template(list(p.messages)))) for p in prompts]
-    known = [(p, ids) for p, ids in tokens if len(ids) <= answers.longest_prompt]
+    chats = [list(p.messages) for p in prompts]
+    tokens = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+    known = [(p, tuple(ids)) for p, ids in zip(prompts, tokens, strict=True) if len(ids) <= answers.longest_prompt]
     made: list[Part] = []
     for temperature, share in zip(answers.temperatures, answers.share, strict=True):
         dice = random.Random(f"{seed} {temperature}")
@@ -56,7 +59,7 @@ def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: 
     return made
 
 
-def answer(model: Any, work: Sequence[Part], folder: Path, max_tokens: int, *, shard: tuple[int, int] = (0, 1),
+def answer(engine: Engine, work: Sequence[Part], folder: Path, max_tokens: int, *, shard: tuple[int, int] = (0, 1),
            done: Callable[[int, float], None] = lambda *_: None) -> None:  # fmt: skip
     """Answer every part of this shard that is not in the folder yet; ``done`` gets the tokens and seconds of each."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,10 +67,15 @@ def answer(model: Any, work: Sequence[Part], folder: Path, max_tokens: int, *, s
         path = folder / f"{part.name}.npz"
         fresh, began = 0, perf_counter()
         if not path.exists():
-            texts = _answered(model, part, max_tokens)
+            texts = engine(part, max_tokens)
             _save(path, part, texts)
             fresh = sum(len(t) for t in texts) - sum(len(ids) for _, ids in part.prompts)
         done(fresh, perf_counter() - began if fresh else 0.0)
+
+
+def transformers_engine(model: Any) -> Engine:
+    """Answers by the model's own ``generate``, a part at a time."""
+    return partial(_answered, model)
 
 
 def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:

@@ -13,23 +13,42 @@ from wager.training.answers import Text
 HELD_OUT = 50  # one prompt in so many is never trained on
 ROUND = 32  # lengths are padded to a multiple of this, so that shapes repeat
 
+Numbered = tuple[int, Text]  # a text and where it stands in its sequence
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts of like length; what stands after a text's end is padding that nothing before it sees."""
+    """Texts of like length, on the CPU; what stands after a text's end is padding that nothing before it sees."""
 
     tokens: torch.Tensor  # (texts, longest)
     prompts: torch.Tensor  # (texts,) tokens of each prompt
     lengths: torch.Tensor  # (texts,)
-
-    def to(self, device: torch.device) -> Batch:
-        """The same on another device."""
-        return Batch(*(x.to(device, non_blocking=True) for x in (self.tokens, self.prompts, self.lengths)))
+    index: torch.Tensor  # (texts,) where each stands in the sequence that the batch was made of
 
     def continued(self) -> torch.Tensor:
         """(texts, longest): whether a token belongs to an answer that goes on after it."""
-        at = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        at = torch.arange(self.tokens.shape[1])
         return (at >= self.prompts[:, None]) & (at + 1 < self.lengths[:, None])
+
+    def window(self, lead: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The entries of a head (entry j: up to token j + 1) from which or in which an answer's tokens are drafted.
+
+        (texts, width) entries: those of the answer and ``lead`` before it; and, by their place in this table when it
+        is flat, the entries whose next token belongs to the answer.
+        """
+        judged = self.continued()[:, 1:]
+        first = (self.prompts - 1 - lead).clamp_min(0)
+        width = max(1, int((self.lengths - 2 - first).max()))
+        width = min(-(-width // ROUND) * ROUND, judged.shape[1])
+        entries = first[:, None] + torch.arange(width)
+        inside = entries < judged.shape[1]
+        entries = entries.clamp_max(judged.shape[1] - 1)
+        return entries, (judged.gather(1, entries) & inside).flatten().nonzero()[:, 0]
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on a device, which is not waited for."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
@@ -46,7 +65,8 @@ def batches(texts: Sequence[Text], tokens: int, *, seed: int = 0, start: int = 0
     epoch = made = 0
     while True:
         dice = random.Random(f"{seed} {epoch}")
-        groups = list(_groups(sorted(texts, key=lambda text: (len(text.tokens) // ROUND, dice.random())), tokens))
+        order = sorted(enumerate(texts), key=lambda pair: (len(pair[1].tokens) // ROUND, dice.random()))
+        groups = list(_groups(order, tokens))
         dice.shuffle(groups)
         for group in groups:
             if made >= start:
@@ -57,25 +77,26 @@ def batches(texts: Sequence[Text], tokens: int, *, seed: int = 0, start: int = 0
 
 def once(texts: Sequence[Text], tokens: int) -> Iterator[Batch]:
     """Every text once."""
-    return map(_padded, _groups(sorted(texts, key=lambda text: len(text.tokens)), tokens))
+    return map(_padded, _groups(sorted(enumerate(texts), key=lambda pair: len(pair[1].tokens)), tokens))
 
 
-def _groups(texts: Sequence[Text], tokens: int) -> Iterator[list[Text]]:
-    group: list[Text] = []
-    for text in texts:
-        longest = max(len(text.tokens), len(group[-1].tokens) if group else 0)
+def _groups(texts: Sequence[Numbered], tokens: int) -> Iterator[list[Numbered]]:
+    group: list[Numbered] = []
+    for at, text in texts:
+        longest = max(len(text.tokens), len(group[-1][1].tokens) if group else 0)
         if group and (len(group) + 1) * (longest + ROUND) > tokens:
             yield group
             group = []
-        group.append(text)
+        group.append((at, text))
     if group:
         yield group
 
 
-def _padded(texts: Sequence[Text]) -> Batch:
-    lengths = torch.tensor([len(t.tokens) for t in texts])
+def _padded(texts: Sequence[Numbered]) -> Batch:
+    lengths = torch.tensor([len(text.tokens) for _, text in texts])
     longest = -(-int(lengths.max()) // ROUND) * ROUND
     tokens = torch.zeros((len(texts), longest), dtype=torch.long)
-    for row, text in enumerate(texts):
+    for row, (_, text) in enumerate(texts):
         tokens[row, : len(text.tokens)] = torch.from_numpy(text.tokens)
-    return Batch(tokens, torch.tensor([t.prompt for t in texts]), lengths)
+    prompts, index = ([text.prompt for _, text in texts], [at for at, _ in texts])
+    return Batch(tokens, torch.tensor(prompts), lengths, torch.tensor(index))

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -65,7 +64,7 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     running = Trainer(made, drafter, own, work / drafter.name, target.embed.device)
 
     def export(folder: Path, about: Mapping[str, Any]) -> None:
-        recipe = {**asdict(drafter), "domains": list(domains)}
+        recipe = {**asdict(drafter), "domains": list(domains), "steps": running.progress.step}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out}
         save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
@@ -75,11 +74,9 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
 
 def frequent(texts: Sequence[Text], count: int) -> np.ndarray:
     """The tokens that occur most often in the answers, sorted; fewer where there are not so many."""
-    seen: Counter[int] = Counter()
-    for text in texts:
-        tokens, times = np.unique(text.tokens[text.prompt :], return_counts=True)
-        seen.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
-    return np.array(sorted(token for token, _ in seen.most_common(count)), dtype=np.int32)
+    times = np.bincount(np.concatenate([text.tokens[text.prompt :] for text in texts]))
+    common = np.argsort(-times, kind="stable")[:count]
+    return np.sort(common[times[common] > 0]).astype(np.int32)
 
 
 def best(folder: Path) -> dict[str, torch.Tensor]:
@@ -117,6 +114,13 @@ def save(
         making.replace(folder)
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+def domains(folder: Path) -> tuple[str, ...]:
+    """What the drafter in a folder was trained on; nothing where its notes do not say so."""
+    notes = checkpoint.read_config(folder).get("wager", {})
+    recipe = notes.get("recipe", {}) if isinstance(notes, dict) else {}
+    return tuple(recipe.get("domains", ())) if isinstance(recipe, dict) else ()
 
 
 def loaded(folder: Path, target: Target) -> Learner:

@@ -14,7 +14,7 @@ CARD = """# {name}
 
 ## Data
 
-The target's own answers to prompts made from these files, at temperatures {temperatures}:
+{scope} The target's own answers to prompts made from these files, at temperatures {temperatures}:
 
 {sources}
 
@@ -22,7 +22,7 @@ The weights are under Apache-2.0; they hold none of the texts.
 
 ## Recipe
 
-`wager train answers` and `wager train drafters` with training/{plan}.toml: {settings}.
+`wager train answers` and `wager train drafters` with training/{plan}: {settings}.
 
 ## Tokens a round
 
@@ -33,7 +33,11 @@ Greedy drafts on prompts it was not trained on: {how}.
 """
 
 
-def card(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], how: str) -> str:
+SCOPES = ("Trained on all of its domains.", "A specialist, trained on {domain} alone.")
+UNTOLD = ("domains", "name", "kind", "hidden", "layers", "heads", "intermediate", "patience", "evaluate")
+
+
+def card(folder: Path, plan: Plan, file: str, rows: Mapping[str, Mapping[str, Any]], how: str) -> str:
     """The card of the drafter in a folder, in Markdown; ``rows`` holds its judgement by task, ``how`` its command."""
     try:
         notes = json.loads((folder / "config.json").read_text(encoding="utf-8"))["wager"]
@@ -44,11 +48,12 @@ def card(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], how: s
     files = [(domain, source) for domain in domains for source in plan.domains.get(domain, ())]
     sources = dict.fromkeys(f"- {domain}: {one.file} ({one.origin or 'origin not stated'})" for domain, one in files)
     text = CARD.format(
-        name=folder.name, target=notes["target"], used=folder.name.replace("-", ":", 1), plan=plan.target, how=how,
+        name=folder.name, target=notes["target"], used=folder.name.replace("-", ":", 1), plan=file, how=how,
         kind="An EAGLE head" if notes["kind"] == "eagle" else "A small Llama model",
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 1e6,
+        scope=SCOPES[len(domains) == 1].format(domain=domains[0]) if domains else "",
         temperatures=", ".join(f"{t:g}" for t in plan.answers.temperatures), sources="\n".join(sources),
-        settings=", ".join(f"{key} {value}" for key, value in recipe.items() if key not in ("domains", "name", "kind")),
+        settings=", ".join(f"{key} {value}" for key, value in recipe.items() if key not in UNTOLD and value != ""),
     )  # fmt: skip
     for task, row in rows.items():
         mats = " | ".join(f"{mat:.2f}" for mat in row["mat"].values())

@@ -1,7 +1,7 @@
 """What a drafter is worth on greedy answers it has not seen: acceptance per position, and tokens a round."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,13 +10,21 @@ import torch
 
 from wager.training import answers
 from wager.training.answers import Text
-from wager.training.batches import once
+from wager.training.batches import once, split
 from wager.training.config import Answers
 from wager.training.learners import Learner, mixed
 from wager.training.prompts import Prompt
 
 LENGTHS = (1, 2, 3, 4, 5)  # of drafts
 BATCH_TOKENS = 16384
+HELD_OUT = "{} (held out)"  # a domain as a task
+HOMES = {  # tasks that are of a domain's kind
+    "code": ("humaneval", "debug_bench"),
+    "math": ("math_reasoning",),
+    "translation": ("translation",),
+    "summarization": ("summarization", "xsum"),
+    "chat": ("mt_bench", "qa", "alpaca"),
+}
 
 Rows = dict[str, dict[str, dict[str, Any]]]  # drafter -> task -> figures
 
@@ -60,7 +68,7 @@ def judge(
     found = [Judged(length) for length in lengths]
     for batch in once(texts, tokens):
         with mixed(device):
-            rows = learner.accepted(batch.to(device)).tolist()
+            rows = learner.accepted(batch).tolist()
         for row in rows:
             for one in found:
                 one.add(row)
@@ -74,12 +82,17 @@ def greedy_answers(model: Any, tokenizer: Any, prompts: Sequence[Prompt], tokens
     work = answers.parts(prompts, tokenizer, how)
     with TemporaryDirectory() as spare:
         folder = kept or Path(spare)
-        answers.answer(model, work, folder, tokens, done=lambda *_: done(len(work)))
+        answers.answer(answers.transformers_engine(model), work, folder, tokens, done=lambda *_: done(len(work)))
         wanted = {prompt.key for part in work for prompt, _ in part.prompts}
         found = {text.key: text for text in answers.texts(folder) if text.key in wanted}
     if found.keys() != wanted:
         raise ValueError(f"{folder} holds answers to other prompts; give another folder with --answers")
     return list(found.values())
+
+
+def held_out(texts: Iterable[Text]) -> list[Text]:
+    """Of the answers that drafters were trained on those that were held out, their domains as tasks."""
+    return [replace(text, domain=HELD_OUT.format(text.domain)) for text in split(list(texts))[1]]
 
 
 def judge_by_task(drafters: Mapping[str, Any], texts: Sequence[Text], tasks: Sequence[str], model: Any,
@@ -107,4 +120,26 @@ def mat_over(rows: Rows, tasks: Sequence[str], length: str = "4") -> dict[str, f
     def total(row: Mapping[str, Any], what: str) -> int:
         return sum(row[task][what][length] for task in tasks)
 
-    return {name: round(total(row, "tokens") / total(row, "rounds"), 4) for name, row in rows.items()}
+    return {name: round(total(row, "tokens") / max(1, total(row, "rounds")), 4) for name, row in rows.items()}
+
+
+def at_home(rows: Rows, domains: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Every specialist, which is a drafter of one domain, beside the others of its kind on the tasks of its domain.
+
+    ``gain`` is how much more it has than the best of the other specialists.
+    """
+    tasks = set().union(*(row.keys() for row in rows.values()))
+    found: list[dict[str, Any]] = []
+    for name, own in domains.items():
+        if len(own) != 1:
+            continue
+        domain = own[0]
+        kind = {each: rows[each] for each in rows if each.split("-")[0] == name.split("-")[0]}
+        rivals = [each for each in kind if len(domains[each]) == 1 and tuple(domains[each]) != (domain,)]
+        for on in ((HELD_OUT.format(domain),), HOMES.get(domain, ())):
+            if rivals and on and tasks.issuperset(on):
+                mats = mat_over(kind, on)
+                mat = mats.pop(name)
+                gain = round(mat / max(mats[each] for each in rivals) - 1, 4)
+                found.append({"drafter": name, "on": ", ".join(on), "mat": mat, "gain": gain, "others": mats})
+    return found

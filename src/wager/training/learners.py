@@ -1,17 +1,18 @@
 """What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own."""
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
 from torch.nn.functional import linear, silu, smooth_l1_loss
 
 from wager.models.attention import rope_tables, rotate
-from wager.training.batches import Batch
+from wager.training.batches import Batch, sent
 from wager.training.config import Drafter
 
-Turn = Callable[[torch.Tensor], torch.Tensor]  # rotates entries by their positions
+Rope = tuple[torch.Tensor, torch.Tensor]  # rotary tables of entries
+Keys = tuple[torch.Tensor, torch.Tensor]  # keys and values of entries
 
 
 def mixed(device: torch.device) -> torch.autocast:
@@ -28,10 +29,17 @@ class Target:
             weight.requires_grad_(False)
         self.head, self.embed = model.lm_head.weight, model.get_input_embeddings().weight
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        where: torch.device = self.embed.device
+        return where
+
     @torch.no_grad()
     def features(self, batch: Batch) -> torch.Tensor:
         """(texts, longest, hidden): what the output head is applied to, at every token."""
-        out: torch.Tensor = self.model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        tokens = sent(batch.tokens, self.device)
+        out: torch.Tensor = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
         return out
 
 
@@ -53,29 +61,39 @@ class Layer(torch.nn.Module):
         self.mlp = _products({"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)})
         self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=config.rms_norm_eps)
 
-    def forward(self, x: torch.Tensor, turn: Turn, earlier: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        """Draft step ``len(earlier)`` at every entry; its own keys and values are added to ``earlier``."""
-        # The step sees the true entries up to where its draft began, and the draft's own earlier steps after them.
-        texts, entries, _ = x.shape
-        step = len(earlier)
-        by = self.self_attn
-        split = (texts, entries, self.num_kv_heads, -1, self.head)
-        # (texts, kv heads, heads of each or 1, entries, head)
-        q, k, v = (by[f"{name}_proj"](x).view(split).permute(0, 2, 3, 1, 4) for name in "qkv")
-        q, k = turn(q) * self.head**-0.5, turn(k)
-        earlier.append((k, v))
-        seen = torch.ones(entries, entries, dtype=torch.bool, device=x.device).tril(-step)
-        scores = (q @ earlier[0][0].transpose(-1, -2)).masked_fill(~seen, -1e4)
-        own = [(q * back(key, step - at)).sum(-1, keepdim=True) for at, (key, _) in enumerate(earlier) if at]
-        weights = torch.softmax(torch.cat((scores, *own), -1), -1, dtype=torch.float32).to(x.dtype)
-        mixed = weights[..., :entries] @ earlier[0][1]
-        for at, (_, value) in enumerate(earlier):
-            if at:
-                mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
-        x = x + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, entries, -1))
+    def keys(self, x: torch.Tensor, rope: Rope) -> Keys:
+        """Keys and values of entries, (texts, kv heads, 1, entries, head) each."""
+        k, v = (self._split(self.self_attn[f"{name}_proj"](x)) for name in "kv")
+        return rotate(k, *rope), v
+
+    def forward(self, x: torch.Tensor, rope: Rope, true: Keys, seen: torch.Tensor, own: list[Keys]) -> torch.Tensor:
+        """One draft step at (texts, width) entries of the text, the first or with its own keys the last of ``own``.
+
+        It sees the true entries up to where its draft began (``seen``: texts, 1, 1, width, entries), and the draft's
+        own steps after them.
+        """
+        texts, width, _ = x.shape
+        by, step, entries = self.self_attn, len(own), seen.shape[-1]
+        q = rotate(self._split(by["q_proj"](x)), *rope) * self.head**-0.5
+        scores = (q @ true[0].transpose(-1, -2)).masked_fill(~seen, -1e4)
+        near = [(q * back(key, step - at)).sum(-1, keepdim=True) for at, (key, _) in enumerate(own, 1)]
+        weights = torch.softmax(torch.cat((scores, *near), -1), -1, dtype=torch.float32).to(x.dtype)
+        mixed = weights[..., :entries] @ true[1]
+        for at, (_, value) in enumerate(own, 1):
+            mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
+        x = x + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, width, -1))
         y = self.post_attention_layernorm(x)
         out: torch.Tensor = x + self.mlp["down_proj"](silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
         return out
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        """(texts, entries, size) by heads: (texts, kv heads, heads of each or 1, entries, head)."""
+        return x.view(*x.shape[:2], self.num_kv_heads, -1, self.head).permute(0, 2, 3, 1, 4)
+
+
+def _at(x: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+    """(texts, longest, size) at (texts, width) entries."""
+    return x.gather(1, entries[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def back(x: torch.Tensor, by: int) -> torch.Tensor:
@@ -100,34 +118,41 @@ class EagleLearner:
     """
 
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
-        self.target, self.drafter = target, drafter
-        self.module = EagleHead(config).to(target.embed.device)
+        self.target, self.drafter, self.device = target, drafter, target.device
+        self.module = EagleHead(config).to(self.device)
         # The tokens it may draft, by id; over the others nothing is computed.
-        self.columns = None if columns is None else columns.to(target.embed.device)
+        self.columns = None if columns is None else columns.to(self.device)
         self.output = target.head if self.columns is None else target.head[self.columns]
 
-    def _steps(self, batch: Batch, features: torch.Tensor) -> Iterator[torch.Tensor]:
-        """What every draft step makes of every entry, (texts, entries, hidden)."""
-        known = self.target.embed[batch.tokens[:, 1:]]
-        feature = features[:, :-1]
-        cos, sin = rope_tables(self.target.model.model.rotary_emb, feature.shape[1], feature)
-        turn = partial(rotate, cos=cos[:, 0], sin=sin[:, 0])
-        earlier: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for _ in range(self.drafter.unroll):
-            out = self.module.layers[0](self.module.fc(torch.cat((known, feature), -1)), turn, earlier)
+    def _steps(self, batch: Batch, features: torch.Tensor, entries: torch.Tensor) -> Iterator[torch.Tensor]:
+        """What every draft step makes of these entries, (texts, width, hidden); of the others only keys are needed."""
+        known = self.target.embed[sent(batch.tokens[:, 1:].contiguous(), self.device)]
+        layer: Any = self.module.layers[0]
+        x = self.module.fc(torch.cat((known, features[:, :-1]), -1))
+        cos, sin = (t[:, 0] for t in rope_tables(self.target.model.model.rotary_emb, known.shape[1], features))
+        true = layer.keys(x, (cos, sin))
+        rope = cos[entries][:, None, None], sin[entries][:, None, None]
+        known, x = _at(known, entries), _at(x, entries)
+        own: list[Keys] = []
+        for step in range(self.drafter.unroll):
+            seen = torch.arange(len(cos), device=self.device) <= entries[..., None] - step
+            out = layer(x, rope, true, seen[:, None, None], own)
             yield out
-            feature = back(out, 1).to(feature.dtype)
+            if step + 1 < self.drafter.unroll:
+                x = self.module.fc(torch.cat((known, back(out, 1).to(known.dtype)), -1))
+                own.append(layer.keys(x, rope))
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        # Entries whose token to be drafted belongs to an answer; looked for once: the device is waited for.
-        at = batch.continued()[:, 1:].flatten().nonzero()[:, 0]
+    def loss(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
+        """How far its drafts of the answers are from the target's; ``features`` where they are known."""
+        # Entries whose token to be drafted belongs to an answer; looked for on the CPU: the device is not waited for.
+        entries, at = (sent(x, self.device) for x in batch.window(self.drafter.unroll - 1))
         if not len(at):  # answers of a token or two leave nothing to draft
             return self.module.fc.weight.sum() * 0.0
-        features = self.target.features(batch)
-        after = features[:, 1:].flatten(0, 1).index_select(0, at)
+        features = self.target.features(batch) if features is None else features
+        after = _at(features[:, 1:], entries).flatten(0, 1).index_select(0, at)
         wanted = torch.softmax(linear(after, self.output), -1)
         total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
-        for out in self._steps(batch, features):
+        for out in self._steps(batch, features, entries):
             made = out.flatten(0, 1).index_select(0, at).to(after.dtype)
             loss = soft_cross_entropy(linear(made, self.output), wanted)
             loss = loss + self.drafter.feature * smooth_l1_loss(made.float(), after.float())
@@ -141,18 +166,21 @@ class EagleLearner:
 
         A negative number where no draft is judged; the texts are greedy ones.
         """
-        features, judged = self.target.features(batch), batch.continued()[:, 1:]
-        choices = linear(features[:, 1:][judged], self.target.head).argmax(-1)
-        alive = judged
-        count = torch.zeros_like(judged, dtype=torch.long)
-        for step, out in enumerate(self._steps(batch, features)):
-            right = torch.zeros_like(judged)
-            drafted = linear(out[judged].to(features.dtype), self.output).argmax(-1)
-            right[judged] = (drafted if self.columns is None else self.columns[drafted]) == choices
-            alive = right if not step else back(alive[..., None], 1)[..., 0] & right
+        entries, at = (sent(x, self.device) for x in batch.window(0))
+        features = self.target.features(batch)
+        choices = linear(_at(features[:, 1:], entries).flatten(0, 1)[at], self.target.head).argmax(-1)
+        right = torch.zeros(entries.numel(), dtype=torch.bool, device=self.device)
+        count, alive = torch.zeros_like(entries), torch.empty(0)
+        for step, out in enumerate(self._steps(batch, features, entries)):
+            drafted = linear(out.flatten(0, 1)[at].to(features.dtype), self.output).argmax(-1)
+            right[at] = (drafted if self.columns is None else self.columns[drafted]) == choices
+            here = right.view(entries.shape)
+            alive = here.clone() if not step else back(alive[..., None], 1)[..., 0] & here
             count += torch.cat((alive[:, step:], torch.zeros_like(alive[:, :step])), 1)  # where the draft began
         # An entry ends at the token after its own.
-        return torch.cat((torch.full_like(count[:, :1], -1), torch.where(judged, count, -1)), 1)
+        found = torch.full(batch.tokens.shape, -1, device=self.device)
+        found[at // entries.shape[1], entries.flatten()[at] + 1] = count.flatten()[at]
+        return found
 
 
 class SmallLearner:
@@ -163,7 +191,7 @@ class SmallLearner:
 
         self.target, self.drafter = target, drafter
         made: Any = LlamaForCausalLM(config)
-        self.module = made.to(target.embed.device)
+        self.module = made.to(target.device)
         # It starts from the target's own embedding, squeezed into the directions that it uses most.
         centred = target.embed.float() - target.embed.float().mean(0)
         weight = self.module.get_input_embeddings().weight
@@ -172,19 +200,22 @@ class SmallLearner:
             weight.copy_(squeezed * (0.02 / squeezed.std()))
 
     def _logits(self, batch: Batch, judged: torch.Tensor) -> torch.Tensor:
-        hidden = self.module.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        tokens = sent(batch.tokens, self.target.device)
+        hidden = self.module.model(input_ids=tokens, use_cache=False).last_hidden_state
         out: torch.Tensor = self.module.lm_head(hidden[judged])
         return out
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        judged = batch.continued()
-        wanted = torch.softmax(linear(self.target.features(batch)[judged], self.target.head), -1)
+    def loss(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
+        """How far its predictions are from the target's; ``features`` where they are known."""
+        judged = sent(batch.continued(), self.target.device)
+        features = self.target.features(batch) if features is None else features
+        wanted = torch.softmax(linear(features[judged], self.target.head), -1)
         return soft_cross_entropy(self._logits(batch, judged), wanted)
 
     @torch.no_grad()
     def accepted(self, batch: Batch) -> torch.Tensor:
         """On greedy texts the small model reads what it would have drafted for as long as it is right."""
-        judged = batch.continued()
+        judged = sent(batch.continued(), self.target.device)
         choices = linear(self.target.features(batch)[judged], self.target.head).argmax(-1)
         right = torch.zeros_like(judged)
         right[judged] = self._logits(batch, judged).argmax(-1) == choices

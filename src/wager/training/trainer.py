@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,12 +13,14 @@ import torch
 
 from wager.core import files
 from wager.training.answers import Text
-from wager.training.batches import batches, split
+from wager.training.batches import Batch, batches, split
 from wager.training.config import Drafter
 from wager.training.evaluate import judge
+from wager.training.features import FeatureCache, fits
 from wager.training.learners import Learner, mixed
 
 WARM_UP = 100  # steps
+ADAM: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": 0.01}
 CLIP = 1.0  # longest gradient
 AVERAGE = 0.05  # weight of a step in the loss that is shown
 
@@ -55,7 +57,7 @@ class Trainer:
         self.best: dict[str, torch.Tensor] = {}
         self.progress = Progress()
         weights = learner.module.parameters()
-        self.optimizer = torch.optim.AdamW(weights, lr=drafter.rate, betas=(0.9, 0.95), weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(weights, **ADAM, lr=drafter.rate, fused=device.type == "cuda")
         folder.mkdir(parents=True, exist_ok=True)
         if self.checkpoint.exists():
             self._resume()
@@ -67,42 +69,49 @@ class Trainer:
 
     def run(self, *, shown: Callable[[Progress, Look | None], None] = lambda *_: None) -> dict[str, torch.Tensor]:
         """Train to the end of the plan, or until acceptance stops rising; the best weights."""
-        drafter, progress = self.drafter, self.progress
-        began = perf_counter() - progress.seconds
-        stream = batches(self.train, drafter.tokens, seed=drafter.seed, start=progress.step)
-        while progress.step < drafter.steps and not self._stale():
-            batch = next(stream).to(self.device)
-            for group in self.optimizer.param_groups:
-                group["lr"] = drafter.rate * self._rate(progress.step)
-            with mixed(self.device):
-                loss = self.learner.loss(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), CLIP)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            progress.step += 1
-            progress.tokens += int(batch.tokens.numel())
-            if progress.step % 10 == 0 or progress.step in (1, drafter.steps):
-                value = float(loss.detach())
-                fresh = math.isnan(progress.loss)
-                progress.loss = value if fresh else progress.loss + 10 * AVERAGE * (value - progress.loss)
-            progress.seconds = perf_counter() - began
-            due = progress.step % drafter.evaluate == 0 or progress.step == drafter.steps
-            shown(progress, self._look() if due else None)
+        train([self], shown=lambda trainer, look: shown(trainer.progress, look))
         return self.best
 
-    def _rate(self, step: int) -> float:
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done, or acceptance no longer rises."""
+        return self.progress.step >= self.drafter.steps or self._stale()
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches that are still to be learned from."""
+        return batches(self.train, self.drafter.tokens, seed=self.drafter.seed, start=self.progress.step)
+
+    def step(self, batch: Batch, features: torch.Tensor, gone: float) -> None:
+        """Learn from one batch; ``gone``, in [0, 1], is the share of the time that is over."""
+        drafter, progress, began = self.drafter, self.progress, perf_counter()
+        for group in self.optimizer.param_groups:
+            group["lr"] = drafter.rate * self._rate(progress.step, gone)
+        with mixed(self.device):
+            loss = self.learner.loss(batch, features)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.step += 1
+        progress.tokens += int(batch.tokens.numel())
+        if progress.step % 10 == 0 or progress.step in (1, drafter.steps):
+            value = float(loss.detach())
+            fresh = math.isnan(progress.loss)
+            progress.loss = value if fresh else progress.loss + 10 * AVERAGE * (value - progress.loss)
+        progress.seconds += perf_counter() - began
+
+    def _rate(self, step: int, gone: float) -> float:
         """Up in a straight line, then down along a cosine to a twentieth."""
         if step < WARM_UP:
             return (step + 1) / WARM_UP
-        gone = (step - WARM_UP) / max(1, self.drafter.steps - WARM_UP)
+        gone = max(gone, (step - WARM_UP) / max(1, self.drafter.steps - WARM_UP))
         return 0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, gone))) / 2
 
     def _stale(self) -> bool:
         behind = self.progress.step - self.progress.best_step
         return bool(self.progress.looks) and behind >= self.drafter.patience * self.drafter.evaluate
 
-    def _look(self) -> Look:
+    def look(self) -> Look:
         """Judge by held-out answers, keep what is best, and write a checkpoint."""
         progress = self.progress
         (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
@@ -139,3 +148,32 @@ class Trainer:
         except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError):
             none = f"{self.checkpoint} is no checkpoint of {self.drafter.name}"
             raise ValueError(f"{none}; delete it to start anew") from None
+
+
+def train(
+    trainers: Sequence[Trainer],
+    *,
+    minutes: float = math.inf,
+    shown: Callable[[Trainer, Look | None], None] = lambda *_: None,
+) -> None:
+    """Train drafters of one target in turn, a step each, to the end of their plans.
+
+    With a limit all learning rates fall to their end within so many minutes, and all stop at the same step.
+    """
+    target = trainers[0].learner.target
+    texts = list({id(text): text for trainer in trainers for text in trainer.train}.values())
+    cache = FeatureCache(target, texts) if fits(target, texts) else None
+    known = [cache.of(trainer.train) if cache else target.features for trainer in trainers]
+    streams = [trainer.batches() for trainer in trainers]
+    began = perf_counter()
+    gone = 0.0
+    while gone < 1 and not all(trainer.finished for trainer in trainers):
+        gone = (perf_counter() - began) / (60 * minutes)
+        for trainer, stream, features in zip(trainers, streams, known, strict=True):
+            if trainer.finished:
+                continue
+            batch = next(stream)
+            trainer.step(batch, features(batch), gone)
+            step, drafter = trainer.progress.step, trainer.drafter
+            due = step % drafter.evaluate == 0 or step == drafter.steps or gone >= 1
+            shown(trainer, trainer.look() if due else None)

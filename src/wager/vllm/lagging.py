@@ -66,23 +66,35 @@ class Lagging:
             return self._propose(*given, **named)
         batch: InputBatch = given[BATCH]
         slots = batch.idx_mapping_np[: batch.num_reqs]
-        plain = batch.num_tokens == batch.num_reqs and not batch.has_prefill and not given[AUXILIARY]
-        if plain and named.get("num_speculative_tokens") == 0:
-            if self.missed[slots].max() == self.window:
-                self.catch_up(batch)
-            self._keep(batch, slots, given[HIDDEN], given[LAST])
-            return NOTHING
-        if self.missed[slots].any():
+        plain = batch.num_tokens == batch.num_reqs and not batch.has_prefill
+        without_drafts = named.get("num_speculative_tokens") == 0 and not given[AUXILIARY]
+        behind = np.arange(batch.num_reqs) if plain and without_drafts else np.flatnonzero(self.missed[slots])
+        if not behind.size:
+            return self._propose(*given, **named)
+        alone = without_drafts and (plain or bool((batch.num_scheduled_tokens[behind] == 1).all()))
+        if not alone or self.missed[slots].max() == self.window:
             self.catch_up(batch)
-        return self._propose(*given, **named)
+        if alone:
+            self._keep(batch, behind, given[HIDDEN], given[LAST])
+        # Beside a prefill it runs for all; those that are behind read this token once more when they catch up.
+        return NOTHING if alone and plain else self._propose(*given, **named)
 
-    def _keep(self, batch: InputBatch, slots: np.ndarray, hidden: torch.Tensor, last: torch.Tensor) -> None:
-        """Keep what the head would have read: of each request one token."""
-        count = batch.num_reqs
+    def _keep(self, batch: InputBatch, requests: np.ndarray, hidden: torch.Tensor, last: torch.Tensor) -> None:
+        """Keep what the head would have read: of each of these requests one token."""
+        slots = batch.idx_mapping_np[requests]
         places = self._there(slots * self.window + self.missed[slots])
-        self.hidden.index_copy_(0, places, hidden[:count])
-        self.tokens.index_copy_(0, places, last.view(-1).index_select(0, batch.idx_mapping[:count].long()).int())
-        self.positions.index_copy_(0, places, batch.positions[:count].long())
+        if requests.size == batch.num_tokens:
+            hidden, positions = hidden[: requests.size], batch.positions[: requests.size]
+            rows = batch.idx_mapping[: requests.size].long()
+        else:
+            at, rows = (
+                self._there(batch.query_start_loc_np[requests].astype(np.int64)),
+                self._there(slots.astype(np.int64)),
+            )
+            hidden, positions = hidden.index_select(0, at), batch.positions.index_select(0, at)
+        self.hidden.index_copy_(0, places, hidden)
+        self.tokens.index_copy_(0, places, last.view(-1).index_select(0, rows).int())
+        self.positions.index_copy_(0, places, positions.long())
         self.missed[slots] += 1
 
     def catch_up(self, batch: InputBatch) -> None:

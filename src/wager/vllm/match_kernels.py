@@ -40,6 +40,29 @@ def _run_length(  # type: ignore[no-untyped-def]
     return run
 
 
+@triton.jit
+def _agreeing(draft, inside, true, step, K_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many tokens of a draft are those of the text, up to the first that is not."""
+    token = tl.load(draft + step, mask=inside, other=-1)
+    return tl.min(tl.where(token == true, K_BLOCK, step), axis=0)
+
+
+@triton.jit
+def _judge(  # type: ignore[no-untyped-def]
+    kept, gains, judged, row, text, length, new, K: tl.constexpr, K_BLOCK: tl.constexpr
+):
+    """Compare what both drafted for this text with the tokens that were added to it since."""
+    own = kept + row * (3 + 2 * K)
+    run = tl.load(own + 1)
+    if (run > 0) & (tl.load(own) == length - new):
+        step = tl.arange(0, K_BLOCK)
+        inside = (step < tl.load(own + 2)) & (step < new)
+        true = tl.load(text + length - new + step, mask=inside, other=-2)
+        gain = _agreeing(own + 3, inside, true, step, K_BLOCK) - _agreeing(own + 3 + K, inside, true, step, K_BLOCK)
+        tl.atomic_add(gains + run, gain)
+        tl.atomic_add(judged + run, 1)
+
+
 @triton.jit(do_not_specialize=["rows", "sampled", "own_blocks", "oldest"])
 def scan(  # type: ignore[no-untyped-def]
     tokens,  # int32 [slots, stride]
@@ -52,17 +75,27 @@ def scan(  # type: ignore[no-untyped-def]
     best,  # int64 [requests]: the best packed match, 0 for none
     own_blocks,  # programs that read the request's own text; the others read the ring
     oldest,  # first position of the ring to read, counted from its oldest token
+    kept,  # as in draft
+    gains,
+    judged,
     SHORTEST: tl.constexpr,
     LONGEST: tl.constexpr,
     RING: tl.constexpr,
     BLOCK: tl.constexpr,
+    K: tl.constexpr,
+    K_BLOCK: tl.constexpr,
+    FILL: tl.constexpr,
 ):
     request = tl.program_id(0)
     block = tl.program_id(1)
-    if tl.load(sampled + request) > 0:
+    new = tl.load(sampled + request)
+    if new > 0:
         row = tl.load(rows + request).to(tl.int64)
         length = tl.load(lengths + row)
         text = tokens + row * stride
+        if not FILL:
+            if block == 0:
+                _judge(kept, gains, judged, row, text, length, new, K, K_BLOCK)
         lane = tl.arange(0, BLOCK)
         if block < own_blocks:
             if block * BLOCK < length - 1:
@@ -84,7 +117,7 @@ def scan(  # type: ignore[no-untyped-def]
                     tl.atomic_max(best + request, found)
 
 
-@triton.jit(do_not_specialize=["rows", "last", "drafts", "drafts_stride"])
+@triton.jit(do_not_specialize=["rows", "last", "drafts", "drafts_stride", "drafted"])
 def draft(  # type: ignore[no-untyped-def]
     tokens,  # as in scan, up to head
     stride,
@@ -98,11 +131,21 @@ def draft(  # type: ignore[no-untyped-def]
     drafts_stride,
     matched,  # int32 [requests]: length of the match
     counts,  # int32 [requests]: tokens found after it, at most K
-    threshold,  # int32 [1]: shortest match that replaces a draft, where FILL is not set
+    stored_run,  # int32 [requests]: matches in a datastore, and what follows them [requests, K], where STORED is set
+    stored,
+    # The rest where FILL is not set: a draft is there already, and gives way to matches of lengths that did better.
+    kept,  # int32 [slots, 3 + 2 K]: lengths of the text, the match and the drafts; the match's and the other draft
+    gains,  # int32 [LONGEST + 1]: by length of match, tokens it had right more than the other draft
+    judged,  # int32 [LONGEST + 1]: out of how many
+    drafted,  # tokens of a draft in this step
+    STORED: tl.constexpr,
     RING: tl.constexpr,
     K: tl.constexpr,
     K_BLOCK: tl.constexpr,
     FILL: tl.constexpr,  # write all K tokens of every request, the last sampled token where nothing is found
+    MEMORY: tl.constexpr,
+    RUN_BLOCK: tl.constexpr,
+    RUNS: tl.constexpr,
 ):
     request = tl.program_id(0)
     row = tl.load(rows + request).to(tl.int64)
@@ -122,7 +165,15 @@ def draft(  # type: ignore[no-untyped-def]
         place = after + step
         other = tl.load(ring + ((base + place) & (RING - 1)), mask=found & (after <= RING) & (place < RING), other=-1)
         token = tl.where(own, token, other)
-    ended = tl.min(tl.where((token < 0) | (step >= K), step, K_BLOCK), axis=0)  # of a text in the ring
+    if STORED:
+        longer = tl.load(stored_run + request) > run
+        other = tl.load(stored + request * K + step, mask=step < K, other=-1)
+        token = tl.where(longer, other, token)
+        run = tl.where(longer, tl.load(stored_run + request), run)
+        found = run > 0
+    ended = tl.min(
+        tl.where((token < 0) | (step >= K), step, K_BLOCK), axis=0
+    )  # of a text in the ring, or of a document
     valid = found & (step < ended) & (step < K)
     tl.store(matched + request, run)
     tl.store(counts + request, tl.sum(valid.to(tl.int32), axis=0))
@@ -131,7 +182,19 @@ def draft(  # type: ignore[no-untyped-def]
         token = tl.where(valid, token.to(tl.int64), tl.load(last + row))
         tl.store(target, token, mask=step < K)
     else:
-        tl.store(target, token.to(tl.int64), mask=valid & (run >= tl.load(threshold)))
+        own_kept = kept + row * (3 + 2 * K)
+        tl.store(own_kept, tl.load(lengths + row))
+        tl.store(own_kept + 1, run)
+        tl.store(own_kept + 2, drafted)
+        tl.store(own_kept + 3 + step, tl.where(valid, token, -1), mask=step < K)
+        tl.store(own_kept + 3 + K + step, tl.load(target, mask=step < K, other=-1).to(tl.int32), mask=step < K)
+        tl.store(target, token.to(tl.int64), mask=valid & (tl.load(gains + run) > 0))
+        if request == 0:  # forget; above 0, which the other programs ask for, stays above 0
+            each = tl.arange(0, RUN_BLOCK)
+            count = tl.load(judged + each, mask=each < RUNS, other=0)
+            many = (each < RUNS) & (count >= MEMORY)
+            tl.store(judged + each, count // 2, mask=many)
+            tl.store(gains + each, (tl.load(gains + each, mask=many, other=0) + 1) >> 1, mask=many)
 
 
 @triton.jit(do_not_specialize=["ended", "count", "most"])

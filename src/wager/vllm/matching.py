@@ -1,8 +1,9 @@
 """Drafts by matching, next to the texts on the GPU: the longest end of a text that stood somewhere before.
 
 Each request's own text is searched (prompt lookup) and, where there is one, a ring of finished outputs of all requests
-(suffix matching across requests). The longest match wins, then the most recent; the text itself is more recent than
-what is finished. Nothing is copied to the CPU and nothing waits for the device.
+(suffix matching across requests) and a datastore (retrieval). The longest match wins, then the most recent; the text
+itself is more recent than what is finished, and that than a datastore. Nothing is copied to the CPU and nothing waits
+for the device.
 """
 
 import os
@@ -10,6 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from wager.drafters.datastore import Datastore
+from wager.vllm.draft_choice import MEMORY, DraftChoice
+from wager.vllm.stored import Stored
 
 SHORTEST, LONGEST = 2, 16  # tokens a match has at least, and at most as far as it is followed
 RING = 1 << 16  # tokens of finished outputs to remember; 32 requests read as much in about 10 µs on an H200
@@ -48,7 +53,10 @@ class Matcher:
     Kernels on a GPU, and in Triton's interpreter; the reference elsewhere.
     """
 
-    def __init__(self, texts: Any, length: int, *, ring: int = 0, shortest: int = SHORTEST, longest: int = LONGEST):
+    def __init__(
+        self, texts: Any, length: int, *, ring: int = 0, store: Datastore | None = None, shortest: int = SHORTEST,
+        longest: int = LONGEST,
+    ) -> None:  # fmt: skip
         if ring & (ring - 1) or 0 < ring < BLOCK:
             raise ValueError(f"a ring of finished texts holds 0 or a power of two from {BLOCK} tokens, not {ring}")
         self.texts, self.length, self.shortest, self.longest = texts, length, shortest, longest
@@ -62,6 +70,8 @@ class Matcher:
         self._best = torch.zeros(slots, dtype=torch.int64, device=device)
         self.matched = torch.zeros(slots, dtype=torch.int32, device=device)  # [requests]: of the last drafts
         self.counts = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.choice = DraftChoice(slots, length, longest, device)  # between a match and a model's draft
+        self.stored = Stored(store, texts, length, shortest) if store is not None else None
         self.kernels: Any = None
         if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
             from wager.vllm import match_kernels
@@ -75,31 +85,36 @@ class Matcher:
         last: torch.Tensor,
         drafts: torch.Tensor,
         longest_text: int,
-        threshold: torch.Tensor | None = None,
+        drafted: int | None = None,
     ) -> None:
         """Write every request's draft into ``drafts`` [requests, length].
 
         rows: slot of each request; sampled: tokens it got in this step, 0 for one still reading its prompt; last: by
-        slot, the token sampled last; longest_text: tokens, at least those of the longest text. Without a threshold
-        every row is written, with the last sampled token where nothing is found: it is verified and rejected. With one
-        only the rows are whose match has at least so many tokens.
+        slot, the token sampled last; longest_text: tokens, at least those of the longest text. Without ``drafted``
+        every row is written, with the last sampled token where nothing is found: it is verified and rejected. With it
+        a model's drafts of so many tokens are there, and only the rows are written whose match is likely to be better.
         """
         self.flush()
+        if self.stored is not None:
+            self.stored.search(rows, sampled)
         if self.kernels is None:
-            self._draft_by_reference(rows, sampled, last, drafts, threshold)
+            self._draft_by_reference(rows, sampled, last, drafts, drafted)
             return
-        requests = rows.shape[0]
+        requests, choice, fill = rows.shape[0], self.choice, drafted is None
         tokens, lengths = self.texts.all_token_ids.gpu, self.texts.total_len.gpu
         own, finished = -(-longest_text // BLOCK), -(-self._written // BLOCK)
         self.kernels.scan[(requests, own + finished)](
             tokens, tokens.stride(0), rows, lengths, sampled, self.ring, self._head, self._best, own,
-            self.ring_size - finished * BLOCK, SHORTEST=self.shortest, LONGEST=self.longest, RING=self.ring_size,
-            BLOCK=BLOCK,
+            self.ring_size - finished * BLOCK, choice.kept, choice.gains, choice.judged, SHORTEST=self.shortest,
+            LONGEST=self.longest, RING=self.ring_size, BLOCK=BLOCK, K=self.length, K_BLOCK=_power(self.length),
+            FILL=fill,
         )  # fmt: skip
+        stored_run, stored = (self.stored.matched, self.stored.found) if self.stored else (self.matched, self.counts)
         self.kernels.draft[(requests,)](
             tokens, tokens.stride(0), rows, lengths, last, self.ring, self._head, self._best, drafts, drafts.stride(0),
-            self.matched, self.counts, self.matched if threshold is None else threshold, RING=self.ring_size,
-            K=self.length, K_BLOCK=_power(self.length), FILL=threshold is None, num_warps=1,
+            self.matched, self.counts, stored_run, stored, choice.kept, choice.gains, choice.judged, drafted or 0,
+            STORED=self.stored is not None, RING=self.ring_size, K=self.length, K_BLOCK=_power(self.length), FILL=fill,
+            MEMORY=MEMORY, RUN_BLOCK=_power(self.longest + 1), RUNS=self.longest + 1, num_warps=1,
         )  # fmt: skip
 
     def end(self, slot: int) -> None:
@@ -137,12 +152,12 @@ class Matcher:
         self.ring.fill_(SEPARATOR)
         self._written = 0
 
-    def warm_up(self, drafts: torch.Tensor, threshold: torch.Tensor | None = None) -> None:
+    def warm_up(self, drafts: torch.Tensor, drafted: int | None = None) -> None:
         """Compile the kernels, so that no request waits for it."""
         nobody = torch.zeros(1, dtype=torch.int64, device=drafts.device)
         if self.ring_size:
             self._ended.append((0, self.texts.max_model_len))  # empty: nothing is remembered
-        self.draft(nobody, nobody.int(), torch.zeros_like(self._best), drafts, BLOCK, threshold)
+        self.draft(nobody, nobody.int(), torch.zeros_like(self._best), drafts, BLOCK, drafted)
 
     def finished(self) -> list[int]:
         """What the ring holds, oldest first; waits for the device: for tests."""
@@ -157,20 +172,30 @@ class Matcher:
         sampled: torch.Tensor,
         last: torch.Tensor,
         drafts: torch.Tensor,
-        threshold: torch.Tensor | None,
+        drafted: int | None,
     ) -> None:
-        finished = self.finished()
-        for request, row in enumerate(rows.tolist()):
+        finished, slots, new = self.finished(), rows.tolist(), sampled.tolist()
+        texts = [self.texts.all_token_ids.gpu[slot, : int(self.texts.total_len.gpu[slot])].tolist() for slot in slots]
+        if drafted is not None:
+            for slot, text, count in zip(slots, texts, new, strict=True):
+                if count:
+                    self.choice.judge(slot, text, count)
+        for request, (slot, text) in enumerate(zip(slots, texts, strict=True)):
             tokens: list[int] = []
             match = 0
-            if sampled[request] > 0:
-                text = self.texts.all_token_ids.gpu[row, : int(self.texts.total_len.gpu[row])].tolist()
+            if new[request]:
                 tokens, match = match_reference(text, finished, self.length, self.shortest, self.longest)
+                if self.stored is not None and int(self.stored.matched[request]) > match:
+                    match = int(self.stored.matched[request])
+                    tokens = [token for token in self.stored.found[request].tolist() if token >= 0]
             self.matched[request], self.counts[request] = match, len(tokens)
-            if threshold is None:
-                drafts[request, : self.length] = last[row]
-            if threshold is None or match >= int(threshold):
-                drafts[request, : len(tokens)] = torch.tensor(tokens, dtype=drafts.dtype)
+            if drafted is None:
+                drafts[request, : self.length] = last[slot]
+            elif not self.choice.take(slot, len(text), match, tokens, drafts[request], drafted):
+                continue
+            drafts[request, : len(tokens)] = torch.tensor(tokens, dtype=drafts.dtype)
+        if drafted is not None:
+            self.choice.forget()
 
     def _remember_by_reference(self, ended: torch.Tensor, most: int) -> None:
         head = int(self._head)

@@ -11,10 +11,10 @@ from wager.vllm.settings import MATCHING, Settings, engine_kind, parse_drafter
 def in_speculator(drafters: Sequence[str], *, on_cpu: bool, budget: int = 0) -> bool:
     """Whether these drafters, as written, match in the model runner, where asynchronous scheduling and graphs stay.
 
-    It searches no datastore there, and drafts one length for all requests: a token budget needs the proposer hook.
+    It drafts one length for all requests there: a token budget needs the proposer hook.
     """
     names = [parse_drafter(spec)[0] for spec in drafters]
-    return not on_cpu and not budget and not {*MATCHING}.isdisjoint(names) and "retrieval" not in names
+    return not on_cpu and not budget and not {*MATCHING}.isdisjoint(names)
 
 
 def place(settings: Settings, *, on_cpu: bool, rows: int | None = None) -> Settings:

@@ -23,7 +23,11 @@ ADOPTED = "vllm"  # before the colon of vllm:METHOD: whatever the user's own spe
 FIXED = ("custom_class", "extract_hidden_states", "medusa", "mlp_speculator", "suffix")
 # Drafters that wager runs, any number of them side by side.
 OWN_DRAFTERS = registry.servable()
-MATCHING = ("prompt-lookup", "suffix")  # of these, those that can run on the GPU, in vLLM's V2 model runner
+MATCHING = (
+    "prompt-lookup",
+    "suffix",
+    "retrieval",
+)  # of these, those that can run on the GPU, in vLLM's V2 model runner
 DRAFTERS, POLICY, MAX_LENGTH = ("suffix", "prompt-lookup"), "auto", 5  # the defaults
 LONGEST = 32  # tokens a request may ever draft in a step
 TOKENS = 1_000_000  # an engine's life, for policies that plan for a number of tokens
@@ -56,7 +60,7 @@ class Settings:
         beside = set(names) - set(engines)
         alone = engines and beside and (engines[0].endswith(("ngram", "ngram_gpu")) or not beside <= set(MATCHING))
         if len(engines) > 1 or alone:
-            can = f"beside a model there can be {' and '.join(MATCHING)}, without one also retrieval"
+            can = f"beside a model there can be {', '.join(MATCHING)}"
             raise ValueError(f"vLLM runs drafter {engines[0]!r} itself and only one such in an engine; {can}")
         if self.budget and self.hook == SCHEDULER:
             raise ValueError(f"a token budget is for {', '.join(OWN_DRAFTERS)}; {names[0]} drafts one length for all")
@@ -173,7 +177,7 @@ def adopt(settings: Settings, config: Mapping[str, Any]) -> Settings:
         both = f"the maximum length is {settings.max_length} and num_speculative_tokens is {length}"
         raise ValueError(f"{both}; leave one out")
     beside = () if settings.drafters == DRAFTERS else settings.drafters
-    if not set(beside) <= set(MATCHING):
+    if not {parse_drafter(spec)[0] for spec in beside} <= set(MATCHING):
         both = f"method in speculative_config says who drafts, and so does the drafter {', '.join(beside)}"
         raise ValueError(f"{both}; leave one out")
     return replace(settings, drafters=(*beside, f"{ADOPTED}:{method}"), max_length=length, speculator=bool(beside))

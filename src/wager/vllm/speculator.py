@@ -1,7 +1,7 @@
 """Matching in vLLM's V2 model runner, alone or beside the model that vLLM drafts with.
 
 Alone it is a speculator of its own. Beside a model (EAGLE, a draft model) it is that model's speculator, which drafts
-as always, and then takes over the requests whose match is long enough: which, is decided on the GPU.
+as always; its draft is replaced where a match is likely to be better, which is decided on the GPU for each request.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
+from wager.drafters.datastore import Datastore
 from wager.vllm.drafts import NOTHING, skip_empty_drafts
 from wager.vllm.lagging import BATCH, LAST, WINDOW, Lagging, can_lag
 from wager.vllm.matching import RING, Matcher
-from wager.vllm.settings import Settings, engine_settings
+from wager.vllm.settings import Settings, engine_settings, parse_drafter
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.wager")
 
 SAMPLED = 5  # argument of propose() by position: num_sampled
-LONG_ENOUGH = 4  # tokens a match must have to replace a model's draft: shorter ones are right less often
 
 
 def make_matcher(settings: Settings, states: RequestState, device: torch.device) -> Matcher:
@@ -38,7 +38,9 @@ def make_matcher(settings: Settings, states: RequestState, device: torch.device)
         # vLLM keeps texts in the CPU's memory unless its n-gram speculator reads them. Nobody has looked at them yet.
         size = states.max_num_reqs, states.max_model_len
         states.all_token_ids = StagedWriteTensor(size, dtype=torch.int32, device=device)
-    matcher = Matcher(states, settings.max_length, ring=RING if "suffix" in settings.names else 0)
+    path = next((value for name, value in map(parse_drafter, settings.drafters) if name == "retrieval"), "")
+    store = Datastore.open(path) if path else None
+    matcher = Matcher(states, settings.max_length, ring=RING if "suffix" in settings.names else 0, store=store)
     if matcher.ring_size:
         _listen(states, matcher)
     return matcher
@@ -110,15 +112,15 @@ def warm_up_verification(states: RequestState, device: torch.device, config: Vll
     )  # fmt: skip
 
 
-def _match(matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, threshold: torch.Tensor | None = None) -> None:
+def _match(matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, drafted: int | None = None) -> None:
     batch: InputBatch = given[BATCH]
     # The CPU knows how long a text can be at most: all drafts accepted, and one token more.
     longest = int(batch.seq_lens_cpu_upper_bound[: batch.num_reqs].max()) + 1
-    matcher.draft(batch.idx_mapping, given[SAMPLED], given[LAST].view(-1), drafts, longest, threshold)
+    matcher.draft(batch.idx_mapping, given[SAMPLED], given[LAST].view(-1), drafts, longest, drafted)
 
 
 def add_matching(speculator: Any, settings: Settings, states: RequestState, device: torch.device) -> Any:
-    """The model's speculator, whose drafts give way to matches of at least ``LONG_ENOUGH`` tokens.
+    """The model's speculator, whose drafts give way to matches that are likely to be better.
 
     It stays the object it is, for vLLM loads it by its class; its ``propose`` is extended.
     """
@@ -127,18 +129,18 @@ def add_matching(speculator: Any, settings: Settings, states: RequestState, devi
             "matching beside a model needs its drafts to be its likeliest tokens: leave draft_sample_method greedy"
         )
     matcher = make_matcher(settings, states, device)
-    threshold = torch.full((1,), LONG_ENOUGH, dtype=torch.int32, device=device)
-    propose = speculator.propose
-    matcher.warm_up(torch.zeros(1, settings.max_length, dtype=torch.int64, device=device), threshold)
+    propose, longest = speculator.propose, settings.max_length
+    matcher.warm_up(torch.zeros(1, longest, dtype=torch.int64, device=device), longest)
 
     @torch.inference_mode()
     def propose_and_match(*given: Any, **named: Any) -> torch.Tensor:
         drafts: torch.Tensor = propose(*given, **named)
-        if not named.get("dummy_run") and named.get("num_speculative_tokens") != 0:
-            _match(matcher, given, drafts, threshold)
+        length = named.get("num_speculative_tokens", longest)
+        if length and not named.get("dummy_run"):
+            _match(matcher, given, drafts, length)
         return drafts
 
-    speculator.propose, speculator.matcher, speculator.match_threshold = propose_and_match, matcher, threshold
+    speculator.propose, speculator.matcher = propose_and_match, matcher
     return speculator
 
 

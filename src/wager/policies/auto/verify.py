@@ -218,9 +218,8 @@ class VerifyLatency(Learner):
         if late or self.checks > 0 or self.rounds[1] < self.config.repeats or self.doubted(1):
             return True
         # other widths say that the machine has changed: that may be true of them alone
-        return (
-            self.plain > 0.0 and abs(self.seconds[1] / self.plain - 1.0) > self.noise - 1.0 and self.since_plain() > 1
-        )
+        apart = abs(self.scale * self.ratios[1] / self.plain - 1.0) if self.plain else 0.0
+        return apart > self.filter.limit and self.since_plain() > self.config.short_memory
 
     def since_plain(self) -> int:
         """Rounds since plain decoding was timed."""
