@@ -151,9 +151,13 @@ bench-policies: $(READY)  ## the part of it that needs no model
 	if [ -n "$$WAGER_DATA" ]; then $(SIMULATE) --env serving --trace azure_llm_2023_conv.csv --speed 0.35 \
 		--tokens 600000 --runs 2 $(SERVERS) --json results/azure.json; fi
 
-reproduce: $(READY)  ## the papers' tables and figures: the short forms, and docs/reproduction.md from their results
-	$(BIN)/python -m reproduction --all --quick --out results/reproduction
+reproduce: $(READY)  ## the papers' claims tested, and docs/reproduction.md; FULL=1 prints the commands behind every result
+ifdef FULL
+	$(BIN)/python -m reproduction --commands
+else
+	$(BIN)/python -m reproduction --all --jobs 2 --out results/reproduction
 	$(BIN)/python -m reproduction --doc docs/reproduction.md
+endif
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,10 +1,9 @@
-"""`python -m reproduction`: the papers' tables and figures, re-run here. From a checkout: it is not installed."""
+"""`python -m reproduction`: the papers' tables and figures, tested here. From a checkout: it is not installed."""
 
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,16 +15,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text as Words
 
-from reproduction.experiment import NO, PART, UNTRIED, YES, Experiment, Outcome, shown
-from reproduction.page import FOLDER, page, read
+from reproduction import page, result_files
+from reproduction.experiment import Experiment, shown
 from reproduction.registry import EXPERIMENTS, PAPERS, chosen
-from reproduction.workspace import Workspace
+from reproduction.rows import row
+from reproduction.workspace import Workspace, make
 from wager.cli.files import check_writable, write_json
 from wager.cli.options import MODEL, Model
 from wager.core import files
 from wager.core.provenance import provenance
 
-COLOURS = {YES: "green", PART: "yellow", NO: "red", UNTRIED: "dim"}
+COLOURS = {"holds": "green", "in part": "yellow", "does not hold": "red"}
 RESULTS = Path("results")
 
 
@@ -39,8 +39,8 @@ def command(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Run every experiment.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The short form: under five minutes each on two cores.")
+    with_model: Annotated[
+        bool, typer.Option("--with-model", help="Also make runs that load a model; best on a GPU.")
     ] = False,
     model: Model = MODEL,
     data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
@@ -53,18 +53,25 @@ def command(
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run even what is kept.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs to make at once, each in a process.")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all outcomes to this file.")] = None,
     doc: Annotated[
         Path | None, typer.Option(help="Instead: write the page of all results to this file.", show_default=False)
     ] = None,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Instead: print the commands that made every result.")
+    ] = False,
     results: Annotated[Path, typer.Option(help="Folder of kept results, for the list and --doc.")] = RESULTS,
 ) -> None:
-    """Re-run the tables and figures of the four papers on the models that can be had here."""
+    """Test the tables and figures of the four papers on the models that can be had here."""
+    if (doc is not None or commands) and not results.is_dir():
+        raise ValueError(f"no folder {results} to read results from; pass --results, or run in a checkout")
     if doc is not None:
         check_writable(doc)
-        if not results.is_dir():
-            raise ValueError(f"no folder {results} to read results from; pass --results, or run in a checkout")
-        files.write_text(doc, page(results))
+        _write_page(doc, results)
+        return
+    if commands:
+        _commands(results)
         return
     if every and names:
         raise ValueError("--all runs every experiment; leave out the names, or --all")
@@ -78,16 +85,40 @@ def command(
         check_writable(json_file)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        keep = keep or Path("build") / FOLDER
+        keep = keep or Path("build") / page.FOLDER
     told = []
-    with _workspace(keep, model=model, data=data, again=again) as workspace:
+    with _workspace(keep, model=model, data=data, again=again, with_model=with_model) as workspace:
+        make([run for experiment in wanted for run in experiment.runs()], workspace, jobs)
         for experiment in wanted:
-            content = _run(experiment, quick, workspace)
+            content = {**provenance("python -m reproduction"), "model": model, **row(experiment, workspace)}
+            _print(experiment, content)
             told.append(content)
             if out is not None:
-                write_json(out / f"{experiment.name}.json", content)
+                _keep(out / f"{experiment.name}.json", content)
+    print(
+        f"{sum(content['took'] or 0 for content in told):.0f} seconds of a core, runs shared by rows counted for each"
+    )
     if json_file is not None:
         write_json(json_file, {**provenance("python -m reproduction"), "experiments": told})
+
+
+def _keep(path: Path, content: dict[str, Any]) -> None:
+    """Write a row; one whose runs cannot be made here leaves a row that could be made elsewhere as it is."""
+    if content["missing"] and path.is_file():
+        before = result_files.read(path)
+        if before.get("parts") and "verdict" in before:
+            print(f"{path.name} stays as it was: {'; '.join(content['missing'])}")
+            return
+    write_json(path, content)
+
+
+def _write_page(doc: Path, results: Path) -> None:
+    told = page.read_all(results)
+    pictures = doc.parent / page.PICTURES
+    pictures.mkdir(parents=True, exist_ok=True)
+    for name, made in page.pictures(told).items():
+        files.write_text(pictures / name, made)
+    files.write_text(doc, page.page(told, results) + page.older_than_code(results))
 
 
 @contextmanager
@@ -106,67 +137,55 @@ def _workspace(keep: Path | None, **settings: Any) -> Iterator[Workspace]:
         )
 
 
-def _run(experiment: Experiment, quick: bool, workspace: Workspace) -> dict[str, Any]:
-    """Make the experiment's runs or take those that were kept, print the outcome, and return it as JSON."""
-    began = time.monotonic()
-    workspace.reused.clear()
-    runs = experiment.runs(quick)
-    commands = list(dict.fromkeys(run.command for run in runs))
-    outcome = experiment.evaluate([workspace.result(run) for run in runs])
-    _print(experiment, outcome, commands)
-    if workspace.reused:
-        print(f"{len(workspace.reused)} of its runs had been kept; --again makes them anew.")
-    return {
-        **provenance("python -m reproduction"),
-        "experiment": experiment.name,
-        "quick": quick,
-        "model": workspace.model,
-        "commands": commands,
-        "seconds": round(time.monotonic() - began, 1),
-        "runs_kept_from_before": len(workspace.reused),
-        **outcome.json(),
-    }
-
-
-def _print(experiment: Experiment, outcome: Outcome, commands: Sequence[str]) -> None:
+def _print(experiment: Experiment, told: Mapping[str, Any]) -> None:
     console = _console()
     console.rule(Words(f"{PAPERS[experiment.paper]}, {experiment.place}: {experiment.what}"), align="left")
     console.print(Words(experiment.claim))
-    for line in commands[:3]:
-        console.print(Words(f"$ {line}", style="dim"))
-    if len(commands) > 3:
-        console.print(Words(f"  and {len(commands) - 3} more like these", style="dim"))
-    table = Table(box=box.SIMPLE_HEAD)
-    for i, column in enumerate(outcome.figures.columns):
-        table.add_column(column, justify="right" if i else "left", no_wrap=not i)
-    for row in outcome.figures.rows:
-        table.add_row(*(Words(shown(cell)) for cell in row))
-    console.print(table)
-    for check in outcome.checks:
+    _table(console, told["figures"]["columns"], told["figures"]["rows"])
+    for part in told["parts"]:
         console.print(
-            Words(f"  {'holds' if check.holds else 'fails'}: {check.says}", style="" if check.holds else "yellow")
+            Words(f"  {part['verdict']}: {part['says']} {part['effect']}", style=COLOURS.get(part["verdict"], ""))
         )
-    console.print(Words(outcome.headline))
-    console.print(Words(f"Does the claim hold? {outcome.holds}.", style=f"bold {COLOURS[outcome.holds]}"))
-    if outcome.why:
-        console.print(Words(" ".join(dict.fromkeys(c.because for c in outcome.checks if not c.holds and c.because))))
+    for says in (*told["flags"], *told["missing"]):
+        console.print(Words(f"  ! {says}", style="yellow"))
+    console.print(Words(told["headline"]))
+    seconds = f" {told['took']:.0f} s" if told["took"] is not None else ""
+    console.print(Words(f"The claim: {told['verdict']}.{seconds}", style=COLOURS.get(told["verdict"], "bold")))
+
+
+def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    if not columns:
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", no_wrap=not i)
+    for cells in rows:
+        table.add_row(*(Words(shown(cell)) for cell in cells))
+    console.print(table)
 
 
 def _list(results: Path) -> None:
     """Every experiment with its claim and what is known of it."""
     console = _console()
+    known = page.read_all(results) if results.is_dir() else dict.fromkeys(EXPERIMENTS)
     for paper, title in PAPERS.items():
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-        for column in ("experiment", "holds", "claim"):
+        for column in ("experiment", "verdict", "claim"):
             table.add_column(column, no_wrap=column != "claim")
         for name, experiment in EXPERIMENTS.items():
-            if experiment.paper != paper:
-                continue
-            row: Any = read(results, experiment) if results.is_dir() else None
-            holds = row.told["holds"] if row is not None else "not run"
-            table.add_row(name, Words(holds, style=COLOURS.get(holds, "dim")), Words(experiment.claim))
+            if experiment.paper == paper:
+                told = known[name]
+                verdict = told["verdict"] if told is not None else "not run"
+                table.add_row(name, Words(verdict, style=COLOURS.get(verdict, "dim")), Words(experiment.claim))
         console.print(table)
-    print("Run one with: python -m reproduction NAME --quick")
+    print("Run one with: python -m reproduction NAME")
+
+
+def _commands(results: Path) -> None:
+    """What made every result, so that it can be made again."""
+    for path in sorted([*results.glob("*.json"), *(results / page.FOLDER).glob("*.json")]):
+        content = result_files.read(path)
+        print(f"{path.relative_to(results)}: {content.get('command', 'unknown')}  # {content.get('machine', '')}")
 
 
 def _console() -> Console:

@@ -1,4 +1,4 @@
-"""What recorded texts tell beside replay: rewards, drafting with all, a rule that stops drafts, batches of texts."""
+"""What recorded texts tell beside replay, prompt by prompt: rewards, drafting with all, a rule that stops drafts."""
 
 from __future__ import annotations
 
@@ -9,303 +9,247 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduction import costs
-from reproduction.recorded import Pool, Recorded, Totals, add, methods, texts_of, totals
+from reproduction import costs, recordings
+from reproduction.recorded import SEEDS, Sums, texts_of
+from reproduction.recordings import Recording, Wanted
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
-from wager.policies import build, fixed
-from wager.simulation import RoundCost, play
+from wager.policies import build
+from wager.simulation import RoundCost
 
 if TYPE_CHECKING:
     from reproduction.workspace import Workspace
 
-ROUNDS = 10  # of a text, over which MetaSD's figure 6 looks
+ROUNDS = 10  # of a text, over which MetaSD's figures 6 and 7 look
+REPLAY = "wager lab replay results/recordings/RECORDING.jsonl.gz"
+
+
+def told_of(recording: Recording, prompts: int, **fields: str) -> dict[str, str]:
+    """What a run on a recording did, field by field."""
+    meta = recording.meta
+    return {
+        "target": str(meta.get("model", "")),
+        "tree": "chains",
+        "tokens": f"at most {meta.get('max_tokens', '?')}",
+        "prompts": f"{prompts} in all",
+        "temperature": f"{float(meta.get('temperature') or 0):g}",
+        **fields,
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """Block efficiency and block divergence of every drafter at every position, and round by round."""
+    """Block efficiency and block divergence of every drafter, text by text."""
 
-    recording: Recorded
-    drafters: tuple[str, ...]
+    wanted: Wanted
     length: int
     labels: tuple[str, ...]
 
     @property
     def command(self) -> str:
-        return f"{self.recording.command}, then its columns agreed and overlap"
+        return f"{REPLAY} --drafters {','.join(self.wanted.drafters)} --lengths {self.length} -p off"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        texts = texts_of(workspace.result(self.recording), self.drafters, self.labels or None)
-        return {"drafters": {name: reward_statistics(texts, name, self.length) for name in self.drafters}}
+        recording = recordings.find(self.wanted, workspace.recordings)
+        texts = [text for text in texts_of(recording, self.labels) if text.tokens > self.length + ROUNDS]
+        told = told_of(recording, len(texts), drafters=", ".join(self.wanted.drafters), lengths=str(self.length))
+        drafters = {name: [reward_statistics(t, name, self.length) for t in texts] for name in self.wanted.drafters}
+        return {"drafters": drafters, "protocol": {**told, "hardware": "rewards do not depend on it"}}
 
 
-def reward_statistics(texts: Sequence[Text], name: str, length: int) -> dict[str, Any]:
-    """Means and variances of both rewards over positions, the share of zeros, and divergence by round."""
-    be: list[float] = []
-    bd: list[float] = []
-    by_round: list[list[float]] = [[] for _ in range(ROUNDS)]
-    for text in texts:
-        track, whole = text.tracks[name], text.tokens - 1 - length
-        agreed = [min(n, length) for n in track.agreed]
-        divergence = [statistics.fmean(track.overlap[at : at + length]) for at in range(whole)]
-        be += [agreed[at] / length for at in range(whole)]
-        bd += divergence
-        at = 0
-        for played in by_round:
-            if at >= whole:
-                break
-            played.append(divergence[at])
-            at += agreed[at] + 1
-    return {
-        **{kind: _described(values) for kind, values in (("be", be), ("bd", bd))},
-        "rounds": [[float(np.mean(r)), float(np.std(r)), len(r)] for r in by_round if len(r) > 1],
-        "count": len(be),
-    }
+def reward_statistics(text: Text, name: str, length: int) -> dict[str, Any]:
+    """Of both rewards over a text's positions: mean, variance, share of zeros, spread; and divergence by round."""
+    track, whole = text.tracks[name], text.tokens - 1 - length
+    agreed = [min(n, length) for n in track.agreed]
+    divergence = [statistics.fmean(track.overlap[at : at + length]) for at in range(whole)]
+    rounds: list[float] = []
+    at = 0
+    while at < whole and len(rounds) < ROUNDS:
+        rounds.append(divergence[at])
+        at += agreed[at] + 1
+    efficiency = [agreed[at] / length for at in range(whole)]
+    return {"be": _described(efficiency), "bd": _described(divergence), "rounds": [round(r, 4) for r in rounds]}
 
 
 def _described(values: Sequence[float]) -> dict[str, float]:
-    zeros = float(np.mean(np.array(values) == 0))
-    return {"mean": float(np.mean(values)), "variance": float(np.var(values)), "zeros": zeros}
+    own = np.array(values)
+    low, high = np.quantile(own, (0.05, 0.95))
+    found = {"mean": own.mean(), "variance": own.var(), "zeros": (own == 0).mean(), "spread": high - low}
+    return {name: round(float(x), 5) for name, x in found.items()}
 
 
-def _walk(texts: Sequence[Text], play: Callable[[Text, int], tuple[int, float]]) -> Totals:
-    """Texts decoded round by round: ``play`` gives the tokens accepted at a position and the round's seconds."""
-    found: Totals = {}
-    for text in texts:
-        sums = found.setdefault(text.label, [0.0, 0.0, 0.0])
+def walk(texts: Sequence[tuple[int, Text]], sums: Sums, play: Callable[[Text, int], tuple[int, int, float]]) -> None:
+    """Texts decoded round by round: ``play`` gives the tokens drafted and accepted at a position and the seconds."""
+    for i, text in texts:
         at = 0
         while at < text.tokens - 1:
-            accepted, seconds = play(text, at)
+            drafted, accepted, seconds = play(text, at)
             emitted = min(accepted + 1, text.tokens - 1 - at)
-            for i, part in enumerate((emitted, 1, seconds)):
-                sums[i] += part
+            arm = Arm("rule", drafted) if drafted else OFF
+            sums.add(i, Round(arm, drafted, accepted, emitted, verify_seconds=seconds))
             at += emitted
-    return found
+        sums.times[i] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class DraftAll:
     """All drafters draft in every round and the target verifies every draft: MetaSD's baseline of table 5."""
 
-    recording: Recorded
-    drafters: tuple[str, ...]
+    wanted: Wanted
     length: int
-    cost: str = "cpu"
+    cost: str
+    labels: tuple[str, ...]
 
     @property
     def command(self) -> str:
-        return f"{self.recording.command}, then all drafts of every round verified at once"
+        return f"{REPLAY} --drafters {','.join(self.wanted.drafters)} --lengths {self.length} -p off"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        texts = texts_of(workspace.result(self.recording), self.drafters)
-        cost = costs.table(self.cost)
-        drafting = self.length * sum(cost.step.get(name, 0.0) for name in self.drafters)
-        seconds = cost.verify(1 + self.length * len(self.drafters)) + drafting
+        recording = recordings.find(self.wanted, workspace.recordings)
+        cost, names = costs.of(self.cost, recording.meta, self.wanted.drafters), self.wanted.drafters
+        seconds = cost.verify(1 + self.length * len(names)) + self.length * sum(cost.step.get(n, 0.0) for n in names)
 
-        def best_draft(text: Text, at: int) -> tuple[int, float]:
-            return max(min(text.tracks[name].agreed[at], self.length) for name in self.drafters), seconds
+        def best_draft(text: Text, at: int) -> tuple[int, int, float]:
+            return self.length, max(min(text.tracks[name].agreed[at], self.length) for name in names), seconds
 
-        plain = totals(texts, fixed(OFF), (self.length,), cost)
-        return {"methods": methods({str(OFF): [plain], "all drafters": [_walk(texts, best_draft)]})}
+        texts = texts_of(recording, self.labels)
+        sums = Sums(len(texts))
+        walk(list(enumerate(texts)), sums, best_draft)
+        labels = [task for task in recording.tasks if not self.labels or task in self.labels]
+        return {"labels": labels, "units": {"all drafters": sums.json(sums.times > 0)}, "seeds": SEEDS}
+
+
+THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A drafter that stops when it is no longer sure, its threshold fitted beforehand on half of the texts.
+    """A drafter that stops when it is no longer sure: each half of the texts is judged with the other's threshold.
 
-    It stands for a trained rule that stops drafts (SpecDec++). The other half tests it beside policies that learn as
-    they go.
+    It stands for a trained rule that stops drafts (SpecDec++).
     """
 
-    recording: Recorded
-    drafter: str
+    wanted: Wanted  # of one drafter, with its confidence
     longest: int
-    policies: tuple[str, ...]
-    cost: str = "cpu"
-    seeds: int = 3
-
-    @property
-    def command(self) -> str:
-        named = " ".join(f"-p {policy}" for policy in self.policies)
-        return f"{self.recording.command} && wager replay R.jsonl.gz --drafters {self.drafter} {named}"
-
-    def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        texts = texts_of(workspace.result(self.recording), [self.drafter])
-        cost = costs.table(self.cost)
-
-        def seconds(least: float) -> float:
-            return sum(part[2] for part in self._stopped(texts[0::2], least, cost).values())
-
-        best = min((0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), key=seconds)
-        tested, lengths = texts[1::2], tuple(range(1, self.longest + 1))
-        found = {str(OFF): [totals(tested, fixed(OFF), lengths, cost)]}
-        found["trained to stop"] = [self._stopped(tested, best, cost)]
-        for policy in self.policies:
-            found[policy] = [totals(tested, policy, lengths, cost, seed=s) for s in range(self.seeds)]
-        return {"methods": methods(found), "threshold": best}
-
-    def _stopped(self, texts: Sequence[Text], least: float, cost: RoundCost) -> Totals:
-        """Rounds in which the draft ends before the first token less likely than ``least``."""
-
-        def stop(text: Text, at: int) -> tuple[int, float]:
-            track = text.tracks[self.drafter]
-            sure = track.confidence[at][: self.longest]
-            drafted = next((i for i, p in enumerate(sure) if p < least), len(sure))
-            asked = min(drafted + 1, len(sure))  # the token it was not sure of is drafted too
-            seconds = cost.verify(1 + drafted) + asked * cost.step.get(self.drafter, 0.0)
-            return min(track.agreed[at], drafted), seconds
-
-        return _walk(texts, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """The drafter that a classifier of prompts picks once a text, beside policies that choose in every round."""
-
-    recording: Recorded
-    drafters: tuple[str, ...]
-    everything: str  # the drafter of prompts that no specialist is for
-    length: int
-    policies: tuple[str, ...]
-    cost: str = "cpu"
-    seeds: int = 3
-
-    @property
-    def command(self) -> str:
-        named = " ".join(f"--policy {policy}" for policy in self.policies)
-        arms = ",".join(f"{name}:{self.length}" for name in self.drafters)
-        return f"wager bench generate --arms {arms} --router training/smollm2-135m.toml --corpora CORPORA {named}"
-
-    def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        content = workspace.result(self.recording)
-        texts = texts_of(content, self.drafters)
-        cost, lengths = costs.table(self.cost), (self.length,)
-        kinds = {name.rpartition(":")[2]: name for name in self.drafters}
-        routed: Totals = {}
-        for text, domain in zip(texts, content["routes"], strict=True):
-            arm = Arm(kinds.get(domain, self.everything), self.length)
-            add(routed, text.label, totals([text], fixed(arm), lengths, cost)[text.label])
-        found = {str(OFF): [totals(texts, fixed(OFF), lengths, cost)], "router": [routed]}
-        for policy in self.policies:
-            found[policy] = [totals(texts, policy, lengths, cost, seed=s, off=False) for s in range(self.seeds)]
-        return {"methods": methods(found)}
-
-
-@dataclass(frozen=True, slots=True)
-class BestShare:
-    """How often each policy plays the drafter that is best for the task, over the rounds (MetaSD figure 3)."""
-
-    recording: Recorded
-    drafters: tuple[str, ...]
-    length: int
-    policies: tuple[str, ...]
+    cost: str
     labels: tuple[str, ...]
-    seeds: int = 3
 
     @property
     def command(self) -> str:
-        named = " ".join(f"-p {policy}" for policy in self.policies)
-        return f"{self.recording.command} && wager replay R.jsonl.gz --lengths {self.length} {named}"
+        return f"{REPLAY} --drafters {self.wanted.drafters[0]} -p analytical"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        content = workspace.result(self.recording)
-        cost = costs.table("cpu")
-        shares: dict[str, list[list[float]]] = {policy: [] for policy in self.policies}
-        for label in self.labels:
-            texts = tuple(texts_of(content, self.drafters, [label]))
-            arms = [Arm(name, self.length) for name in self.drafters]
-            rounds = {arm: totals(texts, fixed(arm), (self.length,), cost)[label][1] for arm in arms}
-            best = min(arms, key=lambda arm: rounds[arm])
-            for i, policy in enumerate(self.policies):
-                workspace.tell(f"{label}: {policy}", i, len(self.policies))
-                shares[policy] += [self._played(texts, cost, policy, seed, best) for seed in range(self.seeds)]
-        return {"policies": {policy: halves(own) for policy, own in shares.items()}}
+        recording = recordings.find(self.wanted, workspace.recordings)
+        cost = costs.of(self.cost, recording.meta, self.wanted.drafters)
+        texts = list(enumerate(texts_of(recording, self.labels)))
+        sums, fitted = Sums(len(texts)), []
+        for fit, judge in ((texts[0::2], texts[1::2]), (texts[1::2], texts[0::2])):
+            best = min(THRESHOLDS, key=lambda least: self._seconds(fit, len(texts), least, cost))
+            walk(judge, sums, self._rule(best, cost))
+            fitted.append(best)
+        labels = [task for task in recording.tasks if not self.labels or task in self.labels]
+        units = {"fitted to stop": sums.json(sums.times > 0)}
+        drafted = [
+            track.size[at] and self._drafted(track.confidence[at], fitted[0])
+            for _, text in texts
+            for track in [text.tracks[self.wanted.drafters[0]]]
+            for at in range(text.tokens - 1)
+        ]
+        return {
+            "labels": labels,
+            "units": units,
+            "seeds": SEEDS,
+            "thresholds": fitted,
+            "drafted": float(np.mean(drafted)),
+        }
 
-    def _played(self, texts: tuple[Text, ...], cost: RoundCost, policy: str, seed: int, best: Arm) -> list[float]:
-        """Of every round of a run: 1 where the best arm was played."""
-        found: list[float] = []
-        scenario = Pool(texts, cost, (self.length,))
-        play(scenario, policy, seed, watch=lambda _, outcome: found.append(float(outcome.arm == best)))
-        return found
+    def _seconds(self, texts: Sequence[tuple[int, Text]], count: int, least: float, cost: RoundCost) -> float:
+        sums = Sums(count)
+        walk(texts, sums, self._rule(least, cost))
+        return float(sums.columns[:, 2].sum())
 
+    def _drafted(self, sure: Sequence[float], least: float) -> int:
+        return next((i for i, p in enumerate(sure[: self.longest]) if p < least), min(len(sure), self.longest))
 
-def halves(runs: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Share of the best arm in the first and in the second half of the rounds, over runs."""
-    first = [x for run in runs for x in run[: len(run) // 2]]
-    last = [x for run in runs for x in run[len(run) // 2 :]]
-    return {"early": float(np.mean(first)), "late": float(np.mean(last)), "all": float(np.mean([*first, *last]))}
+    def _rule(self, least: float, cost: RoundCost) -> Callable[[Text, int], tuple[int, int, float]]:
+        """Rounds in which the draft ends before the first token less likely than ``least``."""
+        name = self.wanted.drafters[0]
+
+        def stop(text: Text, at: int) -> tuple[int, int, float]:
+            track = text.tracks[name]
+            drafted = self._drafted(track.confidence[at], least)
+            asked = min(
+                drafted + 1, len(track.confidence[at][: self.longest])
+            )  # that it was not sure of is drafted too
+            seconds = cost.verify(1 + drafted) + asked * cost.step.get(name, 0.0)
+            return drafted, min(track.agreed[at], drafted), seconds
+
+        return stop
 
 
 @dataclass(frozen=True, slots=True)
 class Batched:
     """Texts decoded together, one policy each: of one task, or of all; every drafter that is played takes its own pass.
 
-    MetaSD's table 17: the more drafters a step mixes, the more passes it pays.
+    MetaSD's table 17: the more drafters a step mixes, the more passes it pays. A unit is a batch.
     """
 
-    recording: Recorded
-    drafters: tuple[str, ...]
+    wanted: Wanted
+    pool: tuple[str, ...]
     single: str  # the one drafter for everything
     length: int
-    batches: tuple[int, ...]
+    batch: int
     policy: str
     labels: tuple[str, ...]
     cost: str = "h200"
 
     @property
     def command(self) -> str:
-        sizes = ", ".join(map(str, self.batches))
-        return f"{self.recording.command}, then texts stepped together in batches of {sizes}"
+        return f"{REPLAY} --drafters {','.join(self.wanted.drafters)} --lengths {self.length} -p {self.policy}"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        texts = texts_of(workspace.result(self.recording), self.drafters, self.labels or None)
+        recording = recordings.find(self.wanted, workspace.recordings)
+        cost = costs.of(self.cost, recording.meta, self.wanted.drafters)
+        own = [i for i, task in enumerate(recording.tasks) if task in self.labels]
+        grouped = sorted(own, key=lambda i: (recording.tasks[i], i))
+        same = [tuple(grouped[i : i + self.batch]) for i in range(0, len(grouped) - self.batch + 1, self.batch)]
+        rows = len(grouped) // self.batch
+        mixed = [tuple(grouped[i + rows * k] for k in range(self.batch)) for i in range(rows)]
         found = {}
-        for batch in self.batches:
-            workspace.tell(f"batches of {batch}", self.batches.index(batch), len(self.batches))
-            grouped = sorted(texts, key=lambda text: text.label)
-            mixed = [text for i in range(batch) for text in grouped[i::batch]]
-            order = [mixed[i :: len(mixed) // batch][:batch] for i in range(len(mixed) // batch)]
-            same = [grouped[i : i + batch] for i in range(0, len(grouped) - batch + 1, batch)]
-            plain = self._speed(same, OFF)
-            found[str(batch)] = {
-                "one for all": self._speed(same, Arm(self.single, self.length)) / plain,
-                "one task": self._speed(same, None) / plain,
-                "mixed tasks": self._speed(order, None) / self._speed(order, OFF),
-            }
-        return {"batches": found}
+        for name, groups, arm in (
+            ("one for all", same, Arm(self.single, self.length)), ("one task", same, None),
+            ("one for all, mixed", mixed, Arm(self.single, self.length)), ("mixed tasks", mixed, None),
+        ):  # fmt: skip
+            each = [self._seconds([recording.texts[i] for i in group], arm, cost) for group in groups]
+            found[name] = {"seconds": each}
+        told = told_of(recording, len(grouped), drafters=", ".join(self.pool), lengths=str(self.length))
+        return {"labels": [""] * len(same), "units": found, "seeds": SEEDS, "protocol": told}
 
-    def _speed(self, groups: Sequence[Sequence[Text]], always: Arm | None) -> float:
-        """Tokens a second of groups of texts, each group stepped together until all its texts end."""
-        cost = costs.table(self.cost)
-        tokens = seconds = 0.0
-        for group in groups:
-            arms = tuple(Arm(name, self.length) for name in self.drafters)
-            policies = [build(self.policy, arms, seed=i) for i in range(len(group))]
-            at = [0] * len(group)
-            while alive := [i for i, text in enumerate(group) if at[i] < text.tokens - 1]:
-                chosen = {i: always or policies[i].choose(Context(arms, tokens=at[i] + 1)) for i in alive}
-                drafting = {arm.drafter for arm in chosen.values() if arm.length}
-                width = sum(1 + arm.length for arm in chosen.values())
-                taken = cost.verify(width) + self.length * sum(cost.step.get(name, 0.0) for name in drafting)
-                for i, arm in chosen.items():
-                    outcome = _round(group[i], at[i], arm, taken)
-                    if always is None:
-                        policies[i].observe(outcome)
-                    at[i] += outcome.emitted
-                    tokens += outcome.emitted
-                seconds += taken
-        return tokens / seconds
+    def _seconds(self, group: Sequence[Text], always: Arm | None, cost: RoundCost) -> float:
+        """Seconds a token of texts stepped together until all of them end."""
+        arms = tuple(Arm(name, self.length) for name in self.pool)
+        policies = [build(self.policy, arms, seed=i) for i in range(len(group))]
+        at, tokens, seconds = [0] * len(group), 0, 0.0
+        while alive := [i for i, text in enumerate(group) if at[i] < text.tokens - 1]:
+            chosen = {i: always or policies[i].choose(Context(arms, tokens=at[i] + 1)) for i in alive}
+            drafting = {arm.drafter for arm in chosen.values()}
+            width = sum(1 + arm.length for arm in chosen.values())
+            taken = cost.verify(width) + self.length * sum(cost.step.get(name, 0.0) for name in drafting)
+            for i, arm in chosen.items():
+                outcome = _round(group[i], at[i], arm, taken)
+                if always is None:
+                    policies[i].observe(outcome)
+                at[i] += outcome.emitted
+                tokens += outcome.emitted
+            seconds += taken
+        return seconds / tokens
 
 
 def _round(text: Text, at: int, arm: Arm, seconds: float) -> Round:
     """One text's part of a step."""
-    track = text.tracks.get(arm.drafter)
-    if track is None:
-        return Round(arm, 0, 0, 1, verify_seconds=seconds)
+    track = text.tracks[arm.drafter]
     drafted = min(arm.length, track.size[at])
     accepted = min(drafted, track.agreed[at])
     emitted = min(accepted + 1, text.tokens - 1 - at)
-    return Round(
-        arm, drafted, accepted, emitted, verify_seconds=seconds, overlap=tuple(track.overlap[at : at + drafted])
-    )
+    overlap = tuple(track.overlap[at : at + drafted])
+    return Round(arm, drafted, accepted, emitted, verify_seconds=seconds, overlap=overlap)

@@ -1,13 +1,17 @@
 """BanditSpec: tables 1 to 4 and figure 3."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from reproduction import runs
-from reproduction.comparison import Comparison
-from reproduction.experiment import Check, Checks, Figures, Outcome, experiment, joined
+from reproduction.experiment import Figures, Outcome, Part, decided_within, experiment
+from reproduction.inference import Sample, interval
 from reproduction.measured import Memory
-from reproduction.recorded import STORE, Replayed
+from reproduction.recorded import Replayed
+from reproduction.recordings import Wanted
 from reproduction.simulated import Served
+from reproduction.units import Table, best_of, share
 from reproduction.workspace import Result
 
 BENCHMARKS = {  # the paper's four: tasks here that stand for them
@@ -17,144 +21,137 @@ BENCHMARKS = {  # the paper's four: tasks here that stand for them
     "Debug Bench": ("debug_bench",),
 }
 BANDITS = ("ucbspec", "exp3spec")
-DRAFTERS = ("prompt-lookup", STORE, "suffix", "eagle:ofa")
+DRAFTERS = ("prompt-lookup", "retrieval", "suffix", "eagle:ofa")
 LENGTH = 4
+HEAD = f"eagle:ofa:{LENGTH}"
 COSTLY = (
-    "Accepted tokens are the reward, and here a round of the head takes longer than one of a drafter without weights, "
-    "so the arm with most tokens is not the fastest one."
+    "Accepted tokens are the reward. Where a round of the head takes longer than one of a drafter without weights, the "
+    "arm with most tokens is not the fastest; and every round of exploring another drafter costs."
 )
-SHORT = "One drafter is best nearly throughout here, so every round of exploring another costs."
 
 
-def replay(quick: bool, cost: str) -> Replayed:
-    """The paper's four drafters and both bandits over them, and auto beside."""
-    return Replayed(runs.everything(quick), DRAFTERS, (LENGTH,), (*BANDITS, "auto"), cost=cost)
+def replay(cost: str, labels: tuple[str, ...] = ()) -> Replayed:
+    """The paper's four drafters and both bandits over them, begun anew for every prompt."""
+    return Replayed(Wanted(DRAFTERS), (LENGTH,), BANDITS, cost=cost, labels=labels)
 
 
-def check_bandits(content: Result, benchmarks: Mapping[str, tuple[str, ...]] = BENCHMARKS) -> Outcome:
-    """A bandit is fastest on every benchmark; UCBSpec is the better of both."""
-    table = Comparison(content)
-    present = {name: [t for t in tasks if t in table.tasks] for name, tasks in benchmarks.items()}
-    present = {name: tasks for name, tasks in present.items() if tasks}
-    checks = Checks()
-    for name, tasks in present.items():
-        alone, ours = table.best(table.arms, tasks), table.best(BANDITS, tasks)
-        checks.add(
-            f"on {name} the faster bandit ({ours}, {table.times(ours, tasks)} times plain decoding) beats every "
-            f"drafter alone ({alone}, {table.times(alone, tasks)})",
-            table.speed(ours, tasks) >= table.speed(alone, tasks),
-            SHORT if alone == table.best(table.arms, tasks, by="mat") else COSTLY,
-        )
-    better = sum(table.speed("ucbspec", tasks) >= table.speed("exp3spec", tasks) for tasks in present.values())
-    says = f"UCBSpec is faster than EXP3Spec on most benchmarks: on {better} of {len(present)}"
-    checks.add(says, 2 * better > len(present), SHORT)
-    rows = [
-        (method, *(f"{table.times(method, tasks)}x, {table.mat(method, tasks):.2f}" for tasks in present.values()))
-        for method in table.cells
-    ]
-    whole = [task for tasks in present.values() for task in tasks]
-    best = table.best(table.arms, whole)
-    told = ", ".join(f"{m} {table.times(m, whole)}" for m in (*BANDITS, best, "auto") if m in table.cells)
-    return Outcome(
-        f"times plain decoding: {told}; tokens a round: ucbspec {table.mat('ucbspec', whole):.2f}, {best} "
-        f"{table.mat(best, whole):.2f}",
-        Figures(("speed, tokens a round", *present), rows),
-        checks,
-    )
+def _groups(table: Table) -> dict[str, tuple[str, ...]]:
+    own = {name: tuple(t for t in tasks if t in table.tasks) for name, tasks in BENCHMARKS.items()}
+    return {name: tasks for name, tasks in own.items() if tasks}
+
+
+def _headline(table: Table) -> str:
+    arms = [name for name in table.methods if name not in ("off", *BANDITS)]
+    best = max(arms, key=table.speed)
+    speeds = ", ".join(f"{name} {table.speed(name):.2f}" for name in (*BANDITS, best))
+    tokens = ", ".join(f"{name} {table.mat(name):.2f}" for name in ("ucbspec", best))
+    return f"times plain decoding: {speeds}; tokens a round: {tokens}"
+
+
+def check_bandits(results: Sequence[Result]) -> Outcome:
+    """Table 1: a bandit is faster than every drafter alone on every benchmark, and UCBSpec than EXP3Spec."""
+    table = Table.of(results[0])
+    groups, arms = _groups(table), [name for name in table.methods if name not in ("off", *BANDITS)]
+    parts: list[Part] = []
+    for where, tasks in groups.items():
+        each = [table.beats_all(bandit, arms, tasks, where=where, whom="every drafter alone") for bandit in BANDITS]
+        parts.append(best_of(each, "{}, or the other bandit is"))
+        parts.append(table.beats(*BANDITS, tasks, where=where))
+    return Outcome(_headline(table), table.figures(groups), parts, because=COSTLY)
+
+
+def check_head(results: Sequence[Result]) -> Outcome:
+    """Table 3: both bandits are faster than EAGLE-2 alone on every benchmark."""
+    table = Table.of(results[0])
+    groups = _groups(table)
+    parts = [table.beats(b, HEAD, tasks, where=where) for where, tasks in groups.items() for b in BANDITS]
+    return Outcome(_headline(table), table.figures(groups), parts, because=COSTLY)
 
 
 def check_hardware(results: Sequence[Result]) -> Outcome:
-    """On both machines a bandit beats every drafter alone on Spec-Bench, and the head alone is behind them."""
-    parts = []
+    """Table 4: the same on Spec-Bench under the costs of two machines."""
+    parts, rows, told = [], [], []
     for where, result in zip(("H200", "CPU"), results, strict=True):
-        part = check_bandits(result, {"Spec-Bench": runs.SPEC})
-        rows = [(f"{where}: {row[0]}", *row[1:]) for row in part.figures.rows]
-        checks = [Check(f"{where}: {check.says}", check.holds, check.because) for check in part.checks]
-        parts.append(Outcome(f"{where}: {part.headline}", Figures(part.figures.columns, rows), checks))
-    return joined(parts)
+        table = Table.of(result)
+        parts += [table.beats(bandit, HEAD, where=where) for bandit in BANDITS]
+        rows += [(f"{where}: {name}", f"{table.speed(name):.2f}x", table.mat(name)) for name in table.methods]
+        told.append(f"{where}: {_headline(table)}")
+    return Outcome("; ".join(told), Figures(("method", "speed", "tokens a round"), rows), parts, because=COSTLY)
 
 
-def memory(quick: bool) -> tuple[Memory, ...]:
-    tasks = ("qa", "humaneval") if quick else (*runs.SPEC, "humaneval", "alpaca")
-    return (Memory(tasks, 1 if quick else 4, 32, "eagle:ofa:4", ("suffix:4", "prompt-lookup:4"), BANDITS),)
+def memory() -> tuple[Memory, ...]:
+    tasks = (*runs.SPEC, "humaneval", "alpaca")
+    return (Memory(tasks, 4, 96, HEAD, ("suffix:4", "prompt-lookup:4"), BANDITS),)
 
 
 def check_memory(results: Sequence[Result]) -> Outcome:
-    """Neither bandit holds or reads noticeably more than the head alone."""
-    found = results[0]["methods"]
-    base = found["eagle:ofa:4"]
-    rows = [(name, own["bytes"] / base["bytes"], own["read"] / base["read"]) for name, own in found.items()]
-    checks = Checks()
-    for name, held, read in rows:
-        if name != "eagle:ofa:4":
-            checks.add(f"{name} holds {held:.3f} of the memory of the head alone (at most 1.05)", held <= 1.05)
-            checks.add(
-                f"{name} reads {read:.2f} of the weights that the head alone reads for a token (at most 1.05)",
-                read <= 1.05,
-                "Rounds of drafters without weights bring fewer tokens, so the target is read more often.",
-            )
-    told = ", ".join(f"{name} {held:.3f} and {read:.2f}" for name, held, read in rows[1:])
-    headline = f"memory and weights read a token, the head alone being 1: {told}"
-    return Outcome(headline, Figures(("method", "memory", "weights read a token"), rows), checks)
+    """Table 2: neither bandit holds or reads more than the head alone, give or take the paper's 5 %."""
+    found, parts, rows = results[0]["units"], [], []
+    sample = Sample(prompts=len(results[0]["labels"]), seeds=5)
+    for name, own in found.items():
+        ratios = {c: np.log(np.array(own[c]) / np.array(found[HEAD][c])) for c in ("bytes", "read")}
+        rows.append((name, *(float(np.exp(x.mean())) for x in ratios.values())))
+        if name != HEAD:
+            says = f"{name} holds as much memory as the head alone, within 5 %"
+            parts.append(decided_within(says, interval(ratios["bytes"]), sample, 0.05))
+            says = f"{name} reads as many weights a token as the head alone, within 5 %"
+            parts.append(decided_within(says, interval(ratios["read"]), sample, 0.05))
+    headline = "memory and weights read a token, the head alone being 1: " + ", ".join(
+        f"{name} {held:.3f} and {read:.2f}" for name, held, read in rows[1:]
+    )
+    return Outcome(headline, Figures(("method", "memory", "weights read a token"), rows), parts)
 
 
 LATE = "Its radius explores lengths that lose much on a busy machine, and a sample ends before that is paid back."
 LOADS = (1, 2, 4, 8, 16, 24, 32, 50)
 ACCEPTANCES = (0.5, 0.65, 0.8)
 UCB = "ucbspec:reward=goodput"
+SETTINGS = [(load, p) for load in LOADS for p in ACCEPTANCES]
+STEPS = 1500  # about, of a sample
 
 
-def batches(quick: bool) -> tuple[Served, ...]:
+def batches() -> tuple[Served, ...]:
     """Batches from 1 to 50 of requests that are easy or hard to guess."""
-    steps = 4000 if quick else 30000
     return tuple(
-        Served((load,), 2 * steps * load, (UCB,), lengths=(1, 2, 3, 4), acceptance=(p,), seed=load)
-        for load in LOADS
-        for p in ACCEPTANCES
+        Served((load,), 2 * STEPS * load, (UCB,), lengths=(1, 2, 3, 4), acceptance=(p,), seed=load)
+        for load, p in SETTINGS
     )
 
 
 def check_batches(results: Sequence[Result]) -> Outcome:
-    """The best length changes, the longest loses to none somewhere, and UCBSpec is near the best everywhere."""
-    settings = [(load, p) for load in LOADS for p in ACCEPTANCES]
-    rows: list[tuple[str, float, float, float, float, float, str]] = []
-    close = above = worse = 0
-    for (load, p), result in zip(settings, results, strict=True):
-        own = {name: cell["goodput"] for name, cell in result["methods"].items()}
-        ranked = sorted((name for name in own if name != UCB), key=lambda name: -own[name])
-        worse += own["draft:4"] < own["off"]
-        close += own[UCB] >= 0.95 * own[ranked[0]]
-        above += own[UCB] >= own[ranked[1]]
-        one, two, three, four, ucb = (own[name] / own["off"] for name in (*(f"draft:{n}" for n in (1, 2, 3, 4)), UCB))
-        rows.append((f"{load} x {p}", one, two, three, four, ucb, ranked[0]))
-    best_lengths = {row[-1] for row in rows}
-    n = len(settings)
-    says = f"UCBSpec beats the second-best length in most samples: in {above} of {n}"
-    checks = (
-        Check(f"the best length differs between samples: {', '.join(sorted(best_lengths))}", len(best_lengths) > 1),
-        Check(f"4 tokens always is slower than no speculation in some samples: {worse} of {n}", worse > 0),
-        Check(says, 2 * above > n, LATE),
-        Check(f"UCBSpec comes within 5 % of the best length in most samples: in {close} of {n}", 2 * close > n),
+    """Figure 3: the best length changes, the longest loses to none somewhere, and UCBSpec is near the best."""
+    rows: list[tuple[str | float, ...]] = []
+    near, above, worse, best_lengths = [], [], [], set()
+    for (load, p), result in zip(SETTINGS, results, strict=True):
+        table = Table.of(result)
+        own = {name: float(np.mean(1 / cell["seconds"])) for name, cell in table.methods.items()}
+        lengths = sorted((f"draft:{n}" for n in (1, 2, 3, 4)), key=lambda name: -own[name])
+        near.append(own[UCB] / max(own["off"], own[lengths[0]]))
+        above.append(float(own[UCB] >= own[lengths[1]]))
+        worse.append(table.beats("off", "draft:4").verdict == "holds")
+        best_lengths.add(max((name for name in own if name != UCB), key=lambda name: own[name]))
+        rows.append((f"{load} x {p}", *(own[f"draft:{n}"] / own["off"] for n in (1, 2, 3, 4)), own[UCB] / own["off"]))
+    sample = Sample(prompts=len(SETTINGS), seeds=int(results[0]["seeds"]))
+    several, lost = [float(len(best_lengths))] * len(SETTINGS), [float(sum(worse))] * len(SETTINGS)
+    parts = [
+        share(f"more than one length is best somewhere: {', '.join(sorted(best_lengths))}", several, sample, 1),
+        share(f"4 tokens always are slower than none in some samples: in {sum(worse)}", lost, sample, 0.5),
+        share("UCBSpec is faster than the second-best length in most samples (share)", above, sample),
+        share("UCBSpec reaches 95 % of the best length on the mean of the samples (share reached)", near, sample, 0.95),
+    ]  # fmt: skip
+    mean = float(np.mean([float(row[5]) for row in rows]))
+    headline = (
+        f"UCBSpec {mean:.2f} times no speculation on the mean of {len(rows)} samples, {np.mean(near):.2f} of the best "
+        f"length, above the second best in {sum(above):.0f}; 4 tokens always lose to none in {sum(worse)}"
     )
-    mean = sum(row[5] for row in rows) / n
-    return Outcome(
-        f"UCBSpec {mean:.2f} times no speculation on average over {n} samples, within 5 % of the best length in "
-        f"{close}, above the second best in {above}; 4 tokens always lose to none in {worse}",
-        Figures(("batch x acceptance", "1", "2", "3", "4", "UCBSpec", "best"), rows),
-        checks,
-    )
+    figures = Figures(("batch x acceptance", "1", "2", "3", "4", "UCBSpec"), rows)
+    return Outcome(headline, figures, parts, because=LATE)
 
 
 EXPERIMENTS = (
-    experiment(
-        "banditspec-table1",
-        lambda quick: (replay(quick, "cpu"),),
-        lambda results: check_bandits(results[0]),
-        "banditspec-h200.json",
-        "spec-h200.json",
-    ),
+    experiment("banditspec-table1", lambda: (replay("h200"),), check_bandits, "banditspec-h200.json"),
     experiment("banditspec-table2", memory, check_memory),
-    experiment("banditspec-table3", lambda quick: (replay(quick, "larger"),), lambda found: check_bandits(found[0])),
-    experiment("banditspec-table4", lambda quick: (replay(quick, "h200"), replay(quick, "cpu")), check_hardware),
+    experiment("banditspec-table3", lambda: (replay("larger"),), check_head),
+    experiment("banditspec-table4", lambda: (replay("h200", runs.SPEC), replay("cpu", runs.SPEC)), check_hardware),
     experiment("banditspec-figure3", batches, check_batches),
 )

@@ -1,38 +1,31 @@
-"""The parts that claims are made of, checked against a comparison."""
+"""The parts that claims about specialists are made of."""
 
 from collections.abc import Sequence
 
-from reproduction.comparison import Comparison
-from reproduction.experiment import Check, Checks
+from reproduction.experiment import Part
+from reproduction.runs import FOR_ALL
+from reproduction.units import Table
 
 HOME = {  # domain -> tasks it is at home in
-    "code": ("humaneval", "debug_bench", "code"),
+    "code": ("humaneval", "debug_bench"),
     "translation": ("translation",),
     "summarization": ("summarization", "xsum"),
     "chat": ("qa",),
-    "math": ("math_reasoning", "math"),
+    "math": ("math_reasoning",),
 }
-UNIT = {"speed": "times plain decoding", "mat": "tokens a round"}
-ALIKE = (
-    "The heads and small models here share most of their training and differ far less from each other than the paper's "
-    "do."
-)
 
 
-def specialists(table: Comparison, kind: str) -> dict[str, str]:
+def specialists(table: Table, kind: str) -> dict[str, str]:
     """Domain -> arm of the drafters of a kind (eagle, draft), that for everything aside."""
-    found: dict[str, str] = {}
-    for arm in table.named(f"{kind}:"):
-        found.setdefault(arm.split(":")[1], arm)
-    found.pop("ofa", None)
-    return found
+    own = [name for name in table.methods if name.startswith(f"{kind}:")]
+    return {domain: name for name in own if (domain := name.split(":")[1]) in HOME}
 
 
-def one_for_all(table: Comparison, kind: str) -> str:
+def one_for_all(table: Table, kind: str) -> str:
     """The arm of the drafter for everything."""
-    names = table.named(f"{kind}:ofa:")
+    names = [name for name in table.methods if name.startswith(f"{FOR_ALL[kind]}:")]
     if not names:
-        raise ValueError(f"the result has no {kind}:ofa arm, the drafter for everything that a claim compares with")
+        raise ValueError(f"the result has no arm of {FOR_ALL[kind]}, the drafter for everything that a claim needs")
     return names[0]
 
 
@@ -41,40 +34,29 @@ def home(tasks: Sequence[str], domain: str) -> str | None:
     return next((task for task in HOME.get(domain, ()) if task in tasks), None)
 
 
-def at_home(table: Comparison, kind: str, *, by: str = "speed") -> Checks:
-    """Each specialist is the best drafter of its kind on its own task."""
-    own, value, checks = specialists(table, kind), getattr(table, by), Checks()
-    for domain, arm in own.items():
-        if (task := home(table.tasks, domain)) is not None:
-            best = table.best([*own.values(), *table.named(f"{kind}:ofa:")[:1]], task, by=by)
-            ours, theirs = value(arm, task), value(best, task)
-            says = f"{arm} is the best of its kind on {task}: {ours:.2f}, the best, {best}, {theirs:.2f} {UNIT[by]}"
-            checks.add(says, ours >= 0.995 * theirs, ALIKE)
-    return checks
+def homes(table: Table, kind: str) -> dict[str, str]:
+    """Task -> the specialist at home in it, where there is one."""
+    own = specialists(table, kind)
+    return {task: arm for domain, arm in own.items() if (task := home(table.tasks, domain)) is not None}
 
 
-def beats(table: Comparison, winner: str, loser: str, tasks: Sequence[str], because: str = "") -> Check:
-    """A method is at least as fast as another on most of the tasks."""
-    won = sum(table.speed(winner, task) >= table.speed(loser, task) for task in tasks)
-    speeds = f"{table.times(winner, tasks)} against {table.times(loser, tasks)} {UNIT['speed']}"
-    says = f"{winner} beats {loser} on most tasks: on {won} of {len(tasks)}, {speeds}"
-    return Check(says, 2 * won > len(tasks), because)
+def at_home(table: Table, kind: str) -> list[Part]:
+    """Each specialist is faster on its own task than every other specialist."""
+    own = homes(table, kind)
+    everyone = list(specialists(table, kind).values())
+    return [
+        table.beats_all(arm, everyone, (task,), where=task, whom="every other specialist")
+        for task, arm in own.items()
+        if len(everyone) > 1
+    ]
 
 
-def away_from_home(table: Comparison, ucb: str, kind: str, whom: str, tasks: Sequence[str], because: str) -> Check:
-    """UCB is mostly at least as fast as specialists on tasks that are not theirs."""
-    own = specialists(table, kind).items()
-    away = [(arm, task) for domain, arm in own for task in tasks if task not in HOME.get(domain, ())]
-    won = sum(table.speed(ucb, task) >= table.speed(arm, task) for arm, task in away)
-    return Check(f"UCB beats {whom} away from home: {won} of {len(away)} times", 2 * won > len(away), because)
-
-
-def highest(
-    values: dict[str, float], name: str, where: str, because: str = "", *, unit: str = "", slack: float = 0.0
-) -> Check:
-    """A method has the highest figure of all, or is that close to it."""
-    best = max(values, key=lambda other: values[other])
-    others = "" if best == name else f", {best} {values[best]:,.4g}"
-    near = f" (within {slack:.0%})" if slack else ""
-    says = f"{name} is highest{near} {where}: {values[name]:,.4g}{others}{unit}"
-    return Check(says, values[name] >= (1 - slack) * values[best], because)
+def away_from_home(table: Table, ours: str, kind: str) -> list[Part]:
+    """On every specialist's task a method is faster than each of the other specialists."""
+    everyone = specialists(table, kind).values()
+    return [
+        table.beats(ours, other, (task,), where=task)
+        for task, arm in homes(table, kind).items()
+        for other in everyone
+        if other != arm
+    ]

@@ -5,11 +5,15 @@ EAGLE head is what its rounds took beyond that in results/eagle-cpu.json and res
 draft model and a token to catch up on were timed by `wager record` on the CPU and are assumed on the H200.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from reproduction.workspace import NotHereError
 from wager.simulation import RoundCost, VerifyCost
+from wager.simulation.costs import parse_cost
 
-_HEADS = ("ofa", "chat", "code", "math", "summarization", "translation")
+_HEADS = ("ofa", "mixed", "chat", "code", "math", "summarization", "translation")
 _MODELS = ("ofa", "code", "math")
 
 
@@ -28,11 +32,34 @@ TABLES = {
 LARGER = 10
 
 
+NAMES = {
+    "cpu": "two CPU cores",
+    "h200": "an H200",
+    "larger": f"an H200 with a target {LARGER} times as large",
+}
+
+
 def table(name: str) -> RoundCost:
     """A table by name; larger: the H200's with a target ten times as large."""
     if name == "larger":
-        h200 = TABLES["h200"]
-        return replace(h200, verify=VerifyCost(tuple((w, LARGER * s) for w, s in h200.verify.points)))
+        return _larger(TABLES["h200"])
     if name not in TABLES:
         raise ValueError(f"unknown costs {name!r}; choose from {', '.join((*TABLES, 'larger'))}")
     return TABLES[name]
+
+
+def of(name: str, meta: Mapping[str, Any], drafters: Sequence[str]) -> RoundCost:
+    """A table by name; the H200's as the recording itself measured it, where it was made on one."""
+    found = table(name)
+    if name != "cpu" and "H200" in str(meta.get("device")) and "verify" in (meta.get("costs") or {}):
+        found = parse_cost("measured", meta)
+        found = _larger(found) if name == "larger" else found
+    known = {*found.propose, *found.step}
+    for drafter in drafters:
+        if drafter not in known:
+            raise NotHereError(f"needs the cost of a draft of {drafter}; without it drafts would be free")
+    return found
+
+
+def _larger(cost: RoundCost) -> RoundCost:
+    return replace(cost, verify=VerifyCost(tuple((w, LARGER * s) for w, s in cost.verify.points)))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from reproduction.measured import device_name
 from reproduction.perturb import lengthened
-from reproduction.recorded import classifier
+from reproduction.units import COLUMNS
 from wager.core import OFF, Arm, Signal
 
 if TYPE_CHECKING:
@@ -18,9 +22,32 @@ if TYPE_CHECKING:
     from wager.bench.workloads import Prompt
 
 
+# The domain of each task that has a drafter of its own; the router is taught these.
+DOMAIN = {
+    "humaneval": "code",
+    "debug_bench": "code",
+    "math_reasoning": "math",
+    "translation": "translation",
+    "summarization": "summarization",
+    "qa": "chat",
+}
+
+
+def classifier(workspace: Workspace, seed: int) -> Any:
+    """A classifier of prompts by domain, taught on prompts that no experiment asks."""
+    from wager.bench.routing import Classifier
+
+    model, tokenizer = workspace.loaded()
+    known = workspace.prompts(tuple(DOMAIN), 24 if workspace.has_data else 2, seed=seed, part="development")
+    taught = [(DOMAIN[p.task], p.ids(tokenizer, 384, "cpu")[0].tolist()) for p in known]
+    return Classifier(model.get_input_embeddings().weight, taught)
+
+
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Real rounds of a real model; besides what the command's file holds, every round's arm, tokens and overlap."""
+    """Real rounds of a real model, told prompt by prompt; a round counts as the median of its width in the run."""
+
+    needs_model: ClassVar[bool] = True
 
     tasks: tuple[str, ...]
     count: int  # prompts a task
@@ -34,7 +61,8 @@ class Generated:
     words: int = 0  # prompts are joined to this many words
     window: int = 0  # also policies over heads that see so many entries only
     alone: tuple[str, ...] | None = None  # the arms that are also run alone; None: all
-    seed: int = 0
+    reset: bool = True  # policies begin anew with every prompt
+    seeds: int = 5  # orders of the prompts
 
     @property
     def command(self) -> str:
@@ -55,20 +83,39 @@ class Generated:
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.bench.runs import Run, tokenize
-        from wager.bench.summary import by_method
 
         model, tokenizer = workspace.loaded()
         asked = tokenize(self._prompts(workspace), tokenizer, self.prompt, model.device)
-        target, methods = self._target(model, tokenizer), self._methods(workspace)
-        generators = [method.make(target, self.arms) for method in methods]
-        run = Run(methods, asked, [str(OFF), *self.arms], max_tokens=self.tokens, seed=self.seed)
-        total = len(asked) * len(methods)
-        for i, (prompt, name) in enumerate(run.play(generators), 1):
-            workspace.tell(f"{prompt.prompt.task}: {name}", i, total)
-        rounds = {
-            method.name: [_rounds(p.prompt.task, run.answers[p.id, method.name]) for p in asked] for method in methods
-        }
-        return {"methods": by_method(run.summary()), "prompts": len(asked), "rounds": rounds}
+        found: dict[str, np.ndarray] = {}
+        arms: dict[str, Counter[str]] = {}
+        for seed in range(self.seeds):
+            target, methods = self._target(model, tokenizer, seed), self._methods(workspace)
+            generators = [method.make(target, self.arms) for method in methods]
+            ordered = random.Random(seed).sample(asked, len(asked))
+            run = Run(methods, ordered, [str(OFF), *self.arms], max_tokens=self.tokens, seed=seed)
+            for i, (prompt, name) in enumerate(run.play(generators), 1):
+                workspace.tell(f"order {seed + 1}, {prompt.prompt.task}: {name}", i, len(asked) * len(methods))
+            by = {method.name: [run.answers[p.id, method.name] for p in asked] for method in methods}
+            for name, columns in per_prompt(by).items():
+                found[name] = found.get(name, 0.0) + columns / self.seeds
+            for method in methods:
+                counts = arms.setdefault(method.name, Counter())
+                counts.update(str(r.arm) for answer in by[method.name] for r in answer.rounds)
+        units = {name: dict(zip(COLUMNS, columns.T.tolist(), strict=True)) for name, columns in found.items()}
+        shares = {p: {arm: n / arms[p].total() for arm, n in arms[p].most_common()} for p in arms if p in self.policies}
+        labels = [prompt.prompt.task for prompt in asked]
+        return {"labels": labels, "units": units, "seeds": self.seeds, "shares": shares, "arms": list(self.arms),
+                "protocol": self._protocol(workspace, model, len(labels))}  # fmt: skip
+
+    def _protocol(self, workspace: Workspace, model: Any, prompts: int) -> dict[str, str]:
+        return {
+            "target": workspace.model, "drafters": ", ".join(dict.fromkeys(a.rpartition(":")[0] for a in self.arms)),
+            "reset": "every prompt" if self.reset else "never",
+            "lengths": ", ".join(dict.fromkeys(a.rpartition(":")[2].partition("@")[0] for a in self.arms)),
+            "tree": "trees" if any("@" in arm for arm in self.arms) else "chains", "tokens": f"at most {self.tokens}",
+            "prompts": f"{prompts} in all", "seeds": str(self.seeds), "temperature": f"{self.temperature:g}",
+            "hardware": device_name(model.device),
+        }  # fmt: skip
 
     def _prompts(self, workspace: Workspace) -> list[Prompt]:
         from wager.bench.workloads import Prompt
@@ -76,35 +123,34 @@ class Generated:
         if self.words:
             joined = []
             for task in self.tasks:
-                texts = [p.text for p in workspace.prompts((task,), 6 * self.count, seed=self.seed)]
+                texts = [p.text for p in workspace.prompts((task,), 6 * self.count, seed=0)]
                 each = max(1, len(texts) // self.count)
                 parts = [texts[i * each : (i + 1) * each] for i in range(self.count)]
                 joined += [Prompt(task, lengthened(part, self.words)) for part in parts if part]
             return joined
         part = "test" if self.route else "all"
-        chosen = workspace.prompts(self.tasks, self.count, seed=self.seed, part=part)
+        chosen = workspace.prompts(self.tasks, self.count, seed=0, part=part)
         if self.rephrase:
-            chosen = workspace.rephrased(chosen, self.seed)
-        random.Random(self.seed).shuffle(chosen)
+            chosen = workspace.rephrased(chosen, 0)
         return chosen
 
-    def _target(self, model: Any, tokenizer: Any) -> Target:
+    def _target(self, model: Any, tokenizer: Any, seed: int) -> Target:
         from wager.bench.methods import Target
 
         if not self.temperature:
-            return Target(model, tokenizer, seed=self.seed)
+            return Target(model, tokenizer, seed=seed)
         settings = {"do_sample": True, "temperature": self.temperature, "top_k": 0}
-        return Target(model, tokenizer, seed=self.seed, sampling="residual", settings=settings)  # the papers' rule
+        return Target(model, tokenizer, seed=seed, sampling="residual", settings=settings)  # the papers' rule
 
     def _methods(self, workspace: Workspace) -> list[Method]:
-        from wager.bench.methods import arm_method, policy_method, router_method
+        from wager.bench.methods import arm_method, router_method
 
         alone = [arm for arm in self.arms if self.alone is None or arm in self.alone]
         methods = [arm_method(OFF), *(_with_overlap(Arm.parse(arm)) for arm in alone)]
-        methods += [policy_method(policy) for policy in self.policies]
+        methods += [_policy(policy, self.reset) for policy in self.policies]
         if self.window:
-            methods += [_windowed(policy, self.window) for policy in self.policies]
-        return [*methods, router_method(classifier(workspace, self.seed))] if self.route else methods
+            methods += [_policy(policy, self.reset, self.window) for policy in self.policies]
+        return [*methods, router_method(classifier(workspace, 0))] if self.route else methods
 
 
 def _with_overlap(arm: Arm) -> Method:
@@ -120,27 +166,38 @@ def _with_overlap(arm: Arm) -> Method:
     return Method(str(arm), "arm", make)
 
 
-def _windowed(policy: str, window: int) -> Method:
-    """A policy over heads that see the first few and the last so many entries only."""
-    from wager.bench.methods import Method, wager_generator
+def _policy(policy: str, reset: bool, window: int = 0) -> Method:
+    """A policy that begins anew with every prompt; ``window``: its heads see the first few and so many last entries."""
+    from wager.bench.methods import Method, decoder_generator
+    from wager.decoding.decoder import Decoder
     from wager.eagle.drafter import Eagle
 
-    name = f"{policy} window"
+    name = f"{policy} window" if window else policy
 
     def make(target: Target, arms: Sequence[str]) -> TextGenerator:
         drafters = [
-            Eagle(d.head.file.folder, d.name, window=window) if isinstance(d, Eagle) else d
+            Eagle(d.head.file.folder, d.name, window=window) if window and isinstance(d, Eagle) else d
             for d in target.drafters(arms)
         ]
-        return wager_generator(name, target, policy, arms, drafters=drafters)
+        shared: dict[str, Any] = {"tokens": target.tokens, "seed": target.seed, "sampling": target.sampling}
+        decoder = Decoder(target.model, drafters=drafters, policy=policy, arms=arms, reset_per_request=reset, **shared)
+        return decoder_generator(name, decoder, target)
 
     return Method(name, "policy", make)
 
 
-def _rounds(task: str, answer: Answer) -> dict[str, Any]:
-    """Of an answer: its task, and each round's arm, tokens drafted, accepted and emitted, and summed overlap."""
-    rounds = [
-        [str(r.arm), r.drafted, r.accepted, r.emitted, round(sum(r.overlap), 4) if r.overlap else None]
-        for r in answer.rounds
-    ]
-    return {"task": task, "rounds": rounds}
+def per_prompt(by: dict[str, list[Answer]]) -> dict[str, np.ndarray]:
+    """For every method the columns of a comparison, one row a prompt; stalls are taken out of the seconds."""
+    from wager.bench.summary import RoundTimes
+
+    times, found = RoundTimes(by), {}
+    for name, answers in by.items():
+        rows = []
+        for answer in answers:
+            emitted, drafted, accepted = (
+                sum(getattr(r, c) for r in answer.rounds) for c in ("emitted", "drafted", "accepted")
+            )
+            speed = times.speed(name, [answer])
+            rows.append((emitted, len(answer.rounds), emitted / speed if speed else answer.seconds, drafted, accepted))
+        found[name] = np.array(rows, dtype=float)
+    return found

@@ -1,15 +1,18 @@
-"""What an experiment is: a paper's claim, the runs that try it here, and a verdict computed from their figures."""
+"""What an experiment is: a paper's claim, the runs that test it here, and a verdict computed from their figures."""
 
+import math
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reproduction.inference import FAILS, HOLDS, UNDECIDED, Interval, Sample, row_verdict
 from reproduction.workspace import Result, Run
 
 TEXTS = tomllib.loads(Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8"))
-YES, PART, NO, UNTRIED = "yes", "in part", "no", "cannot be tried here"
+PART, UNTESTED = "in part", "not tested"
+VERDICTS = (HOLDS, PART, FAILS, UNDECIDED, UNTESTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class Figures:
     """A small table."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | float | None]]
+    rows: Sequence[Sequence[Any]]  # words, numbers or None
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
@@ -26,6 +29,9 @@ class Figures:
     def json(self) -> dict[str, Any]:
         rows = [[round(x, 4) if isinstance(x, float) else x for x in row] for row in self.rows]
         return {"columns": list(self.columns), "rows": rows}
+
+
+NO_FIGURES = Figures((), ())
 
 
 def shown(cell: str | float | None) -> str:
@@ -38,60 +44,64 @@ def shown(cell: str | float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One part of a claim, with the figures it rests on."""
+class Part:
+    """One part of a claim: what it says, the interval that it rests on, and what that decides."""
 
     says: str
-    holds: bool
-    because: str = ""  # why not, shown where it does not hold
+    interval: Interval
+    sample: Sample
+    verdict: str
+    scale: str = "ratio"  # the interval is of logarithms of ratios, or of plain differences
+
+    def json(self) -> dict[str, Any]:
+        ends = (self.interval.mean, self.interval.low, self.interval.high)
+        values = [round(x, 5) if math.isfinite(x) else None for x in ends]
+        sample = {"prompts": self.sample.prompts, "seeds": self.sample.seeds}
+        return {
+            "says": self.says,
+            "verdict": self.verdict,
+            "effect": effect(ends, self.scale),
+            "interval": values,
+        } | sample
 
 
-class Checks(list[Check]):
-    """The parts of a claim as they are checked one after the other."""
+def effect(ends: Sequence[float], scale: str) -> str:
+    """Mean and interval in words: per cent of a ratio, or a difference."""
+    mean, low, high = ends
+    if not all(map(math.isfinite, ends)):
+        return ""
+    if scale == "ratio":
+        return f"{math.expm1(mean):+.1%} ({math.expm1(low):+.1%} to {math.expm1(high):+.1%})"
+    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
 
-    def add(self, says: str, holds: bool, because: str = "") -> None:
-        self.append(Check(says, holds, because))
+
+def decided(says: str, found: Interval, sample: Sample, *, least: float = 0.0, scale: str = "ratio") -> Part:
+    """A part that holds where the mean is above ``least``; with too few units nothing is decided."""
+    return Part(says, found, sample, found.decide(least) if sample.enough else UNDECIDED, scale)
+
+
+def decided_within(says: str, found: Interval, sample: Sample, most: float, *, scale: str = "ratio") -> Part:
+    """A part that holds where the mean is no further from 0 than ``most``."""
+    return Part(says, found, sample, found.decide_within(most) if sample.enough else UNDECIDED, scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out: the figures in one sentence and as a table, and the claim's parts checked against them."""
+    """What came out: the figures in one sentence and as a table, and the claim's parts tested on them."""
 
     headline: str
-    figures: Figures
-    checks: Sequence[Check] = ()
+    figures: Figures = NO_FIGURES
+    parts: Sequence[Part] = ()
+    untested: str = ""  # why nothing is claimed or can be tested
+    because: str = ""  # what explains the parts that do not hold
 
     @property
-    def holds(self) -> str:
-        """Whether the claim holds: all of its parts, some, or none."""
-        kept = sum(check.holds for check in self.checks)
-        return UNTRIED if not self.checks else YES if kept == len(self.checks) else PART if kept else NO
-
-    @property
-    def why(self) -> str:
-        """What does not hold, and why."""
-        failed = [check for check in self.checks if not check.holds]
-        reasons = list(dict.fromkeys(check.because for check in failed if check.because))
-        return " ".join([*(f"Not: {check.says}." for check in failed), *reasons])
+    def verdict(self) -> str:
+        return UNTESTED if self.untested else row_verdict([part.verdict for part in self.parts])
 
     def json(self) -> dict[str, Any]:
-        told = {"headline": self.headline, "holds": self.holds, "why": self.why, "figures": self.figures.json()}
-        return {**told, "checks": [asdict(check) for check in self.checks]}
-
-
-def joined(parts: Sequence[Outcome]) -> Outcome:
-    """Outcomes of the same kind as one."""
-    rows = [row for part in parts for row in part.figures.rows]
-    checks = [check for part in parts for check in part.checks]
-    return Outcome("; ".join(part.headline for part in parts), Figures(parts[0].figures.columns, rows), checks)
-
-
-@dataclass(frozen=True, slots=True)
-class Longer:
-    """Longer results of the same kind, kept in results/: used in place of the quick one where all are there."""
-
-    files: tuple[str, ...]
-    evaluate: Callable[[Sequence[Result]], Outcome] | None = None  # None: as the quick one
+        told = {"verdict": self.verdict, "headline": self.headline, "untested": self.untested, "because": self.because}
+        return {**told, "parts": [part.json() for part in self.parts], "figures": self.figures.json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +111,11 @@ class Experiment:
     name: str
     what: str  # the table or figure is
     claim: str
-    differs: str  # how it is re-run here, and what differs from the paper
-    runs: Callable[[bool], Sequence[Run]]  # the runs of the quick form, or of the full one
+    decides: str  # what would decide it, where its runs cannot be made here
+    runs: Callable[[], Sequence[Run]]
     evaluate: Callable[[Sequence[Result]], Outcome]
-    longer: tuple[Longer, ...] = ()
+    older: tuple[str, ...] = ()  # results of earlier runs without figures a prompt: shown, and no verdict rests on them
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
@@ -120,11 +131,8 @@ class Experiment:
 
 
 def experiment(
-    name: str,
-    runs: Callable[[bool], Sequence[Run]],
-    evaluate: Callable[[Sequence[Result]], Outcome],
-    *longer: Longer | str,
+    name: str, runs: Callable[[], Sequence[Run]], evaluate: Callable[[Sequence[Result]], Outcome], *older: str
 ) -> Experiment:
-    """An experiment with its texts from experiments.toml; a longer result that is one file goes by its name."""
-    found = tuple(Longer((one,)) if isinstance(one, str) else one for one in longer)
-    return Experiment(name, **TEXTS[name], runs=runs, evaluate=evaluate, longer=found)
+    """An experiment with its texts from experiments.toml."""
+    texts = dict(TEXTS[name])
+    return Experiment(name, texts["what"], texts["claim"], texts.get("decides", ""), runs, evaluate, older, texts)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wager.core import OFF, Arm
 from wager.policies import fixed
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 class Memory:
     """Memory held and weights read a second: a head alone, and policies over it and drafters without weights."""
 
+    needs_model: ClassVar[bool] = True
+
     tasks: tuple[str, ...]
     count: int
     tokens: int
@@ -29,7 +30,7 @@ class Memory:
 
     @property
     def command(self) -> str:
-        return f"wager bench memory, with {self.alone} alone and with policies over {','.join(self.others)} too"
+        return "python -m reproduction banditspec-table2 --with-model"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.bench.methods import Target, wager_generator
@@ -40,7 +41,7 @@ class Memory:
         prompts = workspace.prompts(self.tasks, self.count)
         asked = [prompt.ids(tokenizer, 384, model.device) for prompt in prompts]
         target = sum(p.numel() * p.element_size() for p in model.parameters())
-        found: dict[str, dict[str, float]] = {}
+        found: dict[str, dict[str, list[float]]] = {}
         plans: list[tuple[str, str, list[Arm]]] = [(self.alone, fixed(arms[0]), arms[:1])]
         plans += [(policy, policy, arms) for policy in self.policies]
         shared = Target(model, tokenizer)
@@ -49,21 +50,29 @@ class Memory:
             generator.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
         for i, (name, spec, own) in enumerate(plans):
             workspace.tell(name, i, len(plans))
-            before = _reset(model)
+            _reset(model)
             drafters = list(build_drafters([arm.drafter for arm in own], model, tokenizer).values())
             head = sum(_weights(drafter) for drafter in drafters)
             generator = wager_generator(name, shared, spec, [str(arm) for arm in own], drafters=drafters)
-            answers = [generator.run(ids, self.tokens) for ids in asked]
-            rounds = [r for answer in answers for r in answer.rounds]
-            steps = sum(r.drafted for r in rounds if r.arm.drafter == arms[0].drafter)
-            held = _held(model)
-            found[name] = {
-                "bytes": held,
-                "grown": held - before,
-                "read": (target * len(rounds) + head * steps) / sum(len(a.tokens) for a in answers),
-            }
-            del generator, drafters, answers
-        return {"methods": found, "target": target, "device": str(model.device)}
+            told = found.setdefault(name, {"bytes": [], "read": []})
+            for ids in asked:
+                answer = generator.run(ids, self.tokens)
+                steps = sum(r.drafted for r in answer.rounds if r.arm.drafter == arms[0].drafter)
+                told["bytes"].append(_held(model))
+                told["read"].append((target * len(answer.rounds) + head * steps) / len(answer.tokens))
+            del generator, drafters
+        return {
+            "units": found,
+            "labels": [prompt.task for prompt in prompts],
+            "protocol": {"target": workspace.model, "prompts": str(len(asked)), "hardware": device_name(model.device)},
+        }
+
+
+def device_name(device: Any) -> str:
+    """The device as results name it."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
 def _weights(drafter: Any) -> int:
@@ -71,13 +80,12 @@ def _weights(drafter: Any) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def _reset(model: Any) -> float:
+def _reset(model: Any) -> None:
     import torch
 
     gc.collect()
     if model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    return _held(model)
 
 
 def _held(model: Any) -> float:
@@ -97,7 +105,9 @@ def _held(model: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Waking:
-    """Seconds a draft model takes to read tokens it missed, by their number and by requests."""
+    """Seconds a draft model takes to read tokens it missed, by their number and by requests, repeat by repeat."""
+
+    needs_model: ClassVar[bool] = True
 
     drafter: str
     missed: tuple[int, ...]
@@ -106,7 +116,7 @@ class Waking:
 
     @property
     def command(self) -> str:
-        return f"wager record --drafters {self.drafter} (its costs: lag), for {', '.join(map(str, self.missed))} tokens"
+        return "python -m reproduction nightjar-table1 --with-model"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         import torch
@@ -116,7 +126,7 @@ class Waking:
         model, tokenizer = workspace.loaded()
         drafter: Any = build_drafters([self.drafter], model, tokenizer)[self.drafter]
         draft = getattr(drafter, "model", None) or drafter.runner.model
-        taken: dict[str, dict[str, float]] = {}
+        taken: dict[str, dict[str, list[float]]] = {}
         for i, batch in enumerate(self.batches):
             for missed in self.missed:
                 workspace.tell(f"{batch} requests, {missed} tokens", i, len(self.batches))
@@ -129,5 +139,6 @@ class Waking:
                     if model.device.type == "cuda":
                         torch.cuda.synchronize()
                     times.append(perf_counter() - began)
-                taken.setdefault(str(batch), {})[str(missed)] = statistics.median(times[1:])
-        return {"seconds": taken, "device": str(model.device)}
+                taken.setdefault(str(batch), {})[str(missed)] = times[1:]
+        told = {"target": workspace.model, "drafters": self.drafter, "seeds": str(self.repeats)}
+        return {"seconds": taken, "protocol": {**told, "hardware": device_name(model.device)}}

@@ -1,147 +1,120 @@
-"""MetaSD: tables 2 to 17 and 19, figures 2, 3 and 6."""
+"""MetaSD: tables 2 to 17 and 19, figures 2 to 7."""
 
 from reproduction import metasd_claims as claims
 from reproduction import metasd_rewards as rewards
 from reproduction import runs
-from reproduction.analyses import Batched, BestShare, DraftAll, Rewards, Routed
+from reproduction.analyses import Batched, DraftAll, Rewards
 from reproduction.engine import Generated
-from reproduction.experiment import Experiment, Longer, experiment
+from reproduction.experiment import Experiment, experiment
 from reproduction.recorded import Replayed
-from reproduction.runs import BE, EXP3, FIVE, HALVING, MODELS, RANDOM, UCB
+from reproduction.recordings import Wanted
+from reproduction.runs import FIVE, FOREIGN, HEADS, LENGTH, MODELS, UCB, lookup, pool
 from reproduction.workspace import Run
 
-LENGTH = 5  # MetaSD's N_max
 BLACK, WHITE = "metasd-black-h200.json", "metasd-white-h200.json"
+KINDS = ("draft", "eagle")
+CHANGING = f"{UCB}:beta=0.1"  # as the paper has it where the best drafter changes within a text
+SPECIALISED = {"draft:code": ("humaneval",), "draft:math": ("math_reasoning",)}
+BATCHES = (1, 2, 4)
+ABROAD = ("mt_bench", *FOREIGN)
 
 
-def models(quick: bool, *policies: str, drafters: tuple[str, ...] = MODELS, apart: bool = False) -> Replayed:
-    """The small models and prompt lookup, each alone, and policies over the models."""
-    return Replayed(runs.everything(quick), drafters, (LENGTH,), policies, cost="h200", apart=apart)
+def both() -> tuple[Run, ...]:
+    return tuple(pool(kind) for kind in KINDS)
 
 
-def sampled(quick: bool, names: tuple[str, ...], temperature: float) -> Generated:
-    """Drafters alone and MetaSD over them on the five tasks, sampled."""
-    return Generated(FIVE, 1 if quick else 6, 32 if quick else 128, runs.arms(names), (UCB,), temperature=temperature)
+def measured(temperature: float = 0.0) -> tuple[Run, ...]:
+    """Rewards of the small specialists, at home and away from it."""
+    wanted = Wanted(MODELS, overlap=True, temperature=temperature)
+    return tuple(Rewards(wanted, LENGTH, tasks) for tasks in SPECIALISED.values())
 
 
-SOME = ("eagle:ofa", "eagle:code", "eagle:math", "eagle:translation")
+def everywhere(temperature: float) -> tuple[Run, ...]:
+    return (Rewards(Wanted(MODELS, overlap=True, temperature=temperature), LENGTH, ()),)
 
 
-def mixed(quick: bool) -> tuple[Run, ...]:
-    tasks = ("math_then_code", "translation_then_math")
-    arms = runs.arms(SOME)
-    return (Generated(tasks, 2 if quick else 8, 72 if quick else 192, arms, (UCB, "discounted-ucb")),)
+def lengths() -> tuple[Run, ...]:
+    wanted = Wanted(MODELS, overlap=True)
+    labels = ("humaneval", "debug_bench")
+    return tuple(Replayed(wanted, (n,), (UCB,), labels=labels) for n in rewards.SIZES)
 
 
-def long_and_short(quick: bool) -> tuple[Run, ...]:
-    count, words, prompt = (2, 120, 512) if quick else (8, 240, 1024)
-    arms, tokens = runs.arms(SOME), (80, 40) if quick else (256, 128)
-    long = Generated(("translation",), count, tokens[0], arms, (UCB,), prompt=prompt, words=words)
-    return (long, Generated(("translation",), count, tokens[1], arms, (UCB,), prompt=prompt))
+def routed() -> tuple[Run, ...]:
+    """The router beside UCB on prompts as they are and rephrased, for each kind of drafter; the model has to run."""
+    found: list[Run] = []
+    for kind in KINDS:
+        arms = tuple(f"{name}:{LENGTH}" for name in (*runs.SPECIALISTS[kind], runs.FOR_ALL[kind]))
+        shared = {"prompt": 640, "route": True, "alone": ()}
+        found.append(Generated((*FIVE, *FOREIGN), 24, 128, arms, (UCB,), **shared))  # type: ignore[arg-type]
+        found.append(Generated(FIVE, 24, 128, arms, (UCB,), rephrase=True, **shared))  # type: ignore[arg-type]
+    return tuple(found)
 
 
-def lengths(quick: bool) -> tuple[Run, ...]:
-    return tuple(
-        Replayed(runs.everything(quick), MODELS, (n,), (UCB,), labels=("humaneval", "debug_bench"))
-        for n in (1, 2, 3, 5, 8)
+def windowed() -> tuple[Run, ...]:
+    arms = tuple(f"{name}:{LENGTH}" for name in HEADS)
+    return (Generated(FIVE, 24, 192, arms, (UCB,), prompt=640, window=64, alone=()),)
+
+
+def mixed() -> tuple[Run, ...]:
+    """Two recorded texts one after the other as one: the best drafter changes half-way."""
+    pairs = (("math_reasoning", "humaneval"), ("translation", "math_reasoning"))
+    wanted = Wanted(HEADS, overlap=True)
+    return (Replayed(wanted, (LENGTH,), (CHANGING,), labels=tuple({t for pair in pairs for t in pair}), pairs=pairs),)
+
+
+def batched(kind: str) -> tuple[Run, ...]:
+    own, single = runs.SPECIALISTS[kind], runs.FOR_ALL[kind]
+    wanted = Wanted((*own, single), overlap=True)
+    every = tuple(Batched(wanted, own, single, LENGTH, n, UCB, FIVE) for n in BATCHES)
+    return (pool(kind), *every)
+
+
+def at_temperature(name: str, kind: str, temperature: float, *older: str) -> Experiment:
+    return experiment(
+        name, lambda: (pool(kind, temperature=temperature),), lambda found: claims.sampled(found, kind), *older
     )
 
 
-def heads(quick: bool) -> tuple[Run, ...]:
-    return (runs.heads(quick),)
-
-
-def windowed(quick: bool) -> tuple[Run, ...]:
-    count, tokens = (1, 40) if quick else (6, 192)
-    arms = runs.arms(("eagle:ofa", "eagle:code", "eagle:math"))
-    return (Generated(FIVE, count, tokens, arms, (UCB,), window=64, alone=()),)
-
-
-def shares(quick: bool) -> tuple[Run, ...]:
-    labels = ("humaneval", "debug_bench", "math_reasoning")
-    own = BestShare(runs.everything(quick), MODELS, LENGTH, (UCB, BE, EXP3, HALVING), labels, seeds=5)
-    return (own, runs.heads(quick))
-
-
-def at_temperature(name: str, drafters: tuple[str, ...], kind: str, temperature: float) -> Experiment:
-    runs_of, longer = (lambda quick: (sampled(quick, drafters, temperature),)), f"temperature-{temperature}-h200.json"
-    return experiment(name, runs_of, lambda results: claims.sampled(results[0], kind), longer)
-
-
+HOMES = tuple(SPECIALISED)
 EXPERIMENTS = (
-    experiment(
-        "metasd-table2",
-        lambda quick: tuple(
-            Rewards(runs.everything(quick), MODELS, LENGTH, labels)
-            for labels in (("humaneval", "debug_bench"), ("math_reasoning",))
-        ),
-        rewards.rewards,
-    ),
-    experiment(
-        "metasd-table3",
-        lambda quick: (models(quick, UCB, EXP3, HALVING, RANDOM), models(quick, drafters=("prompt-lookup",))),
-        lambda results: claims.selection(results[0], "draft", *results[1:]),
-        BLACK,
-    ),
-    experiment("metasd-table4", heads, lambda results: claims.selection(results[0], "eagle"), WHITE),
+    experiment("metasd-table2", measured, lambda found: rewards.rewards(found, HOMES)),
+    experiment("metasd-table3", lambda: (pool("draft"),), lambda found: claims.selection(found, "draft"), BLACK),
+    experiment("metasd-table4", lambda: (pool("eagle"),), lambda found: claims.selection(found, "eagle"), WHITE),
     experiment(
         "metasd-table5",
-        lambda quick: (models(quick, UCB, EXP3), DraftAll(runs.everything(quick), MODELS, LENGTH, "h200")),
-        claims.draft_all,
+        lambda: (pool("draft"), DraftAll(Wanted(MODELS), LENGTH, "h200", ())),
+        lambda found: claims.draft_all(found, "draft"),
         BLACK,
     ),
+    experiment("metasd-table6", routed, lambda found: claims.routing(found, KINDS)),
+    experiment("metasd-table7", both, lambda found: claims.two_rewards(found, KINDS), BLACK, WHITE),
     experiment(
-        "metasd-table6",
-        lambda quick: (
-            Routed(runs.everything(quick), MODELS, "draft:ofa", LENGTH, (UCB,), "h200"),
-            Routed(runs.reworded(quick), MODELS, "draft:ofa", LENGTH, (UCB,), "h200"),
-            runs.heads_routed(quick),
-            runs.heads_reworded(quick),
-        ),
-        claims.routing,
+        "metasd-table8", lambda: (pool("eagle", prompts="rephrased"),), lambda found: claims.reworded(found, "eagle")
     ),
+    experiment("metasd-table9", both, lambda found: claims.matrix(found, KINDS), "drafters.json"),
     experiment(
-        "metasd-table7",
-        lambda quick: (models(quick, UCB, BE), runs.heads(quick)),
-        rewards.two_rewards,
-        Longer((BLACK, WHITE)),
+        "metasd-table10", lambda: (pool("eagle", prompts="long"),), lambda found: claims.long_texts(found, "eagle")
     ),
+    experiment("metasd-table11", both, lambda found: claims.abroad(found, KINDS), BLACK, WHITE),
     experiment(
-        "metasd-table8",
-        lambda quick: (runs.heads_reworded(quick), runs.heads(quick)),
-        lambda results: claims.reworded(results, "eagle"),
-    ),
-    experiment(
-        "metasd-table9",
-        heads,
-        lambda results: claims.matrix(results[0]),
-        Longer(("drafters.json",), lambda contents: claims.matrix_of_tokens(contents[0])),
-    ),
-    experiment("metasd-table10", long_and_short, claims.long_texts),
-    experiment(
-        "metasd-table11", lambda quick: (models(quick, UCB), runs.heads(quick)), claims.abroad, Longer((BLACK, WHITE))
-    ),
-    experiment(
-        "metasd-table12",
-        lambda quick: (Replayed(runs.reworded(quick), MODELS, (LENGTH,), (UCB,), cost="h200"), models(quick, UCB)),
-        lambda results: claims.reworded(results, "draft"),
+        "metasd-table12", lambda: (pool("draft", prompts="rephrased"),), lambda found: claims.reworded(found, "draft")
     ),
     experiment("metasd-table13", windowed, rewards.windows),
-    at_temperature("metasd-table14", MODELS, "draft", 0.7),
-    at_temperature("metasd-table15", MODELS, "draft", 1.0),
-    at_temperature("metasd-table16", SOME, "eagle", 1.0),
+    at_temperature("metasd-table14", "draft", 0.7),
+    at_temperature("metasd-table15", "draft", 1.0),
+    at_temperature("metasd-table16", "eagle", 1.0, "temperature-1.0-h200.json"),
     experiment(
-        "metasd-table17",
-        lambda quick: (
-            models(quick, UCB),
-            Batched(runs.everything(quick), MODELS, "draft:ofa", LENGTH, (1, 2, 4), UCB, FIVE),
-        ),
-        rewards.batches,
+        "metasd-table17", lambda: batched("eagle"), lambda found: rewards.batches(found, "eagle", BATCHES, ABROAD)
     ),
-    experiment("metasd-table19", mixed, lambda results: claims.mixed(results[0]), "mixed-h200.json"),
+    experiment("metasd-table19", mixed, lambda found: claims.mixed(found, CHANGING), "mixed-h200.json"),
     experiment("metasd-figure2", lengths, rewards.by_length),
-    experiment("metasd-figure3", shares, rewards.best_share),
+    experiment("metasd-figure3", both, lambda found: rewards.best_share(found, KINDS)),
     experiment(
-        "metasd-figure6", lambda quick: (Rewards(runs.everything(quick), MODELS, LENGTH, ()),), rewards.stationary
+        "metasd-figure4",
+        lambda: (pool("draft"), lookup(), pool("eagle"), lookup()),
+        lambda found: claims.average(found, KINDS),
     ),
+    experiment("metasd-figure5", measured, lambda found: rewards.spreads(found, HOMES)),
+    experiment("metasd-figure6", lambda: everywhere(0.0), rewards.stationary),
+    experiment("metasd-figure7", lambda: everywhere(1.0), rewards.stationary),
 )

@@ -1,222 +1,193 @@
-"""MetaSD's claims about choosing among drafters, checked against results."""
+"""MetaSD's claims about choosing among drafters, tested on results prompt by prompt."""
 
 from collections.abc import Sequence
 
-from reproduction.claims import HOME, at_home, away_from_home, beats, home, one_for_all, specialists
-from reproduction.comparison import Comparison
-from reproduction.experiment import Check, Checks, Figures, Outcome
-from reproduction.runs import EXP3, FIVE, RANDOM, UCB
+import numpy as np
+
+from reproduction.claims import at_home, away_from_home, homes, one_for_all, specialists
+from reproduction.experiment import Figures, Outcome, Part, decided
+from reproduction.inference import interval
+from reproduction.runs import BE, EXP3, FOREIGN, HALVING, RANDOM, UCB
+from reproduction.units import Table
 from reproduction.workspace import Result
 
-NARROW = (
-    "The drafters here differ little from each other, so there is little for a choice among them to win, and every "
-    "round of exploring plays a worse one."
+EXPLORES = (
+    "Begun anew for every prompt, a bandit plays every drafter at least once in a few dozen rounds; what that costs "
+    "depends on how far apart the drafters are."
 )
-SLOW = (
-    "Its rounds bring as many tokens and take longer: the divergence needs both models' whole distributions at every "
-    "drafted position, and a drafter that was not played has to catch up."
-)
-FEW = "A few prompts a task leave the order of near equals to chance."
-ROUTED = "A classifier that knows the tasks pays nothing for exploring, and a wrong specialist costs little here."
-FIRST_ON_ALL = (
-    "All heads were first trained on everything here, so away from home they are slightly worse, not useless."
-)
+CLASSIFIED = "A classifier that knows the tasks pays nothing for exploring."
+LATE = "A drafter that was not played has to catch up, and a batch pays a pass for every drafter that is played in it."
+RIVALS = (EXP3, HALVING, RANDOM)
 
 
-def ucb_of(table: Comparison) -> str:
-    """UCB with block divergence, whatever its parameters."""
-    named = [name for name in table.cells if name.startswith("meta-ucb")]
-    found = [name for name in named if "reward=" not in name and "window" not in name]
-    if not found:
-        raise ValueError("the result has no meta-ucb among its methods")
-    return found[0]
-
-
-def why_slower(table: Comparison, other: str, tasks: Sequence[str]) -> str:
-    """Why UCB is slower than another method: the tokens its rounds bring, or the time they take."""
-    ucb = ucb_of(table)
-    slower = table.speed(ucb, tasks) < table.speed(other, tasks)
-    return SLOW if slower and table.mat(ucb, tasks) >= 0.98 * table.mat(other, tasks) else NARROW
-
-
-def tasks_of(table: Comparison) -> list[str]:
-    return [task for task in table.tasks if task in FIVE] or table.tasks
-
-
-def _compared(content: Result, kind: str) -> tuple[Comparison, str, str, list[str]]:
-    """The comparison, UCB, the drafter for everything and the tasks."""
-    table = Comparison(content)
-    return table, ucb_of(table), one_for_all(table, kind), tasks_of(table)
-
-
-def selection(content: Result, kind: str, others: Result | None = None) -> Outcome:
-    """Tables 3 and 4: specialists at home, UCB over the drafter for everything and over the other bandits."""
-    table, ucb, ofa, tasks = _compared(content, kind)
-    rivals = [name for name in table.cells if name.startswith((EXP3, "halving", RANDOM, "exp3spec"))]
-    checks = at_home(table, kind)
-    checks += [beats(table, ucb, rival, tasks, why_slower(table, rival, tasks)) for rival in (ofa, *rivals)]
-    lookup = Comparison(others) if others is not None else None
-    extra = f"; prompt lookup {lookup.times(lookup.arms[0], tasks)}" if lookup is not None else ""
-    best = table.best(table.named(f"{kind}:"), tasks)
-    told = ", ".join(f"{name} {table.times(name, tasks)}" for name in (ucb, ofa, *rivals))
-    return Outcome(
-        f"times plain decoding over {len(tasks)} tasks: {told}, the best drafter alone, {best}, "
-        f"{table.times(best, tasks)}{extra}; tokens a round: UCB {table.mat(ucb, tasks):.2f}, {ofa} "
-        f"{table.mat(ofa, tasks):.2f}",
-        table.figures(tasks),
-        checks,
+def headline(table: Table, kind: str, tasks: Sequence[str]) -> str:
+    ofa, best = (
+        one_for_all(table, kind),
+        max(specialists(table, kind).values(), key=lambda arm: table.speed(arm, tasks)),
     )
+    told = ", ".join(
+        f"{name} {table.speed(name, tasks):.2f}" for name in (UCB, ofa, *RIVALS, best) if name in table.methods
+    )
+    return f"times plain decoding over {len(tasks)} tasks: {told}; tokens a round: UCB {table.mat(UCB, tasks):.2f}"
 
 
-def draft_all(results: Sequence[Result]) -> Outcome:
+def figures(table: Table, tasks: Sequence[str]) -> Figures:
+    return table.figures({"all": tuple(tasks), **{task: (task,) for task in tasks}})
+
+
+def selection(results: Sequence[Result], kind: str) -> Outcome:
+    """Tables 3 and 4: specialists at home, UCB over the drafter for everything and over the other bandits, by task."""
+    table = Table.of(results[0])
+    own, ofa = homes(table, kind), one_for_all(table, kind)
+    parts = at_home(table, kind)
+    parts += [table.beats(UCB, other, (task,), where=task) for task in own for other in (ofa, *RIVALS)]
+    return Outcome(headline(table, kind, list(own)), figures(table, list(own)), parts, because=EXPLORES)
+
+
+def average(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
+    """Figure 4: on the mean of the tasks UCB is the fastest of all methods, small models and heads."""
+    parts, rows, told = [], [], []
+    for kind, result, lookup in zip(kinds, results[0::2], results[1::2], strict=True):
+        content = {**result, "units": {**result["units"], **_aligned(result, lookup)}}
+        table = Table.of(content)
+        own = list(homes(table, kind))
+        others = [
+            one_for_all(table, kind),
+            *RIVALS,
+            *(name for name in table.methods if name.startswith("prompt-lookup")),
+        ]
+        parts += [table.beats(UCB, other, own, where=kind) for other in others]
+        rows += [(f"{kind}: {name}", table.speed(name, own)) for name in table.methods]
+        told.append(f"{kind}: {headline(table, kind, own)}")
+    return Outcome("; ".join(told), Figures(("method", "times plain decoding"), rows), parts, because=EXPLORES)
+
+
+def _aligned(result: Result, other: Result) -> dict[str, dict[str, list[float]]]:
+    """Methods of a run on other texts, where both have the same: none otherwise."""
+    if list(result["labels"]) != list(other["labels"]):
+        return {}
+    return {name: own for name, own in other["units"].items() if name not in result["units"]}
+
+
+def draft_all(results: Sequence[Result], kind: str) -> Outcome:
     """Table 5: UCB over EXP3 and over drafters away from home; all drafting at once is slower than plain decoding."""
-    table, everyone = Comparison(results[0]), Comparison(results[-1])
-    together = next((n for n in everyone.cells if n == "all drafters" or n.startswith("together:")), None)
-    if together is None:
-        raise ValueError("the result has no method that lets all drafters draft at once")
-    tasks = [task for tasks in HOME.values() for task in tasks if task in table.tasks and task != "xsum"]
-    best = table.best(specialists(table, "draft").values(), tasks)
-    slow, ours = everyone.speed(together, tasks), table.speed(UCB, tasks)
-    says = f"all drafting at once is slower than plain decoding ({slow:.2f}x) and than UCB ({ours:.2f}x)"
-    checks = (
-        beats(table, UCB, EXP3, tasks, FEW),
-        away_from_home(table, UCB, "draft", "drafters", tasks, why_slower(table, best, tasks)),
-        Check(says, slow < 1 and slow < ours),
-    )
-    return Outcome(
-        f"times plain decoding: UCB {ours:.2f}, EXP3 {table.times(EXP3, tasks)}, all drafting {slow:.2f} (with "
-        f"{everyone.mat(together, tasks):.2f} tokens a round)",
-        table.figures(tasks),
-        checks,
-    )
+    content = {**results[0], "units": {**results[0]["units"], **_aligned(results[0], results[1])}}
+    table, everyone = Table.of(content), "all drafters"
+    own = list(homes(table, kind))
+    parts = [table.beats(UCB, EXP3, (task,), where=task) for task in own]
+    parts += away_from_home(table, UCB, kind)
+    parts += [table.beats("off", everyone, own), table.beats(UCB, everyone, own)]
+    told = f"{headline(table, kind, own)}; all drafting at once {table.speed(everyone, own):.2f}"
+    return Outcome(told, figures(table, own), parts, because=EXPLORES)
 
 
-def routing(results: Sequence[Result]) -> Outcome:
-    """Table 6: the router against UCB at home, on rephrased prompts and abroad, small models and heads."""
-    tables = list(map(Comparison, results))
-    foreign = [task for task in ("rag", "alpaca") if task in tables[0].tasks and task in tables[2].tasks]
-    cases: list[tuple[str, Comparison, Sequence[str]]] = []
-    for kind, table, rephrased in (("small models", tables[0], tables[1]), ("heads", tables[2], tables[3])):
-        cases += [(f"{kind}, at home", table, FIVE), (f"{kind}, rephrased", rephrased, FIVE)]
-        cases.append((f"{kind}, abroad", table, foreign))
-    rows = [(name, table.speed("router", tasks), table.speed(UCB, tasks)) for name, table, tasks in cases]
-    checks = Checks()
-    for name, router, ours in rows:
-        says = f"{name}: UCB ({ours:.2f} times plain decoding) is at least as fast as the router ({router:.2f})"
-        checks.add(says, ours >= router, ROUTED)
-    told = "; ".join(f"{name} {router:.2f}, {ours:.2f}" for name, router, ours in rows)
-    return Outcome(f"router and UCB, times plain decoding: {told}", Figures(("prompts", "router", "UCB"), rows), checks)
+def routing(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
+    """Table 6: UCB is faster than the router at home, on rephrased prompts and out of domain, for both kinds."""
+    cases: list[tuple[str, Table, list[str]]] = []
+    for kind, plain, rephrased in zip(kinds, results[0::2], results[1::2], strict=True):
+        tables = Table.of(plain), Table.of(rephrased)
+        own = [task for task in tables[0].tasks if task not in FOREIGN]
+        cases += [(f"{kind}, at home", tables[0], own), (f"{kind}, rephrased", tables[1], own)]
+        cases += [(f"{kind}, {task}", tables[0], [task]) for task in FOREIGN if task in tables[0].tasks]
+    parts = [table.beats(UCB, "router", tasks, where=where) for where, table, tasks in cases]
+    rows = [(where, table.speed("router", tasks), table.speed(UCB, tasks)) for where, table, tasks in cases]
+    told = "; ".join(f"{where} {router:.2f}, {ours:.2f}" for where, router, ours in rows)
+    found = Figures(("prompts", "router", "UCB"), rows)
+    return Outcome(f"router and UCB, times plain decoding: {told}", found, parts, because=CLASSIFIED)
+
+
+def matrix(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
+    """Table 9: every specialist is faster on its own task than each other one."""
+    parts: list[Part] = []
+    rows: list[tuple[str | float | None, ...]] = []
+    told = []
+    for kind, result in zip(kinds, results, strict=True):
+        table = Table.of(result)
+        own, everyone = homes(table, kind), specialists(table, kind).values()
+        parts += [
+            table.beats(arm, other, (task,), where=task)
+            for task, arm in own.items()
+            for other in everyone
+            if other != arm
+        ]
+        tasks = list(homes(table, kind))
+        rows += [(arm, *(table.mat(arm, (task,)) if task in tasks else None for task in _columns(results, kinds)))
+                 for arm in everyone]  # fmt: skip
+        told += [f"{arm} {table.mat(arm, (task,)):.2f} on {task}" for task, arm in own.items()]
+    found = Figures(("tokens a round", *_columns(results, kinds)), rows)
+    return Outcome(f"tokens a round at home: {', '.join(told)}", found, parts)
+
+
+def _columns(results: Sequence[Result], kinds: Sequence[str]) -> list[str]:
+    tables = [homes(Table.of(result), kind) for kind, result in zip(kinds, results, strict=True)]
+    return list(dict.fromkeys(task for own in tables for task in own))
 
 
 def reworded(results: Sequence[Result], kind: str) -> Outcome:
-    """Tables 8 and 12: UCB over the drafter for everything on rephrased prompts, and what it loses to that."""
-    table, ucb, ofa, tasks = _compared(results[0], kind)
-    before = Comparison(results[1])
-    ours, then = table.mat(ucb, tasks), before.mat(ucb_of(before), tasks)
-    says = f"UCB keeps at least nine tenths of its tokens a round when prompts are rephrased ({ours / then:.2f})"
-    return Outcome(
-        f"times plain decoding, rephrased: UCB {table.times(ucb, tasks)}, {ofa} {table.times(ofa, tasks)}; tokens a "
-        f"round: UCB {ours:.2f}, {then:.2f} before",
-        table.figures(tasks),
-        (beats(table, ucb, ofa, tasks, NARROW), Check(says, ours / then >= 0.9, FEW)),
-    )
+    """Tables 8 and 12: UCB over the drafter for everything on rephrased prompts, by task."""
+    table = Table.of(results[0])
+    own, ofa = list(homes(table, kind)), one_for_all(table, kind)
+    parts = [table.beats(UCB, ofa, (task,), where=task) for task in own]
+    return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES)
 
 
-def matrix(content: Result) -> Outcome:
-    """Table 9: every specialist is best at home."""
-    table = Comparison(content)
-    own = specialists(table, "eagle")
-    homes = [(domain, arm, task) for domain, arm in own.items() if (task := home(table.tasks, domain)) is not None]
-    told = ", ".join(f"{domain} {table.mat(arm, task):.2f} on {task}" for domain, arm, task in homes)
-    figures = table.figures(tasks_of(table), own.values())
-    return Outcome(f"tokens a round at home: {told}", figures, at_home(table, "eagle", by="mat"))
+def long_texts(results: Sequence[Result], kind: str) -> Outcome:
+    """Table 10: on long texts UCB comes within a few per cent of the best drafter."""
+    table = Table.of(results[0])
+    best = max(specialists(table, kind).values(), key=table.speed)
+    parts = [table.beats(UCB, best, where="long texts", margin=0.05)]
+    return Outcome(headline(table, kind, table.tasks), figures(table, table.tasks), parts, because=EXPLORES)
 
 
-def matrix_of_tokens(content: Result) -> Outcome:
-    """Table 9 from `wager train evaluate`: tokens a round of every drafter on every task."""
-    cells = {
-        name.replace("-", ":", 1): {task: own["mat"]["4"] for task, own in tasks.items()}
-        for name, tasks in content["drafters"].items()
-    }
-    heads = {name: name.partition(":")[2] for name in cells if name.startswith("eagle:")}
-    tasks = list(next(iter(cells.values())))
-    checks = Checks()
-    for name, domain in heads.items():
-        if (task := home(tasks, domain)) is None:
-            continue
-        best = max(heads, key=lambda other: cells[other][task])
-        figures = f"{cells[name][task]:.2f}, the best, {best}, {cells[best][task]:.2f} tokens a round"
-        checks.add(f"{name} is the best head on {task}: {figures}", best == name)
-        least = min(cells[name][t] / max(cells[o][t] for o in heads) for t in tasks if t not in HOME[domain])
-        says = f"{name} falls to two thirds of the best or less somewhere else ({least:.2f} of it)"
-        checks.add(says, least <= 0.67, FIRST_ON_ALL)
-    homes = [(name, domain, task) for name, domain in heads.items() for task in HOME.get(domain, ())[:1]]
-    told = ", ".join(f"{domain} {cells[name][task]:.2f} on {task}" for name, domain, task in homes)
-    rows = [(name, *(cells[name][t] for t in tasks)) for name in heads]
-    return Outcome(f"tokens a round at home: {told}", Figures(("drafter", *tasks), rows), checks)
-
-
-def long_texts(results: Sequence[Result]) -> Outcome:
-    """Table 10: UCB beside the best head on long texts, and on short ones."""
-    table, short = Comparison(results[0]), Comparison(results[1])
-    task = "translation"
-    best = table.best(table.arms, task)
-    ratio = table.speed(UCB, task) / table.speed(best, task)
-    before = short.speed(UCB, task) / short.speed(short.best(short.arms, task), task)
-    speeds = f"{table.times(UCB, task)} of {table.times(best, task)} times plain decoding"
-    checks = (
-        Check(f"on long texts UCB is within 5 % of the best head, {best} ({speeds})", ratio >= 0.95, FEW),
-        Check(f"and closer to it than on short ones ({ratio:.2f} against {before:.2f})", ratio >= before, FEW),
-    )
-    told = f"UCB {table.times(UCB, task)}, the best head alone, {best}, {table.times(best, task)} times plain decoding"
-    return Outcome(told, table.figures([task]), checks)
-
-
-def abroad(results: Sequence[Result]) -> Outcome:
-    """Table 11: out of domain, UCB over the drafter for everything and over most specialists."""
-    rows: list[tuple[str, str, float, float, float]] = []
-    checks = Checks()
-    for result, kind in zip(results, ("draft", "eagle"), strict=True):
-        if not Comparison(result).named(f"{kind}:ofa:"):
-            continue
-        table, ucb, ofa, _ = _compared(result, kind)
-        for task in [t for t in ("rag", "alpaca") if t in table.tasks]:
-            ours, theirs = table.speed(ucb, task), table.speed(ofa, task)
-            own = [table.speed(arm, task) for arm in specialists(table, kind).values()]
-            won = sum(ours >= other for other in own)
-            rows.append((kind, task, ours, theirs, max(own)))
-            says = f"{kind}, {task}: UCB ({ours:.2f}) beats {ofa} ({theirs:.2f} times plain decoding)"
-            checks.add(says, ours >= theirs, NARROW)
-            checks.add(f"{kind}, {task}: and most specialists ({won} of {len(own)})", 2 * won > len(own), NARROW)
+def abroad(results: Sequence[Result], kinds: Sequence[str], tasks: Sequence[str] = FOREIGN) -> Outcome:
+    """Table 11: out of domain UCB is faster than the drafter for everything and than the specialists on their mean."""
+    parts: list[Part] = []
+    rows = []
+    for kind, result in zip(kinds, results, strict=True):
+        table = Table.of(result)
+        ofa, own = one_for_all(table, kind), list(specialists(table, kind).values())
+        for task in (task for task in tasks if task in table.tasks):
+            parts.append(table.beats(UCB, ofa, (task,), where=f"{kind}, {task}"))
+            logs = np.mean([table.logs(UCB, arm, (task,)) for arm in own], axis=0)
+            says = f"{kind}, {task}: {UCB} is faster than the specialists on their mean"
+            parts.append(decided(says, interval(logs), table.sample((task,))))
+            best = max(table.speed(arm, (task,)) for arm in own)
+            rows.append((kind, task, table.speed(UCB, (task,)), table.speed(ofa, (task,)), best))
     told = "; ".join(f"{kind} {task} {ours:.2f} against {ofa:.2f}" for kind, task, ours, ofa, _ in rows)
-    headline = f"UCB and the drafter for everything, times plain decoding: {told}"
-    return Outcome(headline, Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows), checks)
+    found = Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows)
+    return Outcome(f"UCB and the drafter for everything, times plain decoding: {told}", found, parts, because=EXPLORES)
 
 
-def sampled(content: Result, kind: str) -> Outcome:
-    """Tables 14 to 16: sampled texts."""
-    table, ucb, ofa, tasks = _compared(content, kind)
-    checks = at_home(table, kind)
-    checks.append(beats(table, ucb, ofa, tasks, why_slower(table, ofa, tasks)))
-    checks.append(away_from_home(table, ucb, kind, "specialists", tasks, NARROW))
-    return Outcome(
-        f"times plain decoding: UCB {table.times(ucb, tasks)}, {ofa} {table.times(ofa, tasks)}; tokens a round: "
-        f"{table.mat(ucb, tasks):.2f} and {table.mat(ofa, tasks):.2f}",
-        table.figures(tasks),
-        checks,
-    )
+def sampled(results: Sequence[Result], kind: str) -> Outcome:
+    """Tables 14 to 16: sampled texts; specialists at home, UCB over the drafter for everything and over strangers."""
+    table = Table.of(results[0])
+    own, ofa = list(homes(table, kind)), one_for_all(table, kind)
+    parts = at_home(table, kind) + [table.beats(UCB, ofa, (task,), where=task) for task in own]
+    parts += away_from_home(table, UCB, kind)
+    return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES)
 
 
-def mixed(content: Result) -> Outcome:
-    """Table 19: UCB over the best single drafter where the best changes half-way."""
-    table = Comparison(content)
-    ucb = ucb_of(table)
-    best, longest = table.best(table.arms), table.best(table.arms, by="mat")
-    says = f"UCB ({table.times(ucb)} times plain decoding) beats the best single drafter ({best}, {table.times(best)})"
-    then = f"and in tokens a round ({table.mat(ucb):.2f} against {table.mat(longest):.2f})"
-    checks = (
-        Check(says, table.speed(ucb) > table.speed(best), why_slower(table, best, table.tasks)),
-        Check(then, table.mat(ucb) > table.mat(longest), NARROW),
-    )
-    told = f"UCB {table.times(ucb)}, the best drafter alone, {best}, {table.times(best)} times plain decoding"
-    return Outcome(told, table.figures(), checks)
+def mixed(results: Sequence[Result], ucb: str) -> Outcome:
+    """Table 19: where the best drafter changes half-way UCB beats every single one, in speed and in tokens a round."""
+    table = Table.of(results[0])
+    arms = [name for name in table.methods if name not in ("off", ucb)]
+    parts = []
+    for label in table.tasks:
+        shared = {"where": label, "whom": "every single drafter"}
+        parts += [table.beats_all(ucb, arms, (label,), column=c, **shared) for c in ("seconds", "rounds")]
+    best = max(arms, key=table.speed)
+    told = f"UCB {table.speed(ucb):.2f}, the best drafter alone, {best}, {table.speed(best):.2f} times plain decoding"
+    return Outcome(told, table.figures({label: (label,) for label in table.tasks}), parts, because=EXPLORES)
+
+
+def two_rewards(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
+    """Table 7: with divergence UCB is faster than with efficiency, task by task, small models and heads."""
+    parts, rows = [], []
+    for kind, result in zip(kinds, results, strict=True):
+        table = Table.of(result)
+        for task in homes(table, kind):
+            parts.append(table.beats(UCB, BE, (task,), where=f"{kind}, {task}"))
+            rows.append((f"{kind}, {task}", table.speed(BE, (task,)), table.speed(UCB, (task,))))
+    told = "; ".join(f"{where} {be:.2f}, {bd:.2f}" for where, be, bd in rows)
+    found = Figures(("drafters and task", "efficiency", "divergence"), rows)
+    return Outcome(f"times plain decoding with efficiency and with divergence: {told}", found, parts, because=EXPLORES)

@@ -1,169 +1,145 @@
-"""MetaSD's claims about rewards, draft lengths, windows and batches, checked against results."""
+"""MetaSD's claims about rewards, draft lengths, windows and batches, tested on results prompt by prompt."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from reproduction.analyses import halves
-from reproduction.claims import beats, one_for_all
-from reproduction.comparison import Comparison
-from reproduction.experiment import Check, Checks, Figures, Outcome, joined
-from reproduction.metasd_claims import FEW, NARROW, SLOW, tasks_of, ucb_of, why_slower
+import numpy as np
+
+from reproduction.claims import one_for_all
+from reproduction.experiment import Figures, Outcome, Part, decided, decided_within
+from reproduction.inference import Sample, interval
+from reproduction.metasd_claims import LATE
 from reproduction.runs import BE, EXP3, HALVING, UCB
+from reproduction.units import Table
 from reproduction.workspace import Result
 
 SELDOM = "Where hardly a token is accepted, efficiency is nearly always zero and so hardly varies."
-EACH_EXPLORES = "In a batch every request explores for itself, and every drafter that one of them plays takes a pass."
+STILL = 0.05  # of divergence, which lies between 0 and 1: how far the mean may move and count as the same
+SIZES = (1, 2, 3, 5, 8)
 
 
-def rewards(results: Sequence[Result]) -> Outcome:
+def _column(cells: Sequence[Result], reward: str, what: str) -> np.ndarray:
+    return np.array([cell[reward][what] for cell in cells], dtype=float)
+
+
+def rewards(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
     """Table 2: on each task the home drafter's rewards beside the others'."""
-    rows, checks = [], Checks()
-    for where, result in zip(("code", "math"), results, strict=True):
-        own, best = result["drafters"], result["drafters"][f"draft:{where}"]
-        for name, cell in own.items():
-            values = (cell["be"]["mean"], cell["bd"]["mean"], cell["be"]["variance"], cell["bd"]["variance"])
-            rows.append((f"{name} on {where}", *values, cell["be"]["zeros"]))
-        others = [cell for name, cell in own.items() if name != f"draft:{where}"]
-        be, bd = (min(best[kind]["mean"] - other[kind]["mean"] for other in others) for kind in ("be", "bd"))
-        steadier = all(cell["bd"]["variance"] <= cell["be"]["variance"] for cell in own.values())
-        checks.add(f"{where}: divergence has the wider gap ({bd:.3f} against {be:.3f})", bd > be)
-        checks.add(f"{where}: divergence varies less for every drafter", steadier, SELDOM)
-        checks.add(f"{where}: divergence is never zero", all(cell["bd"]["zeros"] == 0 for cell in own.values()))
-        says = f"{where}: efficiency is zero in at least half of the rounds of the drafters away from home"
-        checks.add(says, all(other["be"]["zeros"] >= 0.5 for other in others))
-    code = results[0]["drafters"]
-    told = "; ".join(f"{n} BE {c['be']['mean']:.2f}, BD {c['bd']['mean']:.2f}" for n, c in code.items())
+    rows, parts = [], []
+    for best, result in zip(at_home, results, strict=True):
+        own = result["drafters"]
+        sample = Sample(prompts=len(own[best]))
+        for name, cells in own.items():
+            be, bd = (_column(cells, kind, "mean") for kind in ("be", "bd"))
+            spread = _column(cells, "be", "variance"), _column(cells, "bd", "variance")
+            says = f"{name} on {best}'s task: divergence varies less than efficiency"
+            parts.append(decided(says, interval(spread[0] - spread[1]), sample, scale="difference"))
+            zeros = _column(cells, "be", "zeros")
+            rows.append((f"{name} on {best}'s task", *(float(x.mean()) for x in (be, bd, *spread, zeros))))
+            if name == best:
+                continue
+            gaps = {k: _column(own[best], k, "mean") - _column(cells, k, "mean") for k in ("be", "bd")}
+            says = f"{best} before {name}: the gap is wider in divergence than in efficiency"
+            parts.append(decided(says, interval(gaps["bd"] - gaps["be"]), sample, scale="difference"))
+            says = f"{name} on {best}'s task: efficiency is zero in at least half of the rounds"
+            parts.append(decided(says, interval(zeros), sample, least=0.5, scale="difference"))
+    told = "; ".join(f"{row[0]}: efficiency {row[1]:.2f}, divergence {row[2]:.2f}" for row in rows)
     columns = ("drafter", "BE mean", "BD mean", "BE variance", "BD variance", "BE zeros")
-    return Outcome(f"on code: {told}", Figures(columns, rows), checks)
+    return Outcome(told, Figures(columns, rows), parts, because=SELDOM)
 
 
-def one_reward(content: Result, kind: str) -> Outcome:
-    """Table 7 for one kind of drafter."""
-    table = Comparison(content)
-    ucb, tasks = ucb_of(table), tasks_of(table)
-    be = next((name for name in table.cells if name.startswith("meta-ucb") and "reward=be" in name), None)
-    if be is None:
-        raise ValueError("the result has no meta-ucb with reward=be among its methods")
-    check = beats(table, ucb, be, tasks)
-    rows = [(f"{kind}, {task}", table.speed(be, task), table.speed(ucb, task)) for task in tasks]
-    return Outcome(
-        f"{kind}: divergence {table.times(ucb, tasks)}, efficiency {table.times(be, tasks)} times plain decoding",
-        Figures(("drafters and task", "efficiency", "divergence"), rows),
-        [Check(f"{kind}: {check.says}", check.holds, SLOW if why_slower(table, be, tasks) == SLOW else FEW)],
-    )
-
-
-def two_rewards(results: Sequence[Result]) -> Outcome:
-    """Table 7: divergence at least as fast as efficiency on most tasks, for small models and heads."""
-    return joined([one_reward(result, kind) for result, kind in zip(results, ("small models", "heads"), strict=True)])
-
-
-def windows(results: Sequence[Result]) -> Outcome:
-    """Table 13: a window over the head's cache changes little."""
-    table, name, checks = Comparison(results[0]), f"{UCB} window", Checks()
-    whole = table.speed(name) / table.speed(UCB)
-    checks.add(f"with the window it is within 6 % of the speed without ({whole:.2f})", abs(whole - 1) <= 0.06, FEW)
-    for task in table.tasks:
-        ratio = table.mat(name, task) / table.mat(UCB, task)
-        checks.add(f"{task}: tokens a round within 10 % ({ratio:.2f})", abs(ratio - 1) <= 0.1, FEW)
-    speeds = f"{table.times(UCB)} with the whole cache, {table.times(name)} with a window of 64 entries"
-    return Outcome(f"times plain decoding: {speeds}", table.figures(), checks)
-
-
-def batches(results: Sequence[Result]) -> Outcome:
-    """Table 17."""
-    table, found = Comparison(results[0]), results[1]["batches"]
-    tasks = [t for t in ("mt_bench", "rag", "alpaca") if t in table.tasks]
-    ofa, sizes = one_for_all(table, "draft"), sorted(found, key=int)
-    single, alike, mixed = (found[sizes[-1]][kind] for kind in ("one for all", "one task", "mixed tasks"))
-    gaps = [found[n]["mixed tasks"] / found[n]["one for all"] for n in sizes]
-    against = f"{alike:.2f} against {single:.2f} with {sizes[-1]}"
-    says = f"in batches of one task UCB stays ahead of one drafter for all ({against})"
-    then = f"in mixed batches it falls behind as the batch grows ({gaps[0]:.2f} to {gaps[-1]:.2f} of one for all)"
-    checks = (
-        beats(table, UCB, ofa, tasks, NARROW),
-        Check(says, alike >= single, EACH_EXPLORES),
-        Check(then, gaps[-1] < gaps[0] and gaps[-1] < 1),
-    )
-    return Outcome(
-        f"foreign tasks: UCB {table.times(UCB, tasks)}, {ofa} {table.times(ofa, tasks)} times plain decoding; batches "
-        f"of {sizes[-1]}: one for all {single:.2f}, UCB {alike:.2f} of one task, {mixed:.2f} mixed",
-        Figures(
-            ("times plain decoding", "one for all", "UCB, one task", "UCB, mixed tasks"),
-            [(f"batch {n}", *found[n].values()) for n in sizes],
-        ),
-        checks,
-    )
-
-
-def by_length(results: Sequence[Result]) -> Outcome:
-    """Figure 2."""
-    sizes = (1, 2, 3, 5, 8)
-    tables = dict(zip(sizes, map(Comparison, results), strict=True))
-    best = {n: table.best(table.arms, by="mat") for n, table in tables.items()}
-    mats = {n: tables[n].mat(best[n]) for n in sizes}
-    ours = {n: tables[n].speed(UCB) for n in sizes}
-    top = max(ours, key=lambda n: ours[n])
-    rising = all(mats[b] >= 0.99 * mats[a] for a, b in pairwise(sizes))
-    early, late = mats[2] - mats[1], mats[8] - mats[5]
-    checks = (
-        Check(f"longer drafts bring no fewer tokens a round ({', '.join(f'{mats[n]:.2f}' for n in sizes)})", rising),
-        Check(f"and less and less more ({early:+.2f} from 1 to 2, {late:+.2f} from 5 to 8)", late < early),
-        Check(f"speed peaks before the longest draft: UCB at {top}", top < 8),
-    )
-    rows = [(str(n), mats[n], tables[n].speed(best[n]), tables[n].mat(UCB), ours[n]) for n in sizes]
-    headline = "UCB, times plain decoding by length: " + ", ".join(f"{n}: {ours[n]:.2f}" for n in sizes)
-    figures = Figures(("draft length", "best drafter, tokens", "its speed", "UCB, tokens", "its speed "), rows)
-    return Outcome(headline, figures, checks)
-
-
-def best_share(results: Sequence[Result]) -> Outcome:
-    """Figure 3: how often the best drafter is played, small models by replay and heads by real rounds."""
-    models = {name: cell["late"] for name, cell in results[0]["policies"].items()}
-    heads = _shares(results[1])
-    rows, checks = [], Checks()
-    for kind, found in (("small models", models), ("heads", heads)):
-        for rival, whom in ((EXP3, EXP3), (HALVING, HALVING), (BE, "")):
-            says = f"UCB plays the best drafter more often than {whom}"
-            says = says if whom else "and more often with divergence than with efficiency"
-            shares = f"{found[UCB]:.0%} against {found[rival]:.0%}"
-            checks.add(f"{kind}: {says} ({shares})", found[UCB] > found[rival], FEW)
-        rows += [(f"{kind}, {name}", share) for name, share in found.items()]
-    ucb, be, exp3, halving = (f"{models[name]:.0%}" for name in (UCB, BE, EXP3, HALVING))
-    return Outcome(
-        f"share of the best drafter in the later half of the rounds: UCB {ucb}, with efficiency {be}, EXP3 {exp3}, "
-        f"halving {halving} (small models); {', '.join(f'{heads[name]:.0%}' for name in (UCB, BE, EXP3, HALVING))} "
-        "(heads)",
-        Figures(("drafters and bandit", "share"), rows),
-        checks,
-    )
-
-
-def _shares(content: Result) -> dict[str, float]:
-    """Of real rounds: the share of each task's best head, in the later half of all rounds."""
-    table = Comparison(content)
-    best = {task: table.best(table.arms, task, by="mat") for task in table.tasks}
-    found = {}
-    for name in (UCB, BE, EXP3, HALVING):
-        played = [float(r[0] == best[answer["task"]]) for answer in content["rounds"][name] for r in answer["rounds"]]
-        found[name] = halves([played])["late"]
-    return found
+def spreads(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
+    """Figure 5: divergence spreads less than efficiency between its 5th and 95th percentile."""
+    rows, parts = [], []
+    for best, result in zip(at_home, results, strict=True):
+        for name, cells in result["drafters"].items():
+            be, bd = (_column(cells, kind, "spread") for kind in ("be", "bd"))
+            says = f"{name} on {best}'s task: divergence spreads less than efficiency"
+            parts.append(decided(says, interval(be - bd), Sample(prompts=len(cells)), scale="difference"))
+            rows.append((f"{name} on {best}'s task", float(be.mean()), float(bd.mean())))
+    told = "; ".join(f"{name}: {be:.2f} and {bd:.2f}" for name, be, bd in rows)
+    found = Figures(("drafter", "BE, 5th to 95th percentile", "BD, 5th to 95th percentile"), rows)
+    return Outcome(f"width of efficiency and of divergence: {told}", found, parts, because=SELDOM)
 
 
 def stationary(results: Sequence[Result]) -> Outcome:
-    """Figure 6: the mean of divergence moves less from round to round than it spreads within one."""
-    rows, checks = [], Checks()
-    means = {name: [r[0] for r in cell["rounds"]] for name, cell in results[0]["drafters"].items()}
-    for name, cell in results[0]["drafters"].items():
-        moved = max(means[name]) - min(means[name])
-        within = sum(r[1] for r in cell["rounds"]) / len(cell["rounds"])
-        rows.append((name, *means[name]))
-        checks.add(
-            f"{name}: means of the first {len(means[name])} rounds lie within one standard deviation of a round "
-            f"({moved:.2f} against {within:.2f})",
-            moved <= within,
-            "The first rounds of an answer are easier to guess than later ones.",
-        )
-    ofa = means["draft:ofa"]
-    figures = Figures(("drafter", *(str(i + 1) for i in range(len(ofa)))), [row[: len(ofa) + 1] for row in rows])
-    return Outcome("draft:ofa, mean divergence by round: " + ", ".join(f"{mean:.2f}" for mean in ofa), figures, checks)
+    """Figures 6 and 7: the mean of divergence is the same in the first and in the second five rounds of a text."""
+    rows, parts = [], []
+    for name, cells in results[0]["drafters"].items():
+        rounds = np.array([cell["rounds"] for cell in cells if len(cell["rounds"]) == 10])
+        if not len(rounds):
+            raise ValueError("no text has ten rounds")
+        moved = rounds[:, 5:].mean(axis=1) - rounds[:, :5].mean(axis=1)
+        says = f"{name}: divergence of rounds 6 to 10 is that of rounds 1 to 5, within {STILL}"
+        parts.append(decided_within(says, interval(moved), Sample(prompts=len(rounds)), STILL, scale="difference"))
+        rows.append((name, *rounds.mean(axis=0).tolist()))
+    told = ", ".join(f"{x:.2f}" for x in rows[0][1:])
+    figures = Figures(("mean divergence by round", *map(str, range(1, 11))), rows)
+    why = "The first rounds of an answer are easier, or harder, to guess than later ones."
+    return Outcome(f"{rows[0][0]}, mean divergence by round: {told}", figures, parts, because=why)
+
+
+def windows(results: Sequence[Result]) -> Outcome:
+    """Table 13: a window over the head's cache changes little, task by task."""
+    table, name = Table.of(results[0]), f"{UCB} window"
+    parts = [table.alike(name, UCB, (task,), 0.06, where=task) for task in table.tasks]
+    groups = {task: (task,) for task in table.tasks}
+    told = f"{table.speed(UCB):.2f} with the whole cache, {table.speed(name):.2f} with a window of 64 entries"
+    return Outcome(f"times plain decoding: {told}", table.figures(groups), parts)
+
+
+def batches(results: Sequence[Result], kind: str, sizes: Sequence[int], tasks: Sequence[str]) -> Outcome:
+    """Table 17: alone UCB beats the drafter for everything; batches of one task keep that, mixed ones lose it."""
+    table = Table.of(results[0])
+    ofa = one_for_all(table, kind)
+    parts = [table.beats(UCB, ofa, (task,), where=task) for task in tasks if task in table.tasks]
+    rows: list[tuple[str | float, ...]] = []
+    mixed: list[np.ndarray] = []
+    for size, result in zip(sizes, results[1:], strict=True):
+        own = Table.of(result)
+        logs = own.logs("one task", "one for all"), own.logs("mixed tasks", "one for all, mixed")
+        mixed.append(logs[1])
+        rows.append((f"batch {size}", *(float(np.exp(x.mean())) for x in logs)))
+        if size > 1:
+            says = f"batches of {size} of one task: UCB is faster than one drafter for all"
+            parts.append(decided(says, interval(logs[0]), own.sample()))
+    last = sizes[-1]
+    says = f"mixed batches of {last}: UCB is slower than one drafter for all"
+    parts.append(decided(says, interval(-mixed[-1]), Sample(prompts=len(mixed[-1]))))
+    told = ", ".join(f"{row[0]} {row[1]:.2f} and {row[2]:.2f}" for row in rows)
+    figures = Figures(("UCB over one drafter for all", "batches of one task", "mixed batches"), rows)
+    return Outcome(f"UCB over one drafter for all, of one task and mixed: {told}", figures, parts, because=LATE)
+
+
+def by_length(results: Sequence[Result]) -> Outcome:
+    """Figure 2: longer drafts bring more tokens a round, less and less more, and beyond a point they cost speed."""
+    tables = dict(zip(SIZES, map(Table.of, results), strict=True))
+    best = {n: max((m for m in t.methods if ":code:" in m), key=t.mat) for n, t in tables.items()}
+    rounds = {n: np.log(tables[n].methods["off"]["rounds"] / tables[n].methods[best[n]]["rounds"]) for n in SIZES}
+    sample = tables[1].sample()
+    parts: list[Part] = []
+    for a, b in pairwise(SIZES):
+        parts.append(decided(f"{b} tokens bring more a round than {a}", interval(rounds[b] - rounds[a]), sample))
+    gain = (rounds[2] - rounds[1]) - (rounds[8] - rounds[5]) / 3
+    parts.append(decided("the gain from 5 to 8, a token, is below that from 1 to 2", interval(gain), sample))
+    speeds = {n: tables[n].speed(UCB) for n in SIZES}
+    top = max(speeds, key=lambda n: speeds[n])
+    seconds = np.log(tables[8].methods[UCB]["seconds"] / tables[top].methods[UCB]["seconds"])
+    parts.append(decided(f"UCB is fastest before the longest draft: at {top}", interval(seconds), sample))
+    rows = [(str(n), tables[n].mat(best[n]), tables[n].speed(best[n]), tables[n].mat(UCB), speeds[n]) for n in SIZES]
+    headline = "UCB, times plain decoding by length: " + ", ".join(f"{n}: {speeds[n]:.2f}" for n in SIZES)
+    figures = Figures(("draft length", "best drafter, tokens", "its speed", "UCB, tokens", "its speed "), rows)
+    return Outcome(headline, figures, parts)
+
+
+def best_share(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
+    """Figure 3: how often the drafter that is best for a task is played, text by text."""
+    rows, parts = [], []
+    for kind, result in zip(kinds, results, strict=True):
+        shares = {name: np.array(own) for name, own in result["best"].items()}
+        sample = Sample(prompts=len(result["labels"]), seeds=int(result["seeds"]))
+        for rival in (EXP3, HALVING, BE):
+            says = f"{kind}: {UCB} plays the best drafter more often than {rival}"
+            parts.append(decided(says, interval(shares[UCB] - shares[rival]), sample, scale="difference"))
+        rows += [(f"{kind}, {name}", float(own.mean())) for name, own in shares.items()]
+    told = ", ".join(f"{name} {x:.0%}" for name, x in rows)
+    return Outcome(f"share of rounds with the task's best drafter: {told}", Figures(("bandit", "share"), rows), parts)

@@ -1,14 +1,17 @@
-"""Runs of the simulator: policies and lengths under a load, with stated costs (`wager simulate --env serving`)."""
+"""Runs of the simulator, told seed by seed: policies and lengths under a load, with stated costs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reproduction.workspace import NotHereError
 from wager.policies import fixed
-from wager.simulation import Costs, Drafter, Run, Serving, Stream, VerifyCost, load_trace, play
+from wager.simulation import Costs, Drafter, Serving, Stream, VerifyCost, load_trace, play
+from wager.simulation import Run as Played
 from wager.simulation.experiment import even_marks
 from wager.simulation.serving import DRAFTER, Arrival
 
@@ -18,11 +21,12 @@ if TYPE_CHECKING:
 DEFAULT = Costs()
 TRACE = "azure_llm_2023_conv.csv"
 SD = f"fixed:drafter={DRAFTER},length=3"  # standard speculative decoding as Nightjar compares with: 3 tokens, always
+HARDWARE = "simulated, stated costs"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Continuous batching under a load: tokens a busy second, latency, tokens by stretch, and arms by policy."""
+    """Continuous batching under a load: seconds a token, latency, speed by stretch and arms, seed by seed."""
 
     load: tuple[int, ...]  # concurrent requests, each for an equal share of the tokens; empty: arrivals as traced
     tokens: int
@@ -32,7 +36,7 @@ class Served:
     acceptance: tuple[float, ...] = (0.7,)
     costs: Costs = DEFAULT
     warmup: int = 0
-    runs: int = 1
+    seeds: int = 5
     speed: float = 1.0  # of the trace
     seed: int = 0
 
@@ -42,42 +46,63 @@ class Served:
         how = f"--load {load}" if self.load else f"--trace {TRACE} --speed {self.speed:g}"
         named = " ".join(f"-p {policy}" for policy in self.policies)
         arms = ",".join(f"{p:g}" for p in self.acceptance)
-        other = {k: v for k, v in asdict(self.costs).items() if v != getattr(Costs(), k)}
-        costs = f" (costs {', '.join(f'{k} {v:g} s' for k, v in other.items())})" if other else ""
         return (
-            f"wager simulate --env serving {how} --arms {arms} --lengths {','.join(map(str, self.lengths))} "
-            f"--tokens {self.tokens} --warmup {self.warmup} --runs {self.runs} {named}{costs}"
+            f"wager lab simulate --env serving {how} --arms {arms} --lengths {','.join(map(str, self.lengths))} "
+            f"--tokens {self.tokens} --warmup {self.warmup} --runs {self.seeds} {named}"
         )
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        traces = workspace.folder("traces")
-        load: tuple[int, ...] = self.load
-        trace: tuple[Arrival, ...] = ()
-        if not load and traces is not None:
-            trace = load_trace(traces / TRACE, speed=self.speed)
-        elif not load:
-            load = (2, 8, 32, 4, 48, 12, 2, 24)  # no trace at hand: a load that changes as much
-        scenario = Serving(
-            goal=self.tokens, lengths=self.lengths, acceptance=self.acceptance, load=load, trace=trace, costs=self.costs
-        )
+        scenario = self._scenario(workspace)
         names = {str(arm): fixed(arm) for arm in scenario.arms} if self.alone else {}
         names |= {policy: policy for policy in self.policies}
         marks = even_marks(self.tokens, 40)
-        found = {}
+        units, shares = {}, {}
         for i, (name, spec) in enumerate(names.items()):
             workspace.tell(f"simulating {name}", i, len(names))
-            runs = [play(scenario, spec, self.seed + s, warmup=self.warmup, marks=marks) for s in range(self.runs)]
-            facts = [run.facts for run in runs]
-            pulls = {str(arm): float(np.mean([run.pulls[arm] / run.rounds for run in runs])) for arm in runs[0].pulls}
-            found[name] = {
-                "goodput": float(np.mean([run.tokens / run.seconds for run in runs])),
-                "mat": float(np.mean([run.tokens / run.rounds for run in runs])),
-                "latency": float(np.mean([f["latency_mean"] for f in facts if "latency_mean" in f] or [0.0])),
-                "wakes": float(np.mean([f["wakes"] for f in facts])),
-                "pulls": pulls,
-                "curve": [float(np.mean([run.curve[k][1] for run in runs])) for k in range(len(marks))],
+            runs = [play(scenario, spec, self.seed + s, warmup=self.warmup, marks=marks) for s in range(self.seeds)]
+            units[name] = {
+                "seconds": [run.seconds / run.tokens for run in runs],
+                "rounds": [run.rounds / run.tokens for run in runs],
+                "latency": [run.facts.get("latency_mean", 0.0) for run in runs],
+                "stretches": [_stretches(run, marks, max(1, len(self.load))) for run in runs],
             }
-        return {"methods": found, "marks": list(marks), "load": list(load), "trace": len(trace)}
+            pulls = {str(arm): float(np.mean([run.pulls[arm] / run.rounds for run in runs])) for arm in runs[0].pulls}
+            shares[name] = dict(sorted(pulls.items(), key=lambda each: -each[1]))
+        return {
+            "labels": [""] * self.seeds, "units": units, "seeds": self.seeds, "unit": "seeds", "shares": shares,
+            "arms": [str(arm) for arm in scenario.arms], "load": list(self.load), "protocol": self.protocol,
+        }  # fmt: skip
+
+    def _scenario(self, workspace: Workspace) -> Serving:
+        traces, trace = workspace.folder("traces"), ()
+        if not self.load:
+            if traces is None:
+                raise NotHereError(f"needs {TRACE}: --data or WAGER_DATA names a folder with traces/")
+            trace: tuple[Arrival, ...] = load_trace(traces / TRACE, speed=self.speed)  # type: ignore[no-redef]
+        shape = {"lengths": self.lengths, "acceptance": self.acceptance, "load": self.load}
+        return Serving(goal=self.tokens, trace=trace, costs=self.costs, **shape)  # type: ignore[arg-type]
+
+    @property
+    def protocol(self) -> dict[str, str]:
+        """What the run does, field by field."""
+        costs = ", ".join(f"{name} {1000 * seconds:g} ms" for name, seconds in asdict(self.costs).items())
+        load = (
+            f"{', '.join(map(str, self.load))} requests kept up"
+            if self.load
+            else f"Azure's trace, speed {self.speed:g}"
+        )
+        return {
+            "target": "none: stated costs", "drafters": f"acceptance {', '.join(f'{p:g}' for p in self.acceptance)}",
+            "lengths": f"0 to {max(self.lengths)}", "tokens": f"{self.tokens:,} a run", "seeds": str(self.seeds),
+            "hardware": f"{HARDWARE} ({costs})", "load": load, "reset": "never",
+        }  # fmt: skip
+
+
+def _stretches(run: Played, marks: tuple[int, ...], count: int) -> list[float]:
+    """Seconds a token in each of so many equal stretches of a run."""
+    curve = [(0, 0.0), *((tokens, seconds) for tokens, (_, seconds) in zip(marks, run.curve, strict=True))]
+    edges = [curve[round(len(marks) * k / count)] for k in range(count + 1)]
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +113,15 @@ class Arrivals:
 
     @property
     def command(self) -> str:
-        return f"wager simulate --env serving --trace {TRACE} -p off"
+        return f"wager lab simulate --env serving --trace {TRACE} -p off"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         traces = workspace.folder("traces")
         if traces is None:  # traffic that is made up says nothing about traffic
-            return {"rates": [], "traced": False, "requests": 0}
+            raise NotHereError(f"needs {TRACE}: --data or WAGER_DATA names a folder with traces/")
         at = [arrival.at for arrival in load_trace(traces / TRACE)]
         windows = np.bincount((np.array(at) // self.seconds).astype(int))
-        return {"rates": (windows / self.seconds).tolist()[:-1], "traced": True, "requests": len(at)}
+        return {"rates": (windows / self.seconds).tolist()[:-1], "requests": len(at)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +134,17 @@ class Routing:
     sizes: tuple[int, ...]  # of a prompt's vector: its length, its perplexity, and a number for every kind
     prompts: int
     tokens: int  # a prompt
-    runs: int = 1
+    seeds: int = 5
 
     @property
     def command(self) -> str:
         return (
-            f"wager simulate --env piecewise --arms quick=0.8/0.3@1,slow=0.85/0.85@8 --length 4 --every {self.tokens} "
-            f"--tokens {self.prompts * self.tokens} -p prompt-router -p analytical"
+            "wager lab simulate --env piecewise --arms quick=0.8/0.3@1,slow=0.85/0.85@8 --length 4 "
+            f"--every {self.tokens} --tokens {self.prompts * self.tokens} -p prompt-router -p analytical"
         )
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        found = {}
+        units = {}
         for i, size in enumerate(self.sizes):
             workspace.tell(f"{size} numbers a prompt", i, len(self.sizes))
             kinds = size - 2
@@ -127,11 +152,10 @@ class Routing:
             drafters = (Drafter("quick", quick, 0.001), Drafter("slow", (0.85,) * kinds, 0.008))
             verify, goal = VerifyCost(((1, 0.03), (5, 0.034))), self.prompts * self.tokens
             scenario = Stream(drafters, lengths=(1, 2, 4), goal=goal, verify=verify, phase_tokens=self.tokens)
-            found[str(size)] = {
-                spec: float(np.mean([run.tokens / run.seconds for run in self._runs(scenario, spec)]))
-                for spec in ("prompt-router", "analytical")
-            }
-        return {"sizes": found}
-
-    def _runs(self, scenario: Stream, spec: str) -> list[Run]:
-        return [play(scenario, spec, seed) for seed in range(self.runs)]
+            runs = [play(scenario, "prompt-router", seed) for seed in range(self.seeds)]
+            units[str(size)] = {"seconds": [run.seconds / run.tokens for run in runs]}
+        told = {
+            "target": "none: stated costs", "drafters": "two, simulated", "hardware": HARDWARE,
+            "seeds": str(self.seeds), "prompts": f"{self.prompts} simulated", "tokens": f"{self.tokens} a prompt",
+        }  # fmt: skip
+        return {"labels": [""] * self.seeds, "units": units, "seeds": self.seeds, "unit": "seeds", "protocol": told}

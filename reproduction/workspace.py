@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
+from time import process_time
 from typing import Any, Protocol
 
 from reproduction.perturb import rephrased
@@ -17,6 +20,10 @@ from wager.core import files
 
 Result = Mapping[str, Any]  # what a run gives, as JSON
 Tell = Callable[[str, int, int], None]  # what is being done, how many of how many
+
+
+def _silent(what: str, done: int, of: int) -> None:
+    pass
 
 
 class Run(Protocol):
@@ -30,9 +37,17 @@ class Run(Protocol):
     def __call__(self, workspace: Workspace) -> dict[str, Any]: ...
 
 
-def key(run: Run, model: str, data: str) -> str:
+class NotHereError(ValueError):
+    """What a run needs is not here: a recording, a trace, a model. Says what it is."""
+
+
+def run_needs_model(run: Run) -> bool:
+    return bool(getattr(run, "needs_model", False))
+
+
+def key(run: Run, model: str, data: str, *also: str) -> str:
     """The same for the same settings: the name a kept result goes by."""
-    settings = json.dumps([type(run).__name__, asdict(run), model, data], sort_keys=True, default=str)  # type: ignore[call-overload]
+    settings = json.dumps([type(run).__name__, asdict(run), model, data, *also], sort_keys=True, default=str)  # type: ignore[call-overload]
     return f"{type(run).__name__.lower()}-{sha256(settings.encode()).hexdigest()[:12]}"
 
 
@@ -41,11 +56,12 @@ class Workspace:
     """The model is loaded when first asked for; results are kept by their settings, in memory and in a folder."""
 
     model: str = "smollm2-135m"
+    recordings: Path = Path("results") / "recordings"
     data: Path | None = None  # folder with prompts/; None: WAGER_DATA, and without it the prompts that come with wager
     keep: Path | None = None  # folder for results of runs
     again: bool = False  # run even what is kept
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    tell: Tell = lambda what, done, of: None
+    with_model: bool = False  # also runs that load the model
+    tell: Tell = _silent
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
     reused: list[str] = field(default_factory=list)  # results that an earlier call had kept
     _loaded: tuple[Any, Any] | None = None
@@ -60,16 +76,32 @@ class Workspace:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self.reused.append(name)
         else:
-            found = json.loads(json.dumps(run(self)))
-            if path is not None:
+            found = self._made(run)
+            if path is not None and "missing" not in found:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 files.write_text(path, json.dumps(found))
         self.done[name] = found
         return found
 
+    def _made(self, run: Run) -> dict[str, Any]:
+        """The run's result with the seconds of a core it took; where something it needs is not here, what that is."""
+        if run_needs_model(run) and not self.with_model:
+            return {"missing": "needs a run of the model (--with-model, best on a GPU)"}
+        began = process_time()
+        try:
+            found: dict[str, Any] = json.loads(json.dumps(run(self)))
+        except NotHereError as error:
+            return {"missing": str(error)}
+        return {**found, "took": round(process_time() - began, 1)}
+
     def name(self, run: Run) -> str:
         """What the run's result goes by."""
-        return key(run, self.model, "folder" if self.has_data else "own")
+        replayed = hasattr(run, "wanted") or hasattr(run, "labels")  # depends on the recordings at hand
+        return key(run, self.model, "folder" if self.has_data else "own", *(self._recorded() if replayed else ()))
+
+    def _recorded(self) -> list[str]:
+        """The recordings at hand, so that a result made with others is not taken for one with these."""
+        return [f"{path.name} {path.stat().st_size}" for path in sorted(self.recordings.glob("*.jsonl*"))]
 
     @property
     def has_data(self) -> bool:
@@ -112,3 +144,27 @@ class Workspace:
     def rephrased(self, chosen: Sequence[Prompt], seed: int) -> list[Prompt]:
         """The same questions in other words."""
         return [Prompt(p.task, rephrased(p.task, p.text, seed + i)) for i, p in enumerate(chosen)]
+
+
+def make(runs: Sequence[Run], workspace: Workspace, jobs: int) -> None:
+    """Make runs in so many processes; what they give is kept in the workspace's folder, each run once."""
+    todo = {name: run for run in runs if (name := workspace.name(run)) not in workspace.done}
+    if jobs < 2 or workspace.with_model or workspace.keep is None:
+        return  # they are made when they are asked for
+    own = Workspace(
+        workspace.model,
+        recordings=workspace.recordings,
+        data=workspace.data,
+        keep=workspace.keep,
+        again=workspace.again,
+    )
+    todo = dict(sorted(todo.items(), key=lambda each: -float(getattr(each[1], "tokens", 0))))  # the longest first
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(_one, own, run): name for name, run in todo.items()}
+        for i, done in enumerate(as_completed(waiting), 1):
+            workspace.tell(waiting[done], i, len(waiting))
+            workspace.done[waiting[done]] = done.result()
+
+
+def _one(workspace: Workspace, run: Run) -> dict[str, Any]:
+    return workspace.result(run)

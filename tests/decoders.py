@@ -11,6 +11,7 @@ from identity import first_difference, first_difference_is_a_tie
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import wager
+from wager.core import Tree
 from wager.decoding.loop import Loop
 from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
@@ -37,12 +38,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {**SHAPE, "sliding_window": None},
     "mistral, window": {**SHAPE, "sliding_window": 12},
     "gemma2": {**SHAPE, "sliding_window": 12},
+    "llama4_text": {**SHAPE, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 48},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, **ODD},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, **ODD},
 }
 RUNNERS: list[tuple[str, type[Runner]]] = [
     *((family, LlamaRunner) for family in ("llama", "qwen2", "qwen3")),
     *((family, HFRunner) for family in ("llama", "qwen3", "gpt2")),
+]
+WINDOWED: list[tuple[str, type[Runner]]] = [  # whose trees reach beyond what some of their layers see
+    ("mistral, window", LlamaRunner),
+    *((family, HFRunner) for family in ("mistral, window", "gemma2", "llama4_text")),
 ]
 
 
@@ -91,6 +97,44 @@ class Told(small.Following):
                 ahead = text[here : here + length]
                 return Draft([t if (here + i) % self.wrong_every else (t + 1) % 7 for i, t in enumerate(ahead)])
         return Draft()
+
+
+class Grafted(small.Following):
+    """Knows how the text goes on, and hides it in a tree: whole or in part, among wrong branches, in any order."""
+
+    name = "grafted"
+    trees = True
+
+    def __init__(self, text: Sequence[int] = (), seed: int = 0) -> None:
+        self.known, self.rng = list(text), random.Random(seed)
+
+    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
+        return Draft(self.known[len(self.text) : len(self.text) + length])
+
+    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
+        rng = self.rng
+        right = self.known[len(self.text) : len(self.text) + rng.randrange(length + 1)]
+        tokens: list[int] = []
+        parents: list[int] = []
+        depth = {-1: 0}
+        last = -1  # of the right path so far
+        while len(tokens) < rng.randrange(1, shape.nodes + 1):
+            parent = rng.choice([last, *depth])
+            children = [token for token, above in zip(tokens, parents, strict=True) if above == parent]
+            if depth[parent] == length or len(children) == shape.breadth:
+                continue
+            token = rng.randrange(VOCABULARY)
+            if parent == last and right and rng.random() < 0.7:
+                token = right[0]
+            if token in children:
+                continue
+            depth[len(tokens)] = depth[parent] + 1
+            if parent == last and right and token == right[0]:
+                last = len(tokens)
+                right = right[1:]
+            tokens.append(token)
+            parents.append(parent)
+        return Draft(tokens, parents=parents)
 
 
 def plain(model: Any, prompt: Sequence[int] = PROMPT, **settings: Any) -> list[int]:

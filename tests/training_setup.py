@@ -11,11 +11,11 @@ from wager.training.config import Drafter
 WORDS = ["<end>", "user", "assistant", *"abcdefghijklmnopqrstuvwxyz"]
 
 
-def tiny(seed: int = 0, vocabulary: int = 64) -> Any:
+def tiny(seed: int = 0, vocabulary: int = 64, layers: int = 2) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 4}
     model = LlamaForCausalLM(
         LlamaConfig(**shape, num_key_value_heads=2, vocab_size=vocabulary, max_position_embeddings=256, eos_token_id=0)
     )
@@ -62,5 +62,6 @@ def plan_text(*, steps: int = 4) -> str:
         + domains
         + f'[[drafter]]\nname = "eagle-ofa"\nkind = "eagle"\nfrequent = 20\n{shape}'
         + f'[[drafter]]\nname = "eagle-code"\nkind = "eagle"\nstart = "eagle-ofa"\ndomains = ["code", "wiki"]\n{shape}'
+        + f'[[drafter]]\nname = "eagle3-ofa"\nkind = "eagle3"\nfrequent = 20\n{shape}'
         + f'[[drafter]]\nname = "draft-ofa"\nkind = "draft"\nhidden = 16\nheads = 2\nlayers = 1\n{shape}'
     )

@@ -1,5 +1,8 @@
 """Methods: how they are written, what they are made of, and that warming up teaches nothing."""
 
+import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,10 +10,12 @@ import torch
 from letters import Letters
 from transformers import GPT2Config, GPT2LMHeadModel
 
+import wager
 from wager.bench import methods as made
 from wager.bench.draft_models import has_assistant, truncated
 from wager.bench.routing import Classifier, Routed
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, Request, TraceWriter
+from wager.core.trace import read as read_trace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,7 +76,8 @@ def test_only_what_can_be_cut_to_a_draft_model_is(tiny: Any) -> None:
 def test_warming_up_teaches_nothing(name: str, model: Any) -> None:
     """The same rounds are played afterwards as without it, and the policy's state is that of a new one."""
     arms = ["off", "suffix:3", "prompt-lookup:2"]
-    warm, cold = (made.parse_method(name).make(made.Target(model, Letters()), arms) for _ in range(2))
+    target = made.Target(model, Letters(), reset="never")
+    warm, cold = (made.parse_method(name).make(target, arms) for _ in range(2))
     assert warm.decoder is not None
     assert cold.decoder is not None
     assert warm.warm_up("cpu", 24) == 24
@@ -84,3 +90,73 @@ def test_warming_up_teaches_nothing(name: str, model: Any) -> None:
     if name == "ucbspec":
         warm.run(torch.arange(5, 69)[None], 24)
         assert warm.decoder.policy.state_dict() != cold.decoder.policy.state_dict(), "it would have learned from it"
+
+
+def test_policies_start_anew_with_every_text_where_their_paper_does_so(model: Any) -> None:
+    """Kept from text to text, MetaSD's beta of 0.01 plays one arm for good and never looks at the others again."""
+    arms = ["off", "suffix:3", "prompt-lookup:2"]
+    texts = [torch.tensor([[7, 8, 9, 7, 8, 9, 7, seed]]) for seed in range(8, 12)]
+
+    def tried(name: str, reset: str) -> list[int]:
+        """Arms played in the first rounds of every text."""
+        generator = made.parse_method(name).make(made.Target(model, Letters(), reset=reset), arms)
+        return [len({str(r.arm) for r in generator.run(ids, 24).rounds[:3]}) for ids in texts]
+
+    for name in ("meta-ucb", "ucbspec", "halving"):
+        assert tried(name, "paper") == tried(name, "text") == [3, 3, 3, 3], name
+        assert tried(name, "never")[0] == 3, name
+    assert set(tried("meta-ucb", "never")[1:]) == {1}
+    analytical = tried("analytical", "paper")
+    assert analytical == tried("analytical", "never") != tried("analytical", "text") == [3, 3, 3, 3]
+
+
+def test_a_policy_that_plans_ahead_is_told_of_one_text_where_each_starts_it_anew(model: Any) -> None:
+    target = made.Target(model, Letters(), tokens=100_000, answer=64)
+    budgets = [
+        made.parse_method("petc:c=5").make(replace(target, reset=reset), ["off", "suffix:3"]).decoder.policy.budget  # type: ignore[union-attr]
+        for reset in ("paper", "never")
+    ]
+    assert budgets == [math.ceil(5 * math.log(64)), math.ceil(5 * math.log(100_000))]
+
+
+def test_a_rehearsal_neither_teaches_nor_traces_and_keeps_what_was_learned(model: Any, tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "trace.jsonl", {}) as trace:
+        decoder = wager.Decoder(model, drafters="suffix", policy="exp3spec", lengths=(3,), trace=trace)
+        decoder.generate([7, 8, 9, 7, 8], max_new_tokens=24)
+        learned = decoder.policy.state_dict()
+        with decoder.rehearsal():
+            decoder.generate(list(range(5, 30)), max_new_tokens=24)
+            assert decoder.policy.state_dict() != learned
+        assert decoder.policy.state_dict() == learned
+    assert sum(isinstance(record, Request) for record in read_trace(tmp_path / "trace.jsonl")) == 1
+
+
+def test_q_learning_practises_before_it_is_measured_and_its_drafters_forget_that(model: Any) -> None:
+    target = made.Target(model, Letters())
+    ours, other = (made.parse_method(name).make(target, ["off", "suffix:3"]) for name in ("qlearning", "ucbspec"))
+    assert (ours.trials, other.trials) == (25, 0)
+    ours.trials = 3
+    prompt = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    fresh = ours.decoder.policy.state_dict()  # type: ignore[union-attr]
+    ours.practise([prompt], 12)
+    assert ours.decoder.policy.state_dict() != fresh  # type: ignore[union-attr]
+    assert (
+        ours.decoder.drafters["suffix"].memory
+        == made.parse_method("suffix:3").make(target, []).decoder.drafters["suffix"].memory
+    )  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("spec", ["petc:c=3", "halving", "discounted-ucb", "sliding-ucb"])
+def test_metasds_policies_run_on_a_model_and_commit(model: Any, spec: str) -> None:
+    arms = ["suffix:3", "prompt-lookup:2", "suffix:2"]
+    target = made.Target(model, Letters(), answer=60)
+    generator, plain = (made.parse_method(name).make(target, arms) for name in (spec, "off"))
+    ids = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8]])
+    answer = generator.run(ids, 60)
+    assert answer.tokens == plain.run(ids, 60).tokens
+    assert len({str(r.arm) for r in answer.rounds}) == 4  # all were tried, off among them
+    if spec.startswith("petc"):
+        policy = generator.decoder.policy  # type: ignore[union-attr]
+        assert policy.budget == math.ceil(3 * math.log(60))
+        late = [str(r.arm) for r in answer.rounds[policy.budget :]]
+        assert len(set(late)) == 1  # explored, then committed

@@ -3,6 +3,7 @@
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,19 @@ def test_arms_are_told_by_their_share_of_the_rounds() -> None:
     assert row["arms_over_rounds"][0] == {"off": 1.0}
     assert row["arms_over_rounds"][-1] == {"suffix:4": 1.0}
     assert row["steady"] is None, "there is no off to compare with"
+
+
+def test_one_stall_decides_neither_the_median_over_prompts_nor_the_steady_speedup() -> None:
+    """A policy twice as fast as off on nine of ten prompts, and stopped for a minute in one."""
+    off = [answer for _ in range(10) for answer in rounds(0, 0, 0.010)]
+    fast = [answer for _ in range(10) for answer in rounds(3, 3, 0.013)]
+    stalled = [*fast[:-1], replace(fast[-1], seconds=fast[-1].seconds + 60)]
+    clean, hit = (summary(["a"] * 10, plain=off, off=off, auto=answers)[-1] for answers in (fast, stalled))
+    for ours, theirs in ((hit, clean), (hit["tasks"]["a"], clean["tasks"]["a"])):
+        assert ours["speedup"] < 0.7 * theirs["speedup"]  # seconds summed up: one prompt decides
+        assert ours["median_over_off"] == theirs["median_over_off"] > 1.5
+        assert ours["steady"] == theirs["steady"] > 1.5
+        for value, interval in (("median_over_off", "median_interval"), ("steady", "steady_interval")):
+            low, high = ours[interval]
+            assert low <= ours[value] <= high
+        assert len(ours["by_prompt"]["mat"]) == len(ours["by_prompt"]["tokens_per_second"]) == 10

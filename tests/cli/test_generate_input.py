@@ -76,17 +76,6 @@ def test_an_unknown_model_is_told_in_one_sentence(wager: Wager, monkeypatch: pyt
     one_sentence(wager("generate", "Hi", "--drafters", "draft-model=./nowhere"), "no folder './nowhere'")
 
 
-def test_a_draft_model_of_another_vocabulary_is_told_in_one_sentence(
-    wager: Wager, loaded: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Other:
-        def get_vocab(self) -> dict[str, int]:
-            return {"a": 0}
-
-    monkeypatch.setattr("wager.decoding.arms.load", lambda name, **how: (loaded[0], Other()))
-    one_sentence(wager("generate", "Hi", "--drafters", "draft-model=smollm2-135m"), "another vocabulary")
-
-
 @pytest.mark.parametrize("name", ["generate", "chat"])
 def test_help_explains_every_option(wager: Wager, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("COLUMNS", "160")

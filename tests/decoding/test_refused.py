@@ -82,8 +82,8 @@ GPT = transformers.OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=16, n_layer=1, 
         (lambda: wager.Decoder(tiny(), lengths=(0, 2)), "1 or more"),
         (lambda: wager.Decoder(tiny(), arms=["retrieval:4"]), "no drafter here for arm retrieval:4"),
         (lambda: wager.Decoder(tiny(), sampling="greedy"), "sampling is shared-noise or residual, not 'greedy'"),
-        (lambda: ours(wager.Decoder(transformers.MambaForCausalLM(MAMBA).eval())), "cannot be cropped"),
-        (lambda: wager.Decoder(transformers.OpenAIGPTLMHeadModel(GPT).eval()), "takes no key-value cache"),
+        (lambda: wager.Decoder(transformers.MambaForCausalLM(MAMBA).eval()), "MambaForCausalLM .*; drafters='off'"),
+        (lambda: wager.Decoder(transformers.OpenAIGPTLMHeadModel(GPT).eval()), "verifies no drafts: OpenAIGPT"),
     ],
 )
 def test_decoders_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:

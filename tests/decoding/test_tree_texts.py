@@ -1,14 +1,12 @@
 """Whole texts decoded with trees, and the arms that trees make."""
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoders import NEAR, PROMPT, VOCABULARY, begun, far, ours, plain, tiny
-from small import Following
+from decoders import NEAR, PROMPT, VOCABULARY, Grafted, begun, far, ours, plain, tiny
 
 import wager
 from wager.core import OFF, Arm, Round, TraceWriter, Tree
@@ -23,44 +21,6 @@ from wager.drafters.suffix import Suffix
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import Runner
-
-
-class Grafted(Following):
-    """Knows how the text goes on, and hides it in a tree: whole or in part, among wrong branches, in any order."""
-
-    name = "grafted"
-    trees = True
-
-    def __init__(self, text: Sequence[int] = (), seed: int = 0) -> None:
-        self.known, self.rng = list(text), random.Random(seed)
-
-    def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
-        return Draft(self.known[len(self.text) : len(self.text) + length])
-
-    def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
-        rng = self.rng
-        right = self.known[len(self.text) : len(self.text) + rng.randrange(length + 1)]
-        tokens: list[int] = []
-        parents: list[int] = []
-        depth = {-1: 0}
-        last = -1  # of the right path so far
-        while len(tokens) < rng.randrange(1, shape.nodes + 1):
-            parent = rng.choice([last, *depth])
-            children = [token for token, above in zip(tokens, parents, strict=True) if above == parent]
-            if depth[parent] == length or len(children) == shape.breadth:
-                continue
-            token = rng.randrange(VOCABULARY)
-            if parent == last and right and rng.random() < 0.7:
-                token = right[0]
-            if token in children:
-                continue
-            depth[len(tokens)] = depth[parent] + 1
-            if parent == last and right and token == right[0]:
-                last = len(tokens)
-                right = right[1:]
-            tokens.append(token)
-            parents.append(parent)
-        return Draft(tokens, parents=parents)
 
 
 def grafted(model: Any, expected: Sequence[int], prompt: Sequence[int] = PROMPT, **how: Any) -> wager.Decoder:
@@ -249,7 +209,7 @@ def test_trees_that_cannot_be_are_refused_in_one_sentence(given: dict[str, Any],
 
 def test_a_target_that_verifies_chains_only_is_told_so() -> None:
     with pytest.raises(ValueError, match="verifies chains only, so arm suffix:1@2x4 cannot be played"):
-        wager.Decoder(tiny("mistral, window"), drafters="suffix", lengths=(1, 2), trees=["2x4"])
+        wager.Decoder(tiny("bloom"), drafters="suffix", lengths=(1, 2), trees=["2x4"])
     with pytest.raises(ValueError, match="'draft-model' drafts chains only"):
         DraftModel(tiny()).propose_tree(2, Tree(2, 4))
 

@@ -27,9 +27,10 @@ import typer
 import yaml
 from pages import PAGES, PIP, ROOT, VLLM, Block, blocks, options, reproduction
 from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from reproduction import turns
+from reproduction import theory, turns
 from wager.cli.app import app
 from wager.drafters import registry
 from wager.models import embedded
@@ -55,7 +56,13 @@ RUN = {
 }
 # Words that stand for something a reader has, and drafters of a model that is not the tiny one.
 PLACEHOLDER = re.compile(r"[A-Z]{3,}|heads/|\b(eagle|draft):|…\w")
-PYTHON = {"pytest", "reproduction", "reproduction.turns", "wager"}  # modules that python -m may name
+PYTHON = {
+    "pytest",
+    "reproduction",
+    "reproduction.theory",
+    "reproduction.turns",
+    "wager",
+}  # modules that python -m may name
 SHELL = ("sh", "console", "")
 DATA = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
@@ -147,8 +154,11 @@ def check(words: list[str], where: str) -> None:
     if program == "wager":
         check_wager(rest, where)
     elif program == "make":
-        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-        assert set(rest) <= set(targets), f"{where}: make knows {targets}"
+        makefile = (ROOT / "Makefile").read_text()
+        targets = re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE)
+        variables = re.findall(r"^(?:ifdef )?([A-Z]+)(?: \?=.*)?$", makefile, flags=re.MULTILINE)
+        assert {word for word in rest if "=" not in word} <= set(targets), f"{where}: make knows {targets}"
+        assert {word.partition("=")[0] for word in rest if "=" in word} <= set(variables), f"{where}: {variables}"
     elif program == "pip":
         check_pip(rest, where)
     elif program == "python":
@@ -156,6 +166,8 @@ def check(words: list[str], where: str) -> None:
         assert rest[1] in PYTHON, f"{where}: no module {rest[1]} here"
         if rest[1] == "reproduction":
             assert {word for word in rest[2:] if word.startswith("--")} <= options(reproduction()), where
+        elif rest[1] == "reproduction.theory":
+            assert {word for word in rest[2:] if word.startswith("--")} <= options(get_command(theory.app)), where
         elif rest[1] == "reproduction.turns":
             turns.arguments().parse_args(rest[2:])
     else:
@@ -244,6 +256,7 @@ def test_every_command_and_its_options_exist(page: Path) -> None:
         "wager top",
         "wager --verison",
         "make tests",
+        "make reproduce FUL=1",
         "pip install wager[all]",
         "pip install . -r nowhere.txt",
         "python script.py",

@@ -46,7 +46,7 @@ BAD = {
     "broken weights": (spoilt(lambda f: (f / WEIGHTS).write_bytes(b"x" * 99)), "cannot read"),
     "a tensor missing": (written(fc_weight=None), "has no tensor fc.weight"),
     "a wrong shape": (spoilt(lambda f: edit(f, intermediate_size=41)), r"gate_proj.weight of shape \(40, 32\)"),
-    "a tensor too many": (written(fc_bias=torch.zeros(32)), "has a tensor fc.bias"),
+    "a tensor too many": (written(fc_scale=torch.zeros(32)), "has a tensor fc.scale"),
     "two layers": (spoilt(lambda f: edit(f, num_hidden_layers=2)), "a model of 2 layers; an EAGLE head has one"),
     "no size": (spoilt(lambda f: edit(f, hidden_size=None)), "has hidden_size None"),
     "another rope": (spoilt(lambda f: edit(f, rope_scaling={"rope_type": "dynamic", "factor": 2.0})), "type 'dynamic'"),
@@ -148,7 +148,7 @@ def test_drafters_by_name_play_in_a_decoder(stocked: tuple[Path, Any]) -> None:
         ("eagle", "is written eagle=PATH"),
         ("eagle=nowhere", "no folder nowhere with an EAGLE head"),
         ("draft:code", "needs a way to load models"),
-        ("beagle:x", "unknown drafter 'beagle:x'; choose from .*eagle=PATH, .*eagle:NAME, draft:NAME"),
+        ("beagle:x", "unknown drafter 'beagle:x'; choose from .*eagle=PATH, .*eagle:NAME, eagle3:NAME, draft:NAME"),
     ],
 )
 def test_a_wrong_name_is_told_what_is_right(stocked: tuple[Path, Any], spec: str, says: str) -> None:

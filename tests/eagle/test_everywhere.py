@@ -57,7 +57,7 @@ def differences(head: Head, text: list[int], noise: torch.Tensor | None) -> int:
         head.crop(end)
         found += chain != [int(level.tokens[at]) for level in chains]
         for breadth, levels in trees.items():
-            grown = grow(head, out, DEPTH, breadth, gumbel)[: grown_nodes(DEPTH, breadth)].long()
+            grown = grow(head, out, DEPTH, breadth, gumbel)[0][: grown_nodes(DEPTH, breadth)].long()
             head.crop(end)
             found += grown.tolist() != torch.cat([level.tokens[at] for level in levels]).tolist()
         for breadth, nodes, depth in ((2, 4, 4), (3, 9, 4), (3, 5, 3), (2, 2, 1)):

@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from decoders import NEAR, PROMPT, RUNNERS, VOCABULARY, begun, far, tiny, tokens_of
+from decoders import NEAR, PROMPT, RUNNERS, VOCABULARY, WINDOWED, begun, far, tiny, tokens_of
 from small import path_to, tree_of
 
 from wager.models.attention import NARROW
@@ -13,6 +14,7 @@ from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import Runner, ancestry
 from wager.models.select import runner
+from wager.models.tree_mask import tree_inputs
 
 
 def off_paths(made: Runner, alone: Runner, rng: random.Random, width: int) -> float:
@@ -27,7 +29,7 @@ def off_paths(made: Runner, alone: Runner, rng: random.Random, width: int) -> fl
     return worst
 
 
-@pytest.mark.parametrize(("family", "kind"), RUNNERS)
+@pytest.mark.parametrize(("family", "kind"), RUNNERS + WINDOWED)
 def test_a_trees_logits_are_those_of_each_path_alone(family: str, kind: type[Runner]) -> None:
     model = tiny(family)
     made, alone = begun(kind, model), begun(kind, model)
@@ -68,10 +70,20 @@ def test_a_wrong_mask_or_position_is_noticed(kind: type[Runner], bug: str, monke
         chain = ancestry(range(-1, len(parents) - 1))
         return (depths, chain[1]) if bug.startswith("siblings") else (chain[0], words)
 
-    module = {LlamaRunner: "llama_runner", HFRunner: "hf_runner"}[kind]
+    module = {LlamaRunner: "llama_runner", HFRunner: "tree_mask"}[kind]
     monkeypatch.setattr(f"wager.models.{module}.ancestry", wrong)
     model = tiny()
     assert off_paths(begun(kind, model), begun(kind, model), random.Random(1), 9) > 100 * NEAR
+
+
+@pytest.mark.parametrize("family", ["mistral, window", "gemma2", "llama4_text"])
+def test_a_window_too_wide_is_noticed(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny(family)
+    made, alone = begun(HFRunner, model), begun(HFRunner, model)
+    for one in (made, alone):
+        one.prefill(tokens_of(random.Random(2), 21))
+    monkeypatch.setattr("wager.models.tree_mask._within", lambda unseen, *_: unseen)
+    assert off_paths(made, alone, random.Random(1), 9) > 100 * NEAR
 
 
 def test_what_is_no_tree_is_refused() -> None:
@@ -82,9 +94,8 @@ def test_what_is_no_tree_is_refused() -> None:
         begun(LlamaRunner, tiny()).forward([1] * 65, 65, [-1] * 65)
 
 
-def test_models_that_see_a_window_or_no_positions_verify_no_trees() -> None:
-    for family in ("mistral, window", "gemma2", "bloom"):
-        assert not runner(tiny(family)).trees
+def test_models_without_positions_or_masks_verify_no_trees() -> None:
+    assert not runner(tiny("bloom")).trees
     model = tiny()
     assert HFRunner(model).trees
     model.set_attn_implementation("flex_attention")
@@ -92,12 +103,10 @@ def test_models_that_see_a_window_or_no_positions_verify_no_trees() -> None:
 
 
 def test_a_model_that_ignores_the_positions_of_a_tree_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = HFRunner._tree
+    def deaf(*args: Any) -> dict[str, Any]:
+        return {"attention_mask": tree_inputs(*args)["attention_mask"]}
 
-    def deaf(self: HFRunner, parents: Sequence[int]) -> dict[str, torch.Tensor]:
-        return {"attention_mask": whole(self, parents)["attention_mask"]}
-
-    monkeypatch.setattr(HFRunner, "_tree", deaf)
+    monkeypatch.setattr("wager.models.hf_runner.tree_inputs", deaf)
     assert not HFRunner(tiny()).trees
 
 
@@ -117,7 +126,7 @@ def off_kept(made: Runner, fresh: Runner, rng: random.Random, rounds: int = 6) -
     return far(made.forward([7, 8], 2), fresh.forward([*text, 7, 8], 2))
 
 
-@pytest.mark.parametrize(("family", "kind"), RUNNERS)
+@pytest.mark.parametrize(("family", "kind"), RUNNERS + WINDOWED)
 def test_a_kept_path_goes_on_like_a_text_read_afresh(family: str, kind: type[Runner]) -> None:
     model = tiny(family)
     for seed in range(3):

@@ -24,6 +24,7 @@ SPECS += [
     "meta-exp3:gamma=0.1,reward=goodput",
     "halving:budget=300,reward=goodput",
     "halving:budget=5,reward=be",
+    "halving:period=7,reward=tokens",
     "petc:c=20.5,tokens=5000,reward=tokens",
     "analytical:history=20,cap=0.7",
     "fsm:drafter=alpha",

@@ -9,6 +9,7 @@ from reference.history import Reference
 from reference.metasd import DiscountedUCB, Halving, SlidingUCB
 from reference.nightjar import Nightjar
 from reference.onthefly import Analytical, PromptRouter, QLearning
+from reference.serving import LinTS, LinUCB
 from reference.stronger import KLUCB
 
 from wager.core import Arm, Context, Round
@@ -35,6 +36,11 @@ class LossWithoutImportance(EXP3Spec):
 class WorseHalf(Halving):
     def half(self, survivors: list[Arm], total: dict[Arm, float]) -> list[Arm]:
         return super().half(survivors, {arm: -value for arm, value in total.items()})
+
+
+class AllRoundsInOnePhase(Halving):
+    def pulls_each(self, survivors: list[Arm]) -> int:
+        return 128 // len(survivors)
 
 
 class UndiscountedCount(DiscountedUCB):
@@ -73,6 +79,22 @@ class LargestDrafter(PromptRouter):
         return -self.inner.a(drafter)
 
 
+class NothingTriedFirst(LinUCB):
+    def first_unplayed(self, available: list[Arm]) -> Arm | None:
+        return None
+
+
+class BonusInOwnUnits(LinUCB):
+    def spread(self) -> float:
+        return 1.0  # whatever the size of the rewards
+
+
+class NarrowPosterior(LinTS):
+    def posterior(self, arm: Arm, batch: int) -> tuple[float, float]:
+        mean, deviation = super().posterior(arm, batch)
+        return mean, deviation**2
+
+
 class TrialsWithoutRejections(KLUCB):
     def failures(self, arm: Arm) -> int:
         return len(self.rounds_of[arm])
@@ -85,6 +107,7 @@ class TrialsWithoutRejections(KLUCB):
         ("ucbspec", "drafters", UnshiftedClock),
         ("exp3spec", "drafters", LossWithoutImportance),
         ("halving", "drafters", WorseHalf),
+        ("halving", "drafters", AllRoundsInOnePhase),
         ("discounted-ucb", "drafters", UndiscountedCount),
         ("sliding-ucb:window=40", "drafters", WindowOneShort),
         ("nightjar", "batched", FreeSwitching),
@@ -92,6 +115,9 @@ class TrialsWithoutRejections(KLUCB):
         ("analytical", "mixed", LongMemory),
         ("qlearning", "mixed", MyopicLearner),
         ("prompt-router", "mixed", LargestDrafter),
+        ("linucb", "batched", NothingTriedFirst),
+        ("linucb", "batched", BonusInOwnUnits),
+        ("lints", "batched", NarrowPosterior),
         ("kl-ucb", "mixed", TrialsWithoutRejections),
     ],
 )

@@ -26,10 +26,15 @@ class SlowHead:
         self.heads, self.num_kv_heads = int(config["num_attention_heads"]), int(config["num_key_value_heads"])  # type: ignore[call-overload]
         self.theta, self.eps = float(config["rope_theta"]), float(config["rms_norm_eps"])  # type: ignore[arg-type]
         self.embed = model.get_input_embeddings().weight.detach().double()  # type: ignore[attr-defined]
+        self.embed = self.w.get("embed_tokens", self.embed)
         self.output = model.get_output_embeddings().weight.detach().double()  # type: ignore[attr-defined]
 
     def x(self, entry: Entry) -> torch.Tensor:
-        return self.w["fc"] @ torch.cat((self.embed[entry.token], entry.feature.double()))
+        joined = torch.cat((self.embed[entry.token], entry.feature.double()))
+        return self.w["fc"] @ joined + self.w.get("fc.bias", torch.zeros(()))
+
+    def residual(self, entry: Entry) -> torch.Tensor:
+        return self.x(entry)
 
     def turned(self, vector: torch.Tensor, position: int) -> torch.Tensor:
         """Rotary: pairs (i, i + half) as complex numbers, turned by position / theta^(2i / size)."""
@@ -44,8 +49,14 @@ class SlowHead:
 
     def part(self, name: str, entry: Entry, head: int) -> torch.Tensor:
         whole = self.w[f"self_attn.{name}_proj"] @ self.x(entry)
+        whole = whole + self.w.get(f"self_attn.{name}_proj.bias", torch.zeros(()))
         size = self.w["self_attn.q_proj"].shape[0] // self.heads
-        return whole[head * size : (head + 1) * size]
+        found = whole[head * size : (head + 1) * size]
+        norm = self.w.get(f"self_attn.{name}_norm")
+        return found if norm is None else self.normed(found, norm)
+
+    def normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x / torch.sqrt((x * x).mean() + self.eps) * weight
 
     def out(self, entry: Entry) -> torch.Tensor:
         mixed = []
@@ -56,8 +67,8 @@ class SlowHead:
             keys = torch.stack([self.turned(self.part("k", e, group), e.position) for e in seen])
             values = torch.stack([self.part("v", e, group) for e in seen])
             mixed.append(torch.softmax(keys @ q / math.sqrt(len(q)), 0) @ values)
-        r = self.x(entry) + self.w["self_attn.o_proj"] @ torch.cat(mixed)
-        y = r / torch.sqrt((r * r).mean() + self.eps) * self.w["post_attention_layernorm"]
+        r = self.residual(entry) + self.w["self_attn.o_proj"] @ torch.cat(mixed)
+        y = self.normed(r, self.w["post_attention_layernorm"])
         gate, up = self.w["mlp.gate_proj"] @ y, self.w["mlp.up_proj"] @ y
         return r + self.w["mlp.down_proj"] @ (gate * torch.sigmoid(gate) * up)
 
@@ -102,3 +113,33 @@ class SlowHead:
             every |= {path: score for path, (score, _) in grown.items()}
             newest = grown
         return dict(sorted(every.items(), key=lambda item: -item[1])[:nodes])
+
+
+class SlowEagle3(SlowHead):
+    """The same for an EAGLE-3 head, its tensors called as its authors call them; the residual is not normed."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], config: dict[str, object], model: object) -> None:
+        maps = {"d2t", "t2d"}
+        floats = {name.replace("midlayer.", "layers.0."): t for name, t in tensors.items() if name not in maps}
+        super().__init__(floats, config, model)
+        self.ids = [i + int(offset) for i, offset in enumerate(tensors["d2t"])]
+
+    def x(self, entry: Entry) -> torch.Tensor:
+        embedded = self.normed(self.embed[entry.token], self.w["input_layernorm"])
+        return torch.cat((embedded, self.normed(entry.feature.double(), self.w["hidden_norm"])))
+
+    def residual(self, entry: Entry) -> torch.Tensor:
+        return entry.feature.double()
+
+    def logits(self, out: torch.Tensor) -> torch.Tensor:
+        whole = torch.full((len(self.embed),), -math.inf, dtype=torch.float64)
+        whole[self.ids] = self.w["lm_head"] @ self.normed(out, self.w["norm"])
+        return whole
+
+    def features(self, model: object, text: list[int]) -> torch.Tensor:
+        """What the head goes on from at each token of a text."""
+        with torch.no_grad():
+            states = model(torch.tensor([text]), output_hidden_states=True).hidden_states  # type: ignore[operator]
+        layers = len(states) - 1
+        chosen = [states[at][0].double() for at in (2, layers // 2, layers - 3)]
+        return torch.cat(chosen, -1) @ self.w["fc"].T

@@ -136,6 +136,8 @@ class Rewarded(Reference):
         if self.reward == "be":  # MetaSD's N_acc / N_max
             return block_efficiency
         if self.reward == "bd":  # MetaSD, eq. 4
+            if round.overlap and round.arm.tree:  # of one path through the tree, as if it were as deep there
+                return float(np.mean(round.overlap)) * round.arm.length / self.longest
             return sum(round.overlap) / self.longest if round.overlap else block_efficiency
         if self.reward == "acceptance":  # on-the-fly adaptation, Alg. 2, line 18
             return round.accepted / round.drafted if round.drafted else 0.0

@@ -144,9 +144,11 @@ class MetaEXP3(Rewarded):
 class Halving(Rewarded):
     """MetaSD, Algorithm 5 as Karnin et al. (2013) have it: the better half stays."""
 
-    def __init__(self, arms: Sequence[Arm], *, seed: int = 0, budget: int = 128, reward: str = "bd") -> None:
+    def __init__(
+        self, arms: Sequence[Arm], *, seed: int = 0, period: int = 1, budget: int = 0, reward: str = "bd"
+    ) -> None:
         super().__init__(arms, seed=seed, reward=reward)
-        self.budget = budget
+        self.period, self.budget = period, budget
 
     def choose(self, context: Context) -> Arm:
         available = self.available(context)
@@ -160,7 +162,9 @@ class Halving(Rewarded):
         return self.argmax({arm: self.mean_of(arm) for arm in available})
 
     def pulls_each(self, survivors: list[Arm]) -> int:
-        """Line 3: n_r."""
+        """Line 3: n_r; in the experiments (F.4) the period."""
+        if not self.budget:
+            return self.period
         phases = math.ceil(math.log2(len(self.arms)))
         return max(1, math.floor(self.budget / (len(survivors) * phases)))
 

@@ -103,7 +103,7 @@ class LinUCB(Rewarded):
         arms: Sequence[Arm],
         *,
         seed: int = 0,
-        alpha: float = 0.5,
+        alpha: float = 2.22,
         batch_scale: float = 16,
         reward: str = "goodput",
     ) -> None:
@@ -112,7 +112,10 @@ class LinUCB(Rewarded):
 
     def choose(self, context: Context) -> Arm:
         index = {}
-        for arm in self.available(context):
+        available = self.available(context)
+        if (unplayed := self.first_unplayed(available)) is not None:
+            return unplayed
+        for arm in available:
             mean, deviation = self.posterior(arm, context.batch)
             index[arm] = mean + self.alpha * self.spread() * deviation
         return self.argmax(index)
@@ -132,15 +135,18 @@ class LinTS(LinUCB):
     """Agrawal and Goyal (2013), Algorithm 1: Thompson sampling for linear contextual bandits."""
 
     def __init__(
-        self, arms: Sequence[Arm], *, seed: int = 0, v: float = 0.2, batch_scale: float = 16, reward: str = "goodput"
+        self, arms: Sequence[Arm], *, seed: int = 0, v: float = 0.5, batch_scale: float = 16, reward: str = "goodput"
     ) -> None:
         super().__init__(arms, seed=seed, batch_scale=batch_scale, reward=reward)
         self.v = v
 
     def choose(self, context: Context) -> Arm:
-        z = dict(zip(self.arms, self.rng.standard_normal(len(self.arms)), strict=True))
         index = {}
-        for arm in self.available(context):
+        available = self.available(context)
+        if (unplayed := self.first_unplayed(available)) is not None:
+            return unplayed
+        z = dict(zip(self.arms, self.rng.standard_normal(len(self.arms)), strict=True))
+        for arm in available:
             mean, deviation = self.posterior(arm, context.batch)
             index[arm] = mean + self.v * self.spread() * deviation * float(z[arm])
         return self.argmax(index)

@@ -5,42 +5,40 @@ import sys
 from pathlib import Path
 
 import pytest
-from paper_results import board, selected
+from paper_recordings import recording
 
-from reproduction import EXPERIMENTS, metasd_claims
+from reproduction import page
 from reproduction.__main__ import main
-from reproduction.experiment import UNTRIED
-from reproduction.page import page
+from reproduction.registry import EXPERIMENTS, PAPERS
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_what_the_results_make() -> None:
-    made = page(ROOT / "results")
-    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == made, (
-        "run `python -m reproduction --doc docs/reproduction.md`"
-    )
-    rows = [line for line in made.splitlines() if line.startswith("| [")]
-    assert len(rows) == len(EXPERIMENTS)
-    assert "not run yet" not in made
+    rows = page.read_all(ROOT / "results")
+    made = page.page(rows, ROOT / "results")
+    # what comes after depends on the history of the checkout
+    kept = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").partition(page.AGE)[0]
+    assert kept == made, "run `python -m reproduction --doc docs/reproduction.md`"
+    assert len([line for line in made.splitlines() if line.startswith("| [")]) == len(EXPERIMENTS)
+    assert "not run" not in made
 
 
-def test_a_longer_result_decides_and_one_of_other_methods_does_not(tmp_path: Path) -> None:
-    (tmp_path / "reproduction").mkdir()
-    quick = {"quick": True, "machine": "here", "date": "today", **metasd_claims.mixed(selected(1.1)).json()}
-    (tmp_path / "reproduction" / "metasd-table19.json").write_text(json.dumps(quick))
-    row = next(line for line in page(tmp_path).splitlines() if line.startswith("| [table 19]"))
-    assert "**no**" in row
-    longer = {**selected(1.8), "device": "a GPU", "date": "today", "command": "wager bench generate"}
-    (tmp_path / "mixed-h200.json").write_text(json.dumps(longer))
-    row = next(line for line in page(tmp_path).splitlines() if line.startswith("| [table 19]"))
-    assert "**yes**" in row
-    assert "a GPU" in page(tmp_path)
-    (tmp_path / "mixed-h200.json").write_text(json.dumps(board({"auto": {"qa": 2.0}})))
-    assert "**no**" in next(line for line in page(tmp_path).splitlines() if line.startswith("| [table 19]"))
-    (tmp_path / "mixed-h200.json").write_text("[]")
-    with pytest.raises(ValueError, match="holds no result"):
-        page(tmp_path)
+def test_every_paper_has_a_summary_that_is_short_and_a_picture() -> None:
+    made = page.page(page.read_all(ROOT / "results"), ROOT / "results")
+    top = made.partition("## How a verdict is reached")[0]
+    assert len(top.split()) < 1500
+    for paper, title in PAPERS.items():
+        assert f"### {title} in short" in top
+        picture = ROOT / "docs" / "img" / f"reproduction-{paper}.svg"
+        assert f"(img/{picture.name})" in top
+        assert picture.stat().st_size < 60_000
+
+
+def test_pictures_are_the_same_for_the_same_rows() -> None:
+    pytest.importorskip("matplotlib")
+    rows = page.read_all(ROOT / "results")
+    assert page.pictures(rows) == page.pictures(rows)
 
 
 def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -58,15 +56,31 @@ def test_the_command_lists_runs_and_writes(
     assert called(monkeypatch) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in EXPERIMENTS)
-    assert called(monkeypatch, "nightjar-figure9", "--quick", "--out", "r/reproduction", "--json", "all.json") == 0
-    assert "Does the claim hold? cannot be tried here." in capsys.readouterr().out  # no trace at hand
-    kept = json.loads((tmp_path / "r" / "reproduction" / "nightjar-figure9.json").read_text())
-    assert kept["holds"] == UNTRIED
-    assert kept["quick"]
-    assert kept["command"].startswith("python -m reproduction nightjar-figure9")
-    assert json.loads((tmp_path / "all.json").read_text())["experiments"][0]["experiment"] == "nightjar-figure9"
-    assert called(monkeypatch, "--doc", "page.md", "--results", "r") == 0
-    assert "| [figure 9](#nightjar-figure9) |" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    recording(tmp_path / "results" / "recordings" / "one.jsonl", 20, tokens=20, tasks=("humaneval", "math_reasoning"))
+    assert called(monkeypatch, "metasd-table2", "--out", "results/reproduction", "--json", "all.json") == 0
+    assert "The claim: " in capsys.readouterr().out
+    kept = json.loads((tmp_path / "results" / "reproduction" / "metasd-table2.json").read_text())
+    assert kept["sample"] == {"prompts": 20}
+    assert kept["command"].startswith("python -m reproduction metasd-table2")
+    assert json.loads((tmp_path / "all.json").read_text())["experiments"][0]["experiment"] == "metasd-table2"
+    assert called(monkeypatch, "--doc", "page.md") == 0
+    written = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| [table 2](#metasd-table2) |" in written
+    assert (tmp_path / "img" / "reproduction-metasd.svg").is_file()
+    assert called(monkeypatch, "--commands") == 0
+    assert "reproduction/metasd-table2.json: python -m reproduction metasd-table2" in capsys.readouterr().out
+
+
+def test_a_row_that_cannot_be_made_again_here_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "out" / "metasd-table4.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"verdict": "holds", "parts": [{}]}))
+    assert called(monkeypatch, "metasd-table4", "--out", "out") == 0
+    assert json.loads(path.read_text())["verdict"] == "holds"
+    assert "stays as it was" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -76,6 +90,7 @@ def test_the_command_lists_runs_and_writes(
         (("metasd-table99",), "metasd-table2"),
         (("nightjar", "--all"), "leave out the names"),
         (("--doc", "page.md", "--results", "nowhere"), "no folder nowhere"),
+        (("--commands", "--results", "nowhere"), "no folder nowhere"),
         (("nightjar-figure9", "--data", "nowhere"), "no folder nowhere"),
     ],
 )

@@ -19,7 +19,7 @@ from wager.drafters import Drafter
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.drafters.suffix import Suffix
-from wager.policies import fixed
+from wager.policies import build, fixed
 from wager.policies.plain import Fixed, Off
 from wager.simulation import CLAIRVOYANT, Replay, RoundCost, VerifyCost, joined, play
 from wager.simulation.replay import quickest
@@ -291,3 +291,52 @@ def test_what_cannot_be_replayed_is_refused(change: dict[str, Any], says: str) -
         replace(replay(), **change)
     with pytest.raises(ValueError, match="at least 0 seconds, not -1"):
         RoundCost(VerifyCost(), step={"model": -1})
+
+
+def test_policies_start_anew_with_every_text_where_their_paper_does_so() -> None:
+    def tried(spec: str, reset: str) -> list[int]:
+        """Arms played in the first five rounds of every text."""
+        scenario = Replay(replay(8).texts, COSTS, (2,), 0.0, reset=reset)
+        first: dict[int, list[str]] = {}
+
+        def watch(context: Context, outcome: Round) -> None:
+            if context.previous is None:
+                first[len(first)] = []
+            first[len(first) - 1].append(str(outcome.arm))
+
+        play(scenario, spec, 0, watch=watch)
+        return [len(set(arms[:4])) for arms in first.values()]
+
+    everything = [4] * 8  # off and one arm of each drafter
+    for spec in ("meta-ucb", "meta-ucb:reward=be", "ucbspec", "halving", "discounted-ucb"):
+        assert tried(spec, "paper") == tried(spec, "text") == everything, spec
+    assert max(tried("meta-ucb", "never")[1:]) < 4  # what a bandit with beta 0.01 keeps freezes it
+    assert tried("dsd", "paper") == tried("dsd", "never")
+    with pytest.raises(ValueError, match="paper, text, never, not 'prompt'"):
+        tried("dsd", "prompt")
+
+
+def test_a_policy_started_anew_goes_on_with_its_random_numbers() -> None:
+    arms = (OFF, Arm("suffix", 2))
+    policy = build("random", arms)
+    drawn = []
+    for _ in range(2):
+        drawn.append([policy.choose(Context(arms)) for _ in range(20)])
+        policy.forget()
+    assert drawn[0] != drawn[1]
+    again = build("random", arms)
+    assert [again.choose(Context(arms)) for _ in range(20)] == drawn[0]
+
+
+def test_q_learning_is_measured_after_25_texts_as_in_its_paper() -> None:
+    scenario = Replay(replay(8).texts, COSTS, (2,), 0.0)
+    fresh, kept = build("qlearning", scenario.arms), build("qlearning", scenario.arms)
+    assert scenario.start(0).tokens == scenario.start(0, build("ucbspec", scenario.arms)).tokens == 0
+    environment = scenario.start(0, kept)
+    assert environment.tokens == 0
+    assert environment.seconds == 0.0
+    assert kept.state_dict() != fresh.state_dict()
+    replace(scenario, reset="never").start(0, fresh)
+    assert fresh.state_dict() == build("qlearning", scenario.arms).state_dict()
+    best = min(play(scenario, fixed(arm), 0).seconds for arm in scenario.arms)
+    assert best <= play(scenario, "qlearning", 0).seconds

@@ -138,10 +138,10 @@ def test_bugs_in_the_unrolled_head_show(
         layer: Any = learner.module.layers[0]
         whole = type(layer).forward
 
-        def sees_more(layer: Any, x: Any, rope: Any, true: Any, seen: torch.Tensor, own: Any) -> torch.Tensor:
+        def sees_more(layer: Any, x: Any, r: Any, rope: Any, true: Any, seen: torch.Tensor, own: Any) -> torch.Tensor:
             """As if the first step's mask held for all."""
             entries = seen[:, 0, 0].sum(-1, keepdim=True) - 1 + len(own)
-            return whole(layer, x, rope, true, (torch.arange(seen.shape[-1]) <= entries)[:, None, None], own)
+            return whole(layer, x, r, rope, true, (torch.arange(seen.shape[-1]) <= entries)[:, None, None], own)
 
         monkeypatch.setattr(type(layer), "forward", sees_more)
     assert apart(learner, batch) > 1e-2

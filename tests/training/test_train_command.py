@@ -32,7 +32,7 @@ def target(tmp_path: Path) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="<end>", unk_token="a")
     tokenizer.chat_template = "{% for m in messages %}{{ m.content[:40] }}{% endfor %}"
     folder = tmp_path / "target"
-    tiny(vocabulary=len(WORDS)).save_pretrained(folder)
+    tiny(vocabulary=len(WORDS), layers=7).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -57,11 +57,11 @@ def test_from_prompts_to_a_judged_drafter_that_decodes(tmp_path: Path, corpora: 
     learn = ("train", "drafters", plan, "--answers", tmp_path / "answers", "--out", folder)
     done = run(*learn, "--work", tmp_path / "work", "--device", "cpu")
     assert done.exit_code == 0, done.output
-    assert {each.name for each in folder.iterdir()} == {"eagle-ofa", "eagle-code", "draft-ofa"}
+    assert {each.name for each in folder.iterdir()} == {"eagle-ofa", "eagle-code", "eagle3-ofa", "draft-ofa"}
     model, tokenizer = load(str(target), device="cpu")
     settings = {"max_new_tokens": 30, "do_sample": False, "eos_token_id": None}
     plain = model.generate(torch.tensor([[5, 6, 7]]), **settings)[0, 3:].tolist()
-    for kind, name in (("eagle", "eagle-code"), ("draft-model", "draft-ofa")):
+    for kind, name in (("eagle", "eagle-code"), ("eagle3", "eagle3-ofa"), ("draft-model", "draft-ofa")):
         decoder = Decoder(model, tokenizer, drafters=[f"{kind}={folder / name}"], arms=[f"{kind}:3"], policy="random")
         assert decoder.generate([5, 6, 7], **settings).tokens == plain
     judge(tmp_path, plan, target, sorted(folder.iterdir()))

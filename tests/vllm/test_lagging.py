@@ -1,7 +1,9 @@
 """A head that skips steps without drafts has read the same in the end as one that reads every step."""
 
+import os
 import random
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from wager.vllm import lagging
 from wager.vllm.lagging import Lagging, can_lag
 
 SLOTS, SIZE, CONTEXT = 5, 4, 400
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Head:
@@ -104,6 +107,7 @@ class Run:
             has_prefill=prefill,
             num_scheduled_tokens=np.full(len(slots), tokens),
             query_start_loc_np=np.arange(len(slots) + 1) * tokens,
+            query_start_loc=torch.arange(len(slots) + 1, dtype=torch.int32) * tokens,
             idx_mapping=torch.tensor(slots),
             idx_mapping_np=np.array(slots),
             positions=torch.tensor([place % CONTEXT for place in places]),
@@ -120,7 +124,12 @@ class Run:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("window", [1, 3, 12])
 def test_before_it_drafts_it_has_read_every_token_in_order(seed: int, window: int) -> None:
+    lag_of_many_steps(seed, window)
+
+
+def lag_of_many_steps(seed: int, window: int, kernels: ModuleType | None = None) -> None:
     run = Run(seed, window)
+    run.lag.kernels = kernels or run.lag.kernels
     rng = run.rng
     for _ in range(150):
         for slot in [slot for slot in run.ends if rng.random() < 0.05]:
@@ -144,6 +153,15 @@ def test_before_it_drafts_it_has_read_every_token_in_order(seed: int, window: in
                 assert {place: run.head.cache.get(place) for place in own} == own
                 read = [place for place in run.head.order[::-1] if place // CONTEXT == slot]
                 assert list(dict.fromkeys(read)) == sorted(own, reverse=True)  # what was read twice counts once
+
+
+def test_warming_up_leaves_nothing_missed() -> None:
+    run = Run(0, 8)
+    run.lag.warm_up()
+    run.ends = {0: 0, 1: 0}
+    run.step([0, 1], 2)
+    assert run.lag.catch_ups == 0
+    assert run.head.cache == run.expected
 
 
 def test_plain_decoding_takes_one_forward_for_a_window_of_steps() -> None:
@@ -186,7 +204,30 @@ def test_a_head_that_reads_several_layers_and_a_dummy_run_skip_nothing() -> None
     assert not can_lag(run.head)  # only heads that read the target's hidden states do
 
 
+@pytest.mark.skipif(INTERPRETED, reason="starts itself over in the interpreter")
+def test_the_kernel_does_the_same_in_the_interpreter(rerun_in_interpreter: Callable[[str], None]) -> None:
+    rerun_in_interpreter(__file__)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter, which a test here starts")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("position % WINDOW", "(position + 1) % WINDOW"),
+        ("token = tl.load(starts + request).to(tl.int64)", "pass"),
+        ("tl.load(last + slot)", "tl.load(last + request)"),
+        ("tl.store(newest + slot, position)", "pass"),
+    ],
+)
+def test_a_bug_in_the_kernel_is_caught(right: str, wrong: str, planted: Callable[..., ModuleType]) -> None:
+    from wager.vllm import lag_kernels
+
+    kernels = planted(lag_kernels, right, wrong)
+    with pytest.raises(AssertionError):
+        lag_of_many_steps(0, 12, kernels)
+
+
 def test_a_catch_up_that_writes_its_padding_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lagging, "NO_SLOT", 7)  # a place of the first request
     with pytest.raises(AssertionError):
-        test_before_it_drafts_it_has_read_every_token_in_order(0, 3)
+        lag_of_many_steps(0, 3)

@@ -44,7 +44,7 @@ def test_one_drafter_for_the_policy_called_by_the_first_name_with_every_length()
     assert speculative_methods(placed) == ("ngram_gpu",)
     beside = place(Settings(("prompt-lookup", "eagle=HEAD"), 2), on_cpu=False)
     assert [str(arm) for arm in beside.arms] == ["off", "prompt-lookup:1", "prompt-lookup:2"]
-    assert speculative_methods(beside) == ("eagle",)
+    assert speculative_methods(beside) == ("eagle", "eagle3")
     here = place(Settings(("suffix", "prompt-lookup"), 4), on_cpu=True)
     assert here == Settings(("suffix", "prompt-lookup"), 4)
     assert here.hook == PROPOSER

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import public_heads
 import pytest
 import torch
 from heads import tiny
@@ -78,6 +79,29 @@ def test_a_head_is_not_taken_for_a_whole_model(launch: Any, ready: Any, smollm2_
         launch.engine_args(smollm2_folder, drafters=f"draft-model={head}")
     with pytest.raises(ValueError, match=re.escape(f"{small} holds a whole model; write draft-model={small}")):
         launch.engine_args(smollm2_folder, drafters=f"eagle={small}")
+
+
+def test_the_folder_of_a_head_says_by_which_method_it_is_run(launch: Any, tmp_path: Path) -> None:
+    public_heads.target().save_pretrained(tmp_path / "target")
+    heads = {
+        "eagle": public_heads.eagle(tmp_path / "first", qkv_bias=True),
+        "eagle3": public_heads.eagle3(tmp_path / "third"),
+    }
+    for method, folder in heads.items():
+        for spec in ("eagle", "eagle3"):
+            made = launch.engine_args(tmp_path / "target", drafters=f"{spec}={folder}")["speculative_config"]
+            assert (made["method"], made["model"]) == (method, str(folder))
+    other = public_heads.speculators(tmp_path / "other")
+    assert (
+        launch.engine_args(tmp_path / "target", drafters=f"eagle={other}")["speculative_config"]["method"] == "eagle3"
+    )
+    public_heads.target(hidden_size=96).save_pretrained(tmp_path / "wide")
+    for folder in (*heads.values(), other):
+        with pytest.raises(ValueError, match="does not fit: it has a hidden size of 64, the target 96"):
+            launch.engine_args(tmp_path / "wide", drafters=f"eagle3={folder}")
+    biased = public_heads.eagle(tmp_path / "biased", fc_bias=True)
+    with pytest.raises(ValueError, match=r"has a bias in fc, which vLLM does not run; wager generate does"):
+        launch.engine_args(tmp_path / "target", drafters=f"eagle={biased}")
 
 
 def test_a_targets_fingerprint_is_told_from_its_files(tmp_path: Path) -> None:

@@ -144,12 +144,12 @@ class Request:
         return Generation("", made.tokens, [SOURCE] * len(made.tokens), len(self.ids), "", *seconds)
 
     def warm_up(self) -> None:
-        """One untimed run of each way, and everything learned in it forgotten."""
+        """One untimed run of each way, from which nothing is learned."""
         most = self.settings["max_new_tokens"]
         tokens = most if self.decoder.model.device.type == "cuda" else min(WARM_TOKENS, most)
-        self.wager(max_new_tokens=tokens)
+        with self.decoder.rehearsal():
+            self.wager(max_new_tokens=tokens)
         self.plain(tokens)
-        self.decoder.reset()
 
     def compare(self, first: Generation | None, *, repeats: int) -> Comparison:
         """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""

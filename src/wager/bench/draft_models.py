@@ -8,7 +8,7 @@ import torch
 from wager.drafters import shipped
 from wager.models import load_model
 from wager.models.fingerprint import fingerprint
-from wager.models.llama_weights import LLAMA_LIKE
+from wager.models.llama_shape import LLAMA_LIKE
 
 SHARE = 4  # one in so many of the target's layers drafts where no draft model is shipped
 

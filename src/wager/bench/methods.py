@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from wager.drafters import shipped
 from wager.drafters.registry import parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
+from wager.policies.base import PAPER
+from wager.policies.registry import resets
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +47,8 @@ class Target:
     model: Any
     tokenizer: Any = None
     tokens: int = 10_000  # of text to come in all, for policies that plan ahead
+    answer: int | None = None  # tokens of one text, for those of them that are started anew with each
+    reset: str = PAPER  # when policies are started anew (RESETS)
     seed: int = 0  # of the policies, and of every sampled text
     specs: Sequence[str] = ()  # drafters that need more than their name: retrieval=PATH
     draft: Any = None  # the model of the drafter draft-model, where no specification names one
@@ -71,17 +76,25 @@ class TextGenerator:
     run: Callable[[torch.Tensor, int], Answer]
     decoder: Decoder | None = None  # of wager's own methods: what they learn is there
     latest: Generation | None = None  # and how the last answer came about
+    trials: int = 0  # texts its policy learns from before it is measured
 
     def warm_up(self, device: Any, count: int) -> int:
         """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made."""
-        # Policy and drafters are set back to what they were: nothing is learned from that text.
         import torch
 
-        made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
-        if self.decoder is not None:
-            self.decoder.reset()
-            self.latest = None
+        with nullcontext() if self.decoder is None else self.decoder.rehearsal():
+            made = self.run(torch.arange(5, 69, device=device)[None], min(count, WARM_UP_TOKENS))
+        self.latest = None
         return len(made.tokens)
+
+    def practise(self, prompts: Sequence[torch.Tensor], count: int) -> None:
+        """Let a policy whose paper measures it after some texts play those; its drafters forget them."""
+        for at in range(self.trials):
+            self.run(prompts[at % len(prompts)], count)
+        if self.trials and self.decoder is not None:
+            for drafter in self.decoder.drafters.values():
+                drafter.forget()
+        self.latest = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +175,17 @@ def wager_generator(
     drafters: Sequence[Drafter] | None = None,
     before: Before = lambda ids: None,
 ) -> TextGenerator:
-    """wager with a policy over these arms; what it learns it keeps from prompt to prompt."""
+    """wager with a policy over these arms; ``target.reset`` says whether it keeps what it learns from text to text."""
     from wager.decoding.decoder import Decoder
 
     made = target.drafters(arms) if drafters is None else list(drafters)
-    shared: dict[str, Any] = {"tokens": target.tokens, "seed": target.seed, "sampling": target.sampling}
-    decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, **shared)
-    return decoder_generator(name, decoder, target, before)
+    anew = isinstance(policy, str) and resets(policy, target.reset)
+    tokens = target.answer if anew and target.answer is not None else target.tokens
+    shared: dict[str, Any] = {"tokens": tokens, "seed": target.seed, "sampling": target.sampling}
+    decoder = Decoder(target.model, drafters=made, policy=policy, arms=arms, reset_per_request=anew, **shared)
+    generator = decoder_generator(name, decoder, target, before)
+    generator.trials = decoder.policy.trials if target.reset == PAPER else 0
+    return generator
 
 
 def decoder_generator(name: str, decoder: Decoder, target: Target, before: Before = lambda ids: None) -> TextGenerator:

@@ -70,6 +70,7 @@ def _time_head(name: str, drafter: Eagle, recorder: Recorder, costs: dict[str, A
     size = max(2, min(CONTEXT, target.limit - longest - 2))
     behind = min(CAUGHT_UP, size - 2)
     text = [at % target.vocabulary for at in range(size)]
+    drafter.warm([Arm(name, longest), Arm(name, 1), *(Arm(name, depth, shape) for depth, shape in recorder.trees)])
     target.begin()
     target.prefill(text)
     drafter.begin(text)

@@ -113,6 +113,8 @@ class Run:
         for generator in generators:
             warming(generator.name)
             generator.warm_up(self.prompts[0].ids.device, tokens)
+            if not any(name == generator.name for _, name in self.answers):  # else its state is restored
+                generator.practise([prompt.ids for prompt in self.prompts], tokens)
             if generator.decoder is not None:
                 self._restore(generator)
         for prompt, generator in interleaved(generators, self.prompts, seed=self.head["seed"]):

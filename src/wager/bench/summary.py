@@ -18,7 +18,9 @@ Answers = Mapping[tuple[str, str], "Answer"]  # by the prompt's id and the metho
 EVERY = "all"  # stands for all tasks together
 FIXED = ("off", "arm")  # kinds of methods that play one arm throughout
 PARTS = 10  # of a method's rounds, over which arms are counted
-OF_A_TASK = ("speedup", "steady", "mat", "arms", "arms_over_rounds")  # what by_method tells of a single task
+MEDIANS = ("median_over_off", "median_interval", "steady", "steady_interval")  # which no single stall decides
+# What by_method tells of a single task.
+OF_A_TASK = ("speedup", "median_speedup", *MEDIANS, "mat", "by_prompt", "arms", "arms_over_rounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,16 @@ def regret_interval(
     # interval is as wide as it takes to hold for all of them at once (Bonferroni).
     (tokens, seconds), (best_tokens, best_seconds) = (_resampled(answers, seed) for answers in (ours, best))
     return _middle(seconds - tokens * best_seconds / best_tokens, among) if len(ours) > 1 else None
+
+
+def paired_median(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> tuple[float, Interval | None]:
+    """The median over prompts of the ratio of two methods' speeds, and its 95 % interval by bootstrap over prompts.
+
+    Methods answer a prompt one after the other, so a machine that is slow for a while slows both.
+    """
+    ratios = np.array(ours, float) / np.array(theirs, float)
+    drawn = np.random.default_rng(seed).integers(0, len(ratios), (RESAMPLES, len(ratios)))
+    return float(np.median(ratios)), _middle(np.median(ratios[drawn], axis=1)) if len(ratios) > 1 else None
 
 
 def _resampled(answers: Sequence[Answer], seed: int) -> np.ndarray:
@@ -136,17 +148,37 @@ def _task(
     for name, kind in ((method["name"], method["kind"]) for method in methods):
         ours = by[name]
         row: dict[str, Any] = {"method": name, "kind": kind, **_figures(ours, plain, seed)}
-        row |= dict.fromkeys(("regret_seconds", "regret_interval", "over_off", "over_off_interval"))
+        row |= dict.fromkeys(("regret_seconds", "regret_interval", "over_off", "over_off_interval", *MEDIANS))
         if off is not None and kind in ("arm", "policy"):  # over wager's own plain decoding: what drafts bring
             row["over_off"] = ratio(ours, by[off])
             row["over_off_interval"] = ratio_interval(ours, by[off], seed=seed)
         if best is not None and kind in (*FIXED, "policy"):
             row["regret_seconds"] = regret(ours, by[best])
             row["regret_interval"] = regret_interval(ours, by[best], seed=seed, among=len(fixed))
-        speeds = (times.speed(name, ours), times.speed(off, by[off])) if off is not None else (None, None)
-        row["steady"] = speeds[0] / speeds[1] if speeds[0] and speeds[1] else None
+        row["by_prompt"] = {"tokens_per_second": _rounded(ours), "mat": [round(mat([a]), 4) for a in ours]}
+        if off is not None:
+            row |= _medians_over(ours, by[off], name, off, times, seed)
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
     return {"task": task, "prompts": len(plain), "best_arm": best, "methods": rows}
+
+
+def _rounded(answers: Iterable[Answer]) -> list[float]:
+    return [round(tokens_per_second([answer]), 4) for answer in answers]
+
+
+def _medians_over(
+    ours: Sequence[Answer], off: Sequence[Answer], name: str, off_name: str, times: "RoundTimes", seed: int
+) -> dict[str, Any]:
+    """A method's speed over plain decoding's that no single stall decides: of whole answers, and of median rounds."""
+    raw = [[tokens_per_second([answer]) for answer in answers] for answers in (ours, off)]
+    told: dict[str, Any] = dict(zip(MEDIANS[:2], paired_median(*raw, seed=seed), strict=True))
+    whole = times.speed(name, ours), times.speed(off_name, off)
+    if whole[0] and whole[1]:
+        told["steady"] = whole[0] / whole[1]
+        single = [[times.speed(who, [a]) for a in answers] for who, answers in ((name, ours), (off_name, off))]
+        pairs = [(a, b) for a, b in zip(*single, strict=True) if a and b]
+        told["steady_interval"] = paired_median(*zip(*pairs, strict=True), seed=seed)[1] if pairs else None
+    return told
 
 
 def _figures(ours: Sequence[Answer], plain: Sequence[Answer], seed: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.suite import progress, show
 from wager.core import OFF, Arm, require
 from wager.policies import build
+from wager.policies.base import PAPER, RESETS
 
 POLICIES = ("auto", "ucbspec", "meta-ucb", "analytical", "nightjar", "kl-ucb:reward=goodput")
 ALONE = {"suffix": (2, 4, 8), "prompt-lookup": (4, 8), "retrieval": (4,), "draft-model": (3,)}  # lengths run alone
@@ -36,6 +37,10 @@ class Tasks(Workload):
     task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all eight")
     shuffle: bool = opt(False, "Prompts of all tasks in one shuffled row.")
     seed: int = opt(0, "For prompts, their order, policies and sampled texts.")
+    reset: given.Reset = PAPER
+
+    def __post_init__(self) -> None:
+        require(self.reset in RESETS, f"--reset is {' or '.join(RESETS)}, not {self.reset!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     draft = truncated(model, plan.layers) if plan.layers and not plan.arms else None
     specs = [*([] if plan.datastore is None else [f"retrieval={plan.datastore}"]), *(plan.drafter or ())]
     drawn: dict[str, Any] = {"seed": tasks.seed, "sampling": plan.sampling, "settings": how}
+    drawn |= {"answer": tasks.tokens, "reset": tasks.reset}
     shared = made.Target(model, tokenizer, specs=specs, draft=draft, **drawn)
     asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
     methods, arms = plan.methods(draft, classify)
@@ -125,7 +131,12 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     show(summary)
     print(said)
     settings = {"model": target.model, **described(model), "max_tokens": tasks.tokens, **plan.json()}
-    settings |= {"prompts": len(asked), "longest_prompt": tasks.longest, "shuffled": tasks.shuffle}
+    settings |= {
+        "prompts": len(asked),
+        "longest_prompt": tasks.longest,
+        "shuffled": tasks.shuffle,
+        "reset": tasks.reset,
+    }
     output.write({**settings, "differences": texts, "methods": by_method(summary)})
 
 

@@ -24,7 +24,7 @@ def command(
     device: Device = "auto",
     output: Output,
 ) -> None:
-    """Time verification by width, and a head's drafting and catching up, on a target with random weights."""
+    """Time the rounds of a target of a given shape: verification by width, a head's drafting and catching up."""
     shapes = tree_shapes(trees)
     import torch
 

@@ -27,6 +27,10 @@ _DTYPE = "auto, float32, bfloat16, float16; auto is float32 on a CPU, else the c
 Dtype = Annotated[str, option(_DTYPE, panel=_ENGINE)]
 Device = Annotated[str, option("auto, cpu, cuda; auto takes a GPU where there is one.", panel=_ENGINE)]
 System = Annotated[str | None, option("System message before the conversation.", panel=_TEXT, shown="the template's")]
+# Of benchmarks and replays: which policies start anew with every text.
+Reset = Annotated[
+    str, option("Policies that start anew with every text: paper (those whose paper does so), text, never.")
+]
 Data = Annotated[Path | None, option("Folder with prompts/.", shown="WAGER_DATA")]
 
 

@@ -12,12 +12,14 @@ from rich.text import Text as Words
 
 from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output
+from wager.cli.options import Reset
 from wager.cli.parameters import argument, opt, option, options, parse_ints
 from wager.cli.screen import titled, wide
 from wager.cli.shown import check_explains, explained
 from wager.core import recording as recordings
 from wager.core.recording import Text
 from wager.policies import build
+from wager.policies.base import PAPER
 from wager.simulation import Comparison, Replay, Run, joined
 from wager.simulation.costs import VERIFY, parse_cost
 from wager.simulation.experiment import Estimate, Result, even_marks
@@ -44,6 +46,7 @@ class Replayed:
     calibrated: bool = opt(False, "Tell policies that ask for it what rounds cost beforehand.", "--calibrated")
     phases: str | None = opt(None, "Labels in the order of their texts, by commas.", shown="all texts, shuffled")
     each: int | None = opt(None, "Texts a phase.", min=1, shown="4")
+    reset: Reset = PAPER
 
     def __post_init__(self) -> None:
         if self.each is not None and self.phases is None:
@@ -61,7 +64,7 @@ class Replayed:
         if max(tried) > longest:
             raise ValueError(f"drafts of at most {longest} tokens were recorded; --lengths names {max(tried)}")
         cost, in_phases = parse_cost(self.cost, heads[0]), self.phases is not None
-        return heads, Replay(texts, cost, tried, self.noise, in_phases, self.calibrated)
+        return heads, Replay(texts, cost, tried, self.noise, in_phases, self.reset, calibrated=self.calibrated)
 
     def json(self, heads: Sequence[Mapping[str, Any]], scenario: Replay) -> dict[str, Any]:
         return {
@@ -70,6 +73,7 @@ class Replayed:
             **{"texts": len(scenario.texts), "tokens": scenario.goal, "drafters": list(scenario.drafters)},
             **{"lengths": list(scenario.lengths), "cost": self.cost, "costs": dataclasses.asdict(scenario.costs)},
             **{"noise": self.noise, "calibrated": self.calibrated, "phases": self.phases, "each": self.each},
+            "reset": self.reset,
         }
 
 
@@ -127,7 +131,7 @@ def _read(files: Sequence[Path], drafters: str | None) -> tuple[list[dict[str, A
 def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[str]:
     """One line for each of the first rounds: what the policy expected of its two best arms, and what came."""
     check_explains(spec)
-    policy = build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
+    policy = build(spec, scenario.arms, seed=seed, tokens=scenario.horizon(spec))
     environment = scenario.start(seed, policy)
     wide = max(len(text.label) for text in scenario.texts)
     for _ in range(count):

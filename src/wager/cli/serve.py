@@ -20,7 +20,8 @@ from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _KEEP = "Keeping and watching"
 _DRAFTERS = """Drafters; repeat it or separate with commas. Side by side: prompt-lookup, suffix, retrieval=PATH. Run by
-vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, eagle:NAME, draft:NAME (trained for it)."""
+vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, eagle:NAME, eagle3:NAME, draft:NAME (trained
+for it)."""
 
 # Arguments of vLLM's that wager looks at or adds to.
 KNOWN = (

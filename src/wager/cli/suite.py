@@ -14,13 +14,13 @@ from rich.console import Console
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
 from wager.bench.runs import Run, TokenizedPrompt, tokenize
-from wager.cli.options import Target
+from wager.cli.options import Reset, Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table
 from wager.cli.session import quietly
 from wager.core.provenance import provenance
 from wager.models.fingerprint import fingerprint
-from wager.policies.base import require
+from wager.policies.base import PAPER, RESETS, require
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
@@ -41,6 +41,10 @@ class Suite:
     longest_prompt: LongestPrompt = 1024
     data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA, else prompts that come with wager")
     seed: int = opt(0, "For the choice and order of prompts and methods.", min=0)
+    reset: Reset = PAPER
+
+    def __post_init__(self) -> None:
+        require(self.reset in RESETS, f"--reset is {' or '.join(RESETS)}, not {self.reset!r}")
 
     def prompts(self) -> list[workloads.Prompt]:
         if self.suite == QUICK and self.data is not None:
@@ -54,7 +58,7 @@ class Suite:
         tokens = self.max_tokens or (QUICK_TOKENS if self.suite == QUICK else TOKENS)
         data = "folder" if self.suite != QUICK and workloads.has_data(self.data) else "wager's own prompts"
         given = {"suite": self.suite, "seed": self.seed, "max_tokens": tokens, "longest_prompt": self.longest_prompt}
-        return {**given, "data": data}
+        return {**given, "data": data, "reset": self.reset}
 
 
 @options
@@ -108,7 +112,8 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
             told.print(f"resuming: {len(run.answers)} of {total} answers are there")
         if len(run.answers) < total:
             with told.status("preparing the methods …", spinner="dots"):
-                shared = made.Target(model, tokenizer, tokens=len(prompts) * tokens, seed=given.seed)
+                planned = {"tokens": len(prompts) * tokens, "answer": tokens, "reset": given.reset}
+                shared = made.Target(model, tokenizer, seed=given.seed, **planned)
                 generators = [method.make(shared, arms) for method in methods]
             _play(run, generators, tokenizer, told)
         summary = run.summary(model)

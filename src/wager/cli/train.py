@@ -49,7 +49,9 @@ def answers(
         raise ValueError(f"--engine is transformers or vllm, not {engine!r}")
     prompts = made.read(plan, data)
     from wager.models import load_model, load_tokenizer, resolve
+    from wager.training.target_check import check_target
 
+    check_target(plan)
     work = self_distillation.parts(prompts, load_tokenizer(plan.target), plan.answers)
     if engine == "vllm":
         from wager.training.vllm_answers import vllm_engine
@@ -91,7 +93,9 @@ def drafters(
     from wager.models import load_model
     from wager.models.fingerprint import fingerprint
     from wager.training import build, learners
+    from wager.training.target_check import check_target
 
+    check_target(plan, names or ())
     texts = list(self_distillation.texts(folder))
     model = load_model(plan.target, dtype=dtype, device=device)
     target, about = learners.Target(model), {"target": plan.target, "target_fingerprint": fingerprint(model)}

@@ -119,7 +119,7 @@ def _measure(
 def fixed_arms(spec: str) -> list[str]:
     """The arms of a drafter that are run alone."""
     name, _ = registry.parse(spec)
-    dear = name.partition(":")[0] in ("eagle", "draft", "draft-model")
+    dear = name.partition(":")[0] in ("eagle", "eagle3", "draft", "draft-model")
     return [f"{name}:{length}" for length in LENGTHS.get(name, DEAR if dear else CHEAP)]
 
 

@@ -31,7 +31,7 @@ class Track:
     agreed: list[int]  # leading ones of them that are the text's own
     match: list[int]  # as in a Hint
     confidence: list[tuple[float, ...]]  # as in a Hint; empty where the drafter has none
-    overlap: list[float] = field(default_factory=list)  # 1 - TV of the text's token there; drafters that are models
+    overlap: list[float] = field(default_factory=list)  # 1 - TV at the first token it proposes; empty: not measured
     cheap: bool = True  # asked in every round for nothing; otherwise its hint comes with its draft, too late
     # shape, as in an arm (4@4x16) -> tokens of a tree of this shape that a round would accept, where it drafts trees
     trees: dict[str, list[int]] = field(default_factory=dict)

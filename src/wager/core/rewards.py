@@ -21,8 +21,16 @@ def block_efficiency(round: Round, longest: int) -> float:
 
 
 def block_divergence(round: Round, longest: int) -> float:
-    """Mean of 1 - TV over N_max positions: MetaSD's BD (eq. 4); where TV is unknown, BE stands in."""
-    return sum(round.overlap) / longest if round.overlap else block_efficiency(round, longest)
+    """Mean of 1 - TV over N_max positions: MetaSD's BD (eq. 4).
+
+    A chain that is shorter than the longest counts 0 at the positions it lacks. Of a tree, which is cut where it is
+    unlikely, the positions of one path count, as if the tree were as deep there. BE stands in where nobody measures TV:
+    on a server, in recordings without it, and in simulated serving.
+    """
+    if not round.overlap:
+        return block_efficiency(round, longest)
+    total = sum(round.overlap)
+    return (total / len(round.overlap) * round.arm.length if round.arm.tree else total) / longest
 
 
 def acceptance(round: Round, longest: int) -> float:

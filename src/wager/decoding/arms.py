@@ -23,7 +23,7 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
             return load_model(name, **like)  # it has the target's tokenizer, or says otherwise by its vocabulary's size
         draft, theirs = load(name, **like)
         if tokenizer is not None and theirs.get_vocab() != tokenizer.get_vocab():
-            raise ValueError(f"draft model {name!r} has another vocabulary than the target; choose one of its family")
+            return draft, theirs  # it drafts text
         return draft
 
     names = wanted.split(",") if isinstance(wanted, str) else wanted if isinstance(wanted, Iterable) else [wanted]
@@ -70,7 +70,11 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
 
 
 def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
-    """Refuse arms with trees where the target verifies chains only."""
+    """Refuse arms with drafts or trees where the target verifies none."""
+    arms = tuple(arms)
+    if target.why_no_drafts and arms != (OFF,):
+        cannot = f"this target verifies no drafts: {target.why_no_drafts}"
+        raise ValueError(f"{cannot}; drafters='off' decodes with it one token at a time")
     tree = next((arm for arm in arms if arm.tree is not None), None)
     if tree is not None and not target.trees:
         raise ValueError(f"this target verifies chains only, so arm {tree} cannot be played; leave out the trees")

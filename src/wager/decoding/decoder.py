@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ from wager.decoding.state import described, open_state
 from wager.drafters import Drafter
 from wager.models.runner import Runner
 from wager.models.select import current, runner
+from wager.models.unwrap import unwrapped
 from wager.policies import build as build_policy
 from wager.policies.base import Policy, require
 
@@ -70,6 +71,7 @@ class Decoder:
         if not hasattr(model, "config"):
             name = type(model).__name__
             raise TypeError(f"a Decoder takes a loaded model, not a {name}; wager.models.load(NAME) loads one by name")
+        model = unwrapped(model)
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
@@ -157,6 +159,24 @@ class Decoder:
         self._recalibrate()
         for drafter in self.drafters.values():
             drafter.forget()
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Texts generated inside warm up kernels, graphs and caches; nothing is learned from them, and none is traced.
+
+        The policy goes on from where it was. Drafters that keep earlier texts forget them all.
+        """
+        self._refuse_if_busy()
+        kept, known = (self.policy, self.trace, self.prompts), self._calibration
+        self.policy, self.trace, self.prompts = copy.deepcopy(self.policy), None, copy.deepcopy(self.prompts)
+        try:
+            yield
+        finally:
+            self.policy, self.trace, self.prompts = kept
+            if self._calibration is not known:
+                self._recalibrate()
+            for drafter in self.drafters.values():
+                drafter.forget()
 
     # -- how it is done
 
@@ -269,7 +289,7 @@ class Decoder:
         if target is self.target:
             target.begin()
         if self.reset_per_request:
-            self.policy.reset()
+            self.policy.forget()
             self._recalibrate()
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target

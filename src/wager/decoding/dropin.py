@@ -13,6 +13,7 @@ from wager.drafters.draft_model import DraftModel
 from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token
 from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
+from wager.models.unwrap import unwrapped
 
 KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
 
@@ -70,7 +71,7 @@ def _kept(model: Any, assistant: Any) -> Decoder:
     """The decoder of earlier calls, on the model so that both go together; one that has this assistant as a drafter."""
     decoder: Decoder | None = model.__dict__.get(KEPT)
     drafting = [] if decoder is None else [getattr(d.runner, "model", None) for d in decoder.drafters.values()]
-    if decoder is None or (assistant is not None and not any(drafter is assistant for drafter in drafting)):
+    if decoder is None or (assistant is not None and not any(drafter is unwrapped(assistant) for drafter in drafting)):
         more = [] if assistant is None else [DraftModel(assistant)]
         decoder = model.__dict__[KEPT] = Decoder(model, drafters=[*DRAFTERS, *more])
     return decoder

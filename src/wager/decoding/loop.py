@@ -96,6 +96,7 @@ class Loop:
         if draft.parents is None:
             logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
             accepted, following, scores = self._accept(logits, draft)
+            path = list(range(accepted))
             self.target.crop(len(self.text) + accepted)
             kept, rejected = draft.tokens[:accepted], tuple(draft.tokens[accepted:])
         else:
@@ -103,7 +104,7 @@ class Loop:
             accepted, kept = len(path), [draft.tokens[at] for at in path]
             rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
         verified = perf_counter()
-        shared = self._overlap(scores, draft)  # while the text is what the draft goes on from
+        shared = self._overlap(scores, draft, path)  # while the text is what the draft goes on from
         tokens, repeated = self._commit([*kept, following])
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
@@ -190,15 +191,25 @@ class Loop:
         rows = enumerate(paths)
         return torch.cat([self.processors(self._with_draft(path), logits[at : at + 1]) for at, path in rows])
 
-    def _overlap(self, scores: torch.Tensor, draft: Draft) -> tuple[float, ...]:
-        """1 - TV at each drafted position, if someone wants it; a tree has no one position of each kind."""
-        if Signal.OVERLAP not in self.needs or not draft.tokens or draft.parents is not None:
+    def _overlap(self, scores: torch.Tensor, draft: Draft, accepted: Sequence[int]) -> tuple[float, ...]:
+        """1 - TV at each drafted position, if someone wants it; of a tree along one path.
+
+        That is the accepted one, continued by the first token after each, the likeliest, as a chain goes on after a
+        rejection.
+        """
+        if Signal.OVERLAP not in self.needs or not draft.tokens:
             return ()
-        q = draft.probs
-        if q is None and (logits := draft.logits) is not None:
+        if draft.parents is None:
+            way, rows = list(range(len(draft.tokens))), scores[: len(draft.tokens)]
+        else:
+            way = continued(accepted, draft.parents)
+            rows = scores[[0, *(at + 1 for at in way[:-1])]]
+        tokens = [draft.tokens[at] for at in way]
+        q = None if draft.probs is None else draft.probs[way]
+        if q is None and draft.raw is not None:
             # What it would have drawn from; its last token has the others before it.
-            q = torch.softmax(self.processors(self._with_draft(draft.tokens[:-1]), logits), -1, dtype=torch.float32)
-        return overlap(torch.softmax(scores, -1, dtype=torch.float32), draft.tokens, q)
+            q = torch.softmax(self.processors(self._with_draft(tokens[:-1]), draft.raw(way)), -1, dtype=torch.float32)
+        return overlap(torch.softmax(rows, -1, dtype=torch.float32), tokens, q)
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
@@ -228,6 +239,17 @@ class Loop:
         }
 
 
+def continued(path: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """The path through a tree, on to a leaf by the first token after each."""
+    way = list(path)
+    last = way[-1] if way else -1
+    for at, parent in enumerate(parents):  # parents come first, so one pass follows the path down
+        if at > last and parent == last:
+            way.append(at)
+            last = at
+    return way
+
+
 def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
     """The tree without tokens the target does not have, or has among their siblings already, and all after them."""
     siblings: set[tuple[int, int]] = set()
@@ -244,7 +266,9 @@ def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
     probs = None if draft.probs is None else draft.probs[list(now)]
     kept = [draft.tokens[at] for at in now]
     above = [now.get(parents[at], -1) for at in now]
-    return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above)
+    old, raw = list(now), draft.raw
+    own = None if raw is None else (lambda at: raw([old[i] for i in at]))
+    return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above, own)
 
 
 class _Ids:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from wager.models.compat_transformers import end_tokens, max_length_of, refusal, row_wise, temperature_of
+from wager.models.compat_transformers import CACHE_NAMES, end_tokens, max_length_of, refusal, row_wise, temperature_of
 from wager.policies.base import require
 
 
@@ -91,7 +91,9 @@ def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stoppin
     for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(generation_config, name, False):
             raise ValueError(f"wager does not collect {name.removeprefix('output_')}; generate without {name}")
-    known = {"attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache"}
+    known = {"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache", *CACHE_NAMES}
+    # Models that also take images get an empty dict of what was seen in them.
+    known |= {name for name, value in inputs.items() if isinstance(value, dict) and not value}
     if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
         raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
     return Prepared(input_ids, Processors(logits_processor), stopping_criteria, generation_config)

@@ -10,13 +10,13 @@ import torch
 
 from wager.core import Tree
 from wager.core.recording import Text, Track
-from wager.decoding.acceptance import accept_greedy
+from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.decoder import Decoder, Prompt
 from wager.decoding.sampler import GumbelSampler
-from wager.drafters import Drafter, drafter_agreement
+from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.drafters.draft_model import DraftModel
 from wager.eagle.drafter import SHARPER, Eagle
-from wager.eagle.everywhere import Everywhere, accepted_chain, accepted_tree
+from wager.eagle.everywhere import Everywhere, Level, accepted_chain, accepted_tree
 from wager.models.runner import Runner
 
 CHUNK = 256  # positions whose distributions are compared at once
@@ -65,6 +65,7 @@ class Recorder:
         noise = Noise(target, seed, temperature, limit + self.longest) if temperature else None
         tracks: dict[str, Track] = {}
         drafts: dict[str, list[list[int]]] = {}  # of the cheap drafters, by position
+        expected: torch.Tensor | None = None
         for name, drafter in self.drafters.items():
             if isinstance(drafter, Eagle) and not drafter.window:
                 tracks[name] = self._head(drafter, ids, tokens, limit, noise)
@@ -74,7 +75,9 @@ class Recorder:
             elif name not in tracks:
                 if noise is not None and not drafter.cheap:
                     raise ValueError(f"{name} is not recorded on sampled texts; leave it out, or record greedy ones")
-                tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, limit)
+                if expected is None:
+                    expected = _expected(target, ids, tokens[:-1], temperature or 1.0)
+                tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, limit, expected)
         ordered = {name: tracks[name] for name in self.drafters}
         return Text(label, len(ids), len(tokens), ordered, limit, _agreement(drafts))
 
@@ -93,11 +96,15 @@ class Recorder:
             coming[at, : len(tokens) - at - 1] = torch.tensor(tokens[at + 1 : at + 1 + deepest])
         coming = coming.to(every.at.device)
         sampled = (None, 1.0) if noise is None else (noise.rows[1:], SHARPER * noise.temperature)
-        agreed = accepted_chain(list(every.grow(self.longest, 1, *sampled)), coming).tolist()
+        chain = list(every.grow(self.longest, 1, *sampled))
+        agreed = accepted_chain(chain, coming).tolist()
         q = torch.softmax(every.first_logits().float() / sampled[1], -1)
         features = target.features[len(prompt) : len(prompt) + count]
         p = torch.softmax(target.project(features).float() / (noise.temperature if noise else 1.0), -1)
-        overlap = torch.minimum(p, q[:, : p.shape[-1]]).sum(-1).clamp(0, 1).tolist()
+        shared = torch.minimum(p, q[:, : p.shape[-1]]).sum(-1).clamp(0, 1).tolist()
+        sure: list[tuple[float, ...]] = [()] * count  # with noise it would not be the head's own
+        if noise is None:
+            sure = _confidence(chain, room)
         trees: dict[str, list[int]] = {}
         for breadth in {shape.breadth for _, shape in self.trees}:
             own = [(depth, shape) for depth, shape in self.trees if shape.breadth == breadth]
@@ -107,11 +114,12 @@ class Recorder:
                 deep = [min(depth, limit - at - 2) for at in range(count)]
                 trees[f"{depth}@{shape}"] = [by_depth[d - 1][at] if d > 0 else 0 for at, d in enumerate(deep)]
         right = [min(n, most) for n, most in zip(agreed, room, strict=True)]
-        return Track(room, right, [0] * count, [()] * count, overlap, cheap=False, trees=trees, head=True)
+        return Track(room, right, [0] * count, sure, shared, cheap=False, trees=trees, head=True)
 
     def _walk(
-        self, name: str, drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], limit: int
-    ) -> tuple[Track, list[list[int]]]:
+        self, name: str, drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], limit: int,
+        expected: torch.Tensor,
+    ) -> tuple[Track, list[list[int]]]:  # fmt: skip
         """The drafter's track, and what it proposed at each position."""
         track, drafts = Track([], [], [], [], cheap=drafter.cheap), []
         drafter.begin(prompt)
@@ -125,10 +133,38 @@ class Recorder:
             track.size.append(len(draft.tokens))
             track.agreed.append(accept_greedy([*coming, -1], draft.tokens[: len(coming)]))
             track.match.append(draft.hint.match)
-            track.confidence.append(draft.hint.confidence)
+            track.confidence.append(draft.confidence())
+            track.overlap.append(_overlap(expected[at - 1], draft))
             drafts.append(draft.tokens)
         drafter.extend(tokens[-1:])
         return track, drafts
+
+
+@torch.inference_mode()
+def _expected(target: Runner, prompt: Sequence[int], tokens: Sequence[int], temperature: float) -> torch.Tensor:
+    """The target's distribution after each of the tokens, (tokens, vocabulary)."""
+    target.begin()
+    target.prefill(prompt)
+    rows = []
+    for start in range(0, len(tokens), CHUNK):
+        part = tokens[start : start + CHUNK]
+        rows.append(torch.softmax(target.forward(part, len(part)).float() / temperature, -1))
+    return torch.cat(rows)
+
+
+def _confidence(chain: Sequence[Level], room: Sequence[int]) -> list[tuple[float, ...]]:
+    """A head's own probability of each token of the chains that it drafts, as long as there is room for them."""
+    paths = torch.cat([level.paths for level in chain], 1).exp()  # (positions, length): of all tokens up to each
+    own = torch.cat((paths[:, :1], paths[:, 1:] / paths[:, :-1].clamp(min=1e-30)), 1).clamp(0, 1).tolist()
+    return [tuple(row[:most]) for row, most in zip(own, room, strict=True)]
+
+
+def _overlap(p: torch.Tensor, draft: Draft) -> float:
+    """1 - TV of target and drafter at the first drafted position; 0 where nothing is drafted."""
+    if not draft.tokens or draft.tokens[0] >= len(p):
+        return 0.0
+    q = None if draft.raw is None else torch.softmax(draft.raw([0]).float(), -1)[:, : len(p)]
+    return overlap(p[None, : len(p) if q is None else q.shape[-1]], draft.tokens[:1], q)[0]
 
 
 def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]]]:
@@ -155,7 +191,7 @@ def _compare(
         runner.prefill(prompt)
     likeliest: list[int] = []
     sure: list[float] = []
-    overlap: list[float] = []
+    shared: list[float] = []
     for start in range(0, readable, CHUNK):
         part = tokens[start : min(start + CHUNK, readable)]
         heat = 1.0 if noise is None else noise.temperature
@@ -166,7 +202,7 @@ def _compare(
             logits = logits[:, : rows.shape[1]] + rows[:, : logits.shape[1]]
         likeliest += logits.argmax(-1).tolist()
         sure += q.max(-1).values.clamp(max=1).tolist()
-        overlap += torch.minimum(p[:, : q.shape[-1]], q).sum(-1).clamp(0, 1).tolist()
+        shared += torch.minimum(p[:, : q.shape[-1]], q).sum(-1).clamp(0, 1).tolist()
     size = [max(0, min(longest, drafter.runner.limit - len(prompt) - at - 1)) for at in range(readable)]
     agreed = [0] * (readable + 1)
     for at in range(readable - 1, -1, -1):
@@ -175,7 +211,7 @@ def _compare(
     right = [min(run, most) for run, most in zip(agreed, size, strict=False)]
     confidence = [tuple(sure[at : at + most]) for at, most in enumerate(size)]
     columns = size + [0] * blind, right + [0] * blind, [0] * positions, confidence + [()] * blind
-    return Track(*columns, overlap + [0.0] * blind, cheap=False)
+    return Track(*columns, shared + [0.0] * blind, cheap=False)
 
 
 def _readable(runner: Runner, text: Sequence[int]) -> int:

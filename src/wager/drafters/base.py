@@ -53,14 +53,24 @@ class Draft:
     lag_seconds: float = 0.0  # what that took
     # The index among ``tokens`` of the one before each, -1: the text's last; parents come first. None: a chain.
     parents: list[int] | None = None
-    # Makes ``logits``, which few want.
-    raw: Callable[[], torch.Tensor] | None = field(default=None, repr=False, compare=False)
+    # Makes ``logits``, which few want: of the tokens with these indices.
+    raw: Callable[[Sequence[int]], torch.Tensor] | None = field(default=None, repr=False, compare=False)
 
     @property
     def logits(self) -> torch.Tensor | None:
-        """The drafter's own at each position of a chain, (tokens, vocabulary)."""
+        """The drafter's own where each token was chosen, (tokens, vocabulary)."""
         # None where it has none, or gives ``probs``; to be taken before it drafts again.
-        return None if self.raw is None else self.raw()[: len(self.tokens)]
+        return None if self.raw is None else self.raw(range(len(self.tokens)))
+
+    def confidence(self) -> tuple[float, ...]:
+        """The drafter's own probability of each token, also where its hint leaves that out; empty where it has none.
+
+        A head that drafts frequent tokens only gives the probability among those. To be taken before it drafts again.
+        """
+        if self.hint.confidence or (logits := self.logits) is None:
+            return self.hint.confidence
+        chances = logits.float().softmax(-1)[range(len(self.tokens)), self.tokens]
+        return tuple(chances.clamp(0, 1).tolist())
 
     def cut(self, length: int) -> Draft:
         """The same proposal, no longer than this; for chains."""

@@ -1,7 +1,6 @@
 """A smaller model of the same vocabulary drafts."""
 
 from collections.abc import Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.shipped import published_acceptance
 from wager.models.select import runner
+from wager.models.unwrap import unwrapped
 
 SINKS = 4  # first tokens that a bounded view keeps: attention rests on them (StreamingLLM)
 PADDING = 1024  # tables of one vocabulary are padded to different sizes, by no more than this
@@ -30,7 +30,7 @@ class DraftModel(Drafter):
         require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
         self.acceptance = published_acceptance(getattr(model.config, "wager", None))
-        self.runner = runner(model)
+        self.runner = runner(unwrapped(model))
         self.runner.warm((1, 2))
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
         self.text: list[int] = []
@@ -41,7 +41,8 @@ class DraftModel(Drafter):
     def fit(self, vocabulary: int) -> None:
         if abs(vocabulary - (ours := self.runner.vocabulary)) > PADDING:
             sizes = f"the draft model has a vocabulary of {ours:,} tokens and the target one of {vocabulary:,}"
-            raise ValueError(f"{sizes}; choose a draft model of the target's family")
+            other = "one with a tokenizer of its own, named as draft-model=MODEL"
+            raise ValueError(f"{sizes}; choose a draft model of the target's family, or {other}")
         self.vocabulary = vocabulary
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -60,6 +61,15 @@ class DraftModel(Drafter):
         if kept < len(self.fed):
             del self.fed[kept:]
             self.runner.crop(kept)
+
+    def rewrite(self, text: Sequence[int]) -> None:
+        """The text is this one now; what its cache holds of it, up to the first difference, stays."""
+        self.text, self.view = list(text), list(text)
+        kept = 0
+        while kept < min(len(self.fed), len(self.view) - 1) and self.fed[kept] == self.view[kept]:
+            kept += 1
+        del self.fed[kept:]
+        self.runner.crop(kept)
 
     @property
     def lag(self) -> int:
@@ -104,6 +114,7 @@ class DraftModel(Drafter):
             rows.append(row)
             feed = [token]
             if at == 0:
+                self.runner.settle()
                 first_seconds = perf_counter() - began
         if length > 1:
             self._step_seconds = (perf_counter() - began - first_seconds) / (length - 1)
@@ -111,7 +122,7 @@ class DraftModel(Drafter):
         # every round's that kept its whole draft, and goes along with the next for nothing.
         paid = max(0.0, first_seconds - self._step_seconds) if lag > 1 and self._step_seconds else 0.0
         if sample is None:
-            return Draft(tokens, lag=lag, lag_seconds=paid, raw=partial(torch.stack, rows))
+            return Draft(tokens, lag=lag, lag_seconds=paid, raw=lambda at: torch.stack([rows[i] for i in at]))
         sure = tuple(min(1.0, float(q[token])) for q, token in zip(rows, tokens, strict=True))
         return Draft(tokens, Hint(confidence=sure), torch.stack(rows), lag, paid)
 

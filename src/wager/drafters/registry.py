@@ -17,7 +17,7 @@ from wager.drafters.suffix import Suffix
 from wager.drafters.together import Together
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")  # of a head or a model, as an arm can hold it
-Load = Callable[[str], Any]  # turns a name into a loaded model
+Load = Callable[[str], Any]  # a name into a loaded model; a pair with its tokenizer where that is not the target's
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,17 @@ def _retrieval(name: str, path: str, *, tokenizer: Any, **_: Any) -> Drafter:
     return Retrieval(store)
 
 
-def _draft_model(name: str, model: str, *, load: Load | None, **_: Any) -> Drafter:
+def _draft_model(name: str, model: str, *, load: Load | None, tokenizer: Any, **_: Any) -> Drafter:
     if load is None:
         raise ValueError(f"drafter '{name}={model}' needs a way to load models; pass load=")
     from wager.drafters.draft_model import DraftModel  # imports torch
+    from wager.drafters.universal import UniversalDraftModel
 
-    return DraftModel(load(model), name)
+    loaded = load(model)
+    if not isinstance(loaded, tuple):
+        return DraftModel(loaded, name)
+    draft, theirs = loaded
+    return UniversalDraftModel(draft, theirs, tokenizer, name)
 
 
 def _eagle(name: str, folder: str, **_: Any) -> Drafter:
@@ -69,12 +74,14 @@ DRAFTERS: dict[str, Entry] = {
     "prompt-lookup": _entry(PromptLookup, lambda *_, **__: PromptLookup()),
     "suffix": _entry(Suffix, lambda *_, **__: Suffix()),
     "retrieval": _entry(Retrieval, _retrieval, "PATH"),
-    "draft-model": Entry("Lets a smaller model of the same vocabulary write ahead.", _draft_model, "MODEL"),
-    "eagle": Entry("Goes on from the target's own features with an EAGLE head.", _eagle, "PATH"),
+    "draft-model": Entry("Lets a smaller model write ahead, of any vocabulary.", _draft_model, "MODEL"),
+    "eagle": Entry("Goes on from the target's own features with an EAGLE head, of EAGLE-3 too.", _eagle, "PATH"),
+    "eagle3": Entry("The same, as the head is called in vLLM.", _eagle, "PATH"),
     "together": _entry(Together, _together, "SPEC+SPEC"),
 }
 SHIPPED: dict[str, str] = {
     "eagle:NAME": "An EAGLE head shipped for the target; eagle:* is all of them.",
+    "eagle3:NAME": "An EAGLE-3 head shipped for the target; eagle3:* is all of them.",
     "draft:NAME": "A small model shipped for the target; draft:* is all of them.",
     "eagle:NAME?": "The same where there is one, and nothing where there is none.",
 }
@@ -85,9 +92,10 @@ def build(
 ) -> Drafter | None:
     """The drafter a specification such as ``suffix`` or ``retrieval=PATH`` describes; None for ``off``.
 
-    ``load`` turns the name after ``draft-model=`` into a loaded model. With a ``tokenizer``, a datastore made with
-    another one is refused. ``target`` is the name of the model that is drafted for, and ``mark`` tells its fingerprint:
-    by one of them ``eagle:NAME`` and ``draft:NAME`` are found. A drafter is called what stands before the equals sign.
+    ``load`` turns the name after ``draft-model=`` into a loaded model, or a pair with its tokenizer where the target's
+    is another. With a ``tokenizer``, a datastore made with another one is refused. ``target`` is the name of the model
+    that is drafted for, and ``mark`` tells its fingerprint: by one of them ``eagle:NAME`` and ``draft:NAME`` are found.
+    A drafter is called what stands before the equals sign.
     """
     name, value = parse(spec)
     kind, named, _ = name.partition(":")

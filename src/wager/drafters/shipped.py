@@ -1,6 +1,6 @@
 """Drafters shipped for a target: where they are looked for, and what ``eagle:NAME`` and ``draft:*`` stand for.
 
-A place holds a folder per target, and in it ``eagle-NAME`` and ``draft-NAME``, one folder each.
+A place holds a folder per target, and in it ``eagle-NAME``, ``eagle3-NAME`` and ``draft-NAME``, one folder each.
 """
 
 import json
@@ -14,7 +14,8 @@ from wager.models import embedded
 from wager.models.fingerprint import agree
 
 VARIABLE = "WAGER_DRAFTERS"  # names a place of one's own
-KINDS = {"eagle": "eagle-", "draft": "draft-"}  # how a specification begins, and how the folder's name does
+# How a specification begins, and how the folder's name does.
+KINDS = {"eagle": "eagle-", "eagle3": "eagle3-", "draft": "draft-"}
 EVERY = "*"
 MAYBE = "?"  # after a specification: left out where there is none
 Mark = Callable[[], str]  # the target's fingerprint, worked out only where a name does not tell

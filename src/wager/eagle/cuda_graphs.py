@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.head import Chain, Head, Shape
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
@@ -65,7 +66,7 @@ class CUDAGraphHead(Head):
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self.inputs = torch.zeros(TOKENS + WIDTHS[-1], dtype=torch.long, device=device)
         self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
-        self.features = torch.zeros((WIDTHS[-1], self.hidden), dtype=dtype, device=device)
+        self.features = torch.zeros((WIDTHS[-1], self.given), dtype=dtype, device=device)
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
         self.scratch: dict[int, Tensor] = {}
@@ -125,7 +126,8 @@ class CUDAGraphHead(Head):
     def _probe(self, width: int) -> Tensor:
         """Features to try with: rows of the embedding, brought to the size features have."""
         rows = self.embed[torch.arange(width, device=self.embed.device) % len(self.embed)]
-        return torch.nn.functional.rms_norm(rows, (self.hidden,))
+        wide = rows.repeat(1, -(-self.given // rows.shape[1]))[:, : self.given]
+        return torch.nn.functional.rms_norm(wide, (self.given,))
 
     def _reserve(self, width: int, positions: int) -> None:
         before = self.cache
@@ -168,7 +170,7 @@ class CUDAGraphHead(Head):
         made = self._drafted(out, whole, breadth, gumbel)
         if made is None:
             return super().tree(out, depth, breadth, nodes, gumbel)
-        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)
+        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)._replace(outs=made[1:])
 
     def _warmed(self, depth: int, breadth: int) -> int:
         """How deep to draft: a depth that is not warm comes up at a text's end, and a deeper draft has it in it."""
@@ -219,7 +221,7 @@ class CUDAGraphHead(Head):
     def _read(self, width: int) -> Made:
         """Read entries, and keep the output of the last real one."""
         self.part, self.rows = READ, self.inputs[None, READ : READ + WHERE]
-        made = self.forward(self.inputs[TOKENS : TOKENS + width], self.features[:width])
+        made = self.forward(self.inputs[TOKENS : TOKENS + width], self.entering(self.features[:width]))
         torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
         return ()
 
@@ -230,7 +232,7 @@ class CUDAGraphHead(Head):
 
     def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made:
         self.part = TREE
-        return (grow(self, self.last, depth, breadth, gumbel),)
+        return grow(self, self.last, depth, breadth, gumbel)
 
     def _top(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
@@ -316,3 +318,7 @@ class CUDAGraphHead(Head):
             return made
 
         return replay
+
+
+class CUDAGraphEagle3Head(CUDAGraphHead, Eagle3Head):
+    """An EAGLE-3 head whose reading, chains and trees are captured."""

@@ -12,6 +12,8 @@ import torch
 from wager.core import Arm, Hint, Tree
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.shipped import published_acceptance
+from wager.eagle.checkpoint import read
+from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.head import Head
 from wager.eagle.tree import GumbelNoise
 from wager.models.runner import Runner
@@ -33,7 +35,8 @@ class Eagle(Drafter):
 
     def __init__(self, folder: str | Path, name: str = "eagle", *, window: int = 0) -> None:
         self.name = name
-        self.head = Head(folder, window=window)
+        file = read(folder)
+        self.head = (Head if file.eagle3 is None else Eagle3Head)(file, window=window)
         self.window = window
         self.acceptance = published_acceptance(self.head.file.notes)
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
@@ -42,10 +45,11 @@ class Eagle(Drafter):
         self.begin(())
 
     def follow(self, target: Runner) -> None:
-        if target.device.type == "cuda" and type(self.head) is Head:
-            from wager.eagle.cuda_graphs import CUDAGraphHead
+        if target.device.type == "cuda" and type(self.head) in (Head, Eagle3Head):
+            from wager.eagle.cuda_graphs import CUDAGraphEagle3Head, CUDAGraphHead
 
-            self.head = CUDAGraphHead(self.head.file.folder, window=self.window)
+            captured = CUDAGraphHead if self.head.file.eagle3 is None else CUDAGraphEagle3Head
+            self.head = captured(self.head.file, window=self.window)
         self.head.follow(target)
         self._target = target
         self.begin(())
@@ -98,9 +102,13 @@ class Eagle(Drafter):
         """Its likeliest tokens; where the target is sampled, likeliest with the noise, if that is known."""
 
         def tree(out: torch.Tensor) -> Draft:
-            grown = self.head.tree(out, length, shape.breadth, shape.nodes, self._gumbel(sample, length))
+            gumbel = self._gumbel(sample, length)
+            grown = self.head.tree(out, length, shape.breadth, shape.nodes, gumbel)
             sure = Hint(confidence=tuple(min(1.0, p) for p in grown.confidence))
-            return Draft(grown.tokens, sure, parents=grown.parents)
+            made = Draft(grown.tokens, sure, parents=grown.parents)
+            if sample is None or gumbel is not None:  # otherwise they count as certain
+                made.raw = lambda at: self.head.spread(self.head.logits(grown.outputs(at)))
+            return made
 
         return self._drafted(length, tree)
 
@@ -123,7 +131,8 @@ class Eagle(Drafter):
     def _catch_up(self, target: Runner) -> torch.Tensor:
         """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
         for start, end in self.head.spans(len(self._text) - 1):
-            self._out = self.head.read(self._text[start + 1 : end + 1], target.features[start:end], start)
+            features = self.head.features_of(target, start, end)
+            self._out = self.head.read(self._text[start + 1 : end + 1], features, start)
         assert self._out is not None
         return self._out
 
@@ -136,7 +145,7 @@ class Eagle(Drafter):
         chain = self.head.chain(out, length, gumbel)
         made = Draft(chain.tokens.tolist())
         if sample is None or gumbel is not None:  # otherwise they count as certain
-            made.raw = lambda: self.head.spread(torch.cat(tuple(chain.logits)))
+            made.raw = lambda at: self.head.spread(torch.cat([chain.logits[i] for i in at]))
         return made
 
     def _gumbel(self, sample: DraftSampler | None, levels: int) -> GumbelNoise | None:

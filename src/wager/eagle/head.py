@@ -5,7 +5,7 @@ Entry p joins the target's feature at token p with token p + 1, and gives what t
     x = fc(embed(token), feature);  r = x + attention(x);  out = r + mlp(rmsnorm(r))
 
 The target's output head makes logits of token p + 2 from it, and with the token chosen it is the next entry's feature.
-The arithmetic is vLLM's, so a head is the same drafter there and here.
+The arithmetic is vLLM's, so a head is the same drafter there and here. EAGLE-3 heads are in ``eagle3_head``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from wager.core.require import require
-from wager.eagle.checkpoint import Checkpoint, read
+from wager.eagle.checkpoint import EMBED, Checkpoint, read
 from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
 from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.fingerprint import agree, fingerprint
-from wager.models.llama_weights import head_size
+from wager.models.llama_shape import head_size
 from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
@@ -47,9 +47,12 @@ class Head:
 
     captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
 
-    def __init__(self, folder: str | Path, *, window: int = 0) -> None:
+    q_norm: Tensor | None = None  # (head size,) of a norm of every query
+    k_norm: Tensor | None = None
+
+    def __init__(self, head: str | Path | Checkpoint, *, window: int = 0) -> None:
         require(window >= 0, f"a window has 1 entry or more, or is 0 for all of them, not {window}")
-        self.file: Checkpoint = read(folder)
+        self.file = head if isinstance(head, Checkpoint) else read(head)
         self.window = window
         config = self.file.config
         self.hidden, self.vocabulary, self.eps = config.hidden_size, config.vocab_size, config.rms_norm_eps
@@ -57,26 +60,50 @@ class Head:
         self.size = head_size(config)
         self.scale = self.size**-0.5
         self.pruned: PrunedLMHead | None = None  # the target's output head for frequent tokens
-        self.embed = torch.empty(0)  # the target's
+        self.embed = torch.empty(0)  # (vocabulary, hidden), the target's or its own
         self.cache = torch.empty(0)  # (2 kv heads, capacity, head size), keys then values
         self.cos = self.sin = torch.empty(0)  # (positions, 1, head size)
         self.target: Runner | None = None
+        self.shown = 0  # address of the target's embedding
         self.begin()
+
+    @property
+    def given(self) -> int:
+        """Numbers in what it reads of the target at a token."""
+        return int(self.hidden)
 
     def follow(self, target: Runner) -> None:
         """Draft for this target from now on; ValueError where the head was made for another."""
         embed = target.embed.detach()
-        if target is self.target and embed.data_ptr() == self.embed.data_ptr():
+        if target is self.target and embed.data_ptr() == self.shown:
             return
         self.check(target)
-        target.watch()
+        self._watch(target)
         if self.target is None or (self.embed.dtype, self.embed.device) != (embed.dtype, embed.device):
             self._place(embed.device, embed.dtype)
-        self.target, self.embed = target, embed
-        # On a GPU the whole output head costs some microseconds, and pruning it some of the accepted tokens.
-        frequent = None if embed.is_cuda else self.file.frequent
-        self.pruned = None if frequent is None else pruned_lm_head(target, frequent)
+        self.target, self.embed, self.shown = target, self._embedding(embed), embed.data_ptr()
+        self.pruned = self._output(target)
         self.begin()
+
+    def _watch(self, target: Runner) -> None:
+        target.watch()
+
+    def _embedding(self, embed: Tensor) -> Tensor:
+        """Its own embedding, or the target's where it has none or the same."""
+        own = self.file.tensors.get(EMBED)
+        if own is None:
+            return embed
+        own = own.to(embed.device, embed.dtype)
+        if own.shape == embed.shape and torch.equal(own, embed):
+            self.file.tensors[EMBED] = embed  # so that it is in memory once
+            return embed
+        return own
+
+    def _output(self, target: Runner) -> PrunedLMHead | None:
+        """An LM head for the tokens it drafts; None: the target's, for all."""
+        # On a GPU the whole output head costs some microseconds, and pruning it some of the accepted tokens.
+        frequent = None if self.embed.is_cuda else self.file.frequent
+        return None if frequent is None else pruned_lm_head(target, frequent)
 
     def warm(self, shapes: Iterable[Shape]) -> None:
         """Prepare drafts of these shapes; nothing is to be done here."""
@@ -84,11 +111,7 @@ class Head:
     def check(self, target: Runner) -> None:
         """Refuse a target that the head was not made for."""
         where = f"the head in {self.file.folder}"
-        for what, ours, theirs in (
-            ("hidden size", self.hidden, target.hidden),
-            ("embeddings of size", self.hidden, target.embed.shape[1]),
-            ("a vocabulary of", self.vocabulary, target.vocabulary),
-        ):
+        for what, ours, theirs in self._sizes(target):
             if ours != theirs:
                 raise ValueError(f"{where} has {what} {ours:,} and the target {theirs:,}; take one made for it")
         mark, model = self.file.notes.get("target_fingerprint"), getattr(target, "model", None)
@@ -96,16 +119,33 @@ class Head:
             name = self.file.notes.get("target") or "another model"
             raise ValueError(f"{where} was trained for {name}, and the target has other weights; take one made for it")
 
+    def _sizes(self, target: Runner) -> Sequence[tuple[str, int, int]]:
+        """In what the head and the target have to agree, of what size it is here and of what size there."""
+        return (
+            ("hidden size", self.hidden, target.hidden),
+            ("embeddings of size", self.hidden, target.embed.shape[1]),
+            ("a vocabulary of", self.vocabulary, target.vocabulary),
+        )
+
     def _place(self, device: torch.device, dtype: torch.dtype) -> None:
         """The weights as the forward takes them."""
+        tensors = self.file.tensors
 
         def of(*names: str) -> Tensor:
-            parts = [self.file.tensors[f"{name}.weight"].to(device, dtype) for name in names]
+            parts = [tensors[f"{name}.weight"].to(device, dtype) for name in names]
             return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
-        self.fc = of("fc")
-        self.qkv = of(*(f"layers.0.self_attn.{name}_proj" for name in "qkv"))
-        self.out = of("layers.0.self_attn.o_proj")
+        def bias(*names: str) -> Tensor | None:
+            if not any(f"{name}.bias" in tensors for name in names):
+                return None
+            rows = [torch.zeros(len(tensors[f"{name}.weight"])) for name in names]
+            found = [tensors.get(f"{name}.bias", row) for name, row in zip(names, rows, strict=True)]
+            return torch.cat(found).to(device, dtype)
+
+        attention = [f"layers.0.self_attn.{name}_proj" for name in "qkv"]
+        self.fc, self.fc_bias = of("fc"), bias("fc")
+        self.qkv, self.qkv_bias = of(*attention), bias(*attention)
+        self.out, self.out_bias = of("layers.0.self_attn.o_proj"), bias("layers.0.self_attn.o_proj")
         self.gate_up = of("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj")
         self.down = of("layers.0.mlp.down_proj")
         self.norm = of("layers.0.post_attention_layernorm")
@@ -153,15 +193,23 @@ class Head:
         self.gone += self.slots - kept
         self.slots = kept
 
+    def features_of(self, target: Runner, start: int, end: int) -> Tensor:
+        """What it reads of the target at these tokens, (tokens, given)."""
+        return target.features[start:end]
+
+    def entering(self, features: Tensor) -> Tensor:
+        """Of what was read of the target, (width, given), the features of entries, (width, hidden)."""
+        return features
+
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
-        """Entries of the text from ``start`` on, (entries, hidden) features and tokens; the last one's output."""
+        """Entries of the text from ``start`` on, tokens and what was read of the target; the last one's output."""
         if start > self.length:  # the entries between are left out
             self.slots = min(self.slots, SINKS)
             self.gone, self.length = start - self.slots, start
         ids = torch.tensor(tokens, device=self.fc.device)
         for at in range(0, len(tokens), CHUNK):
-            out = self.forward(ids[at : at + CHUNK], features[at : at + CHUNK])
+            out = self.forward(ids[at : at + CHUNK], self.entering(features[at : at + CHUNK]))
             self._let_go()
         return out[-1:]
 
@@ -245,7 +293,8 @@ class Head:
     def tree(self, out: Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None) -> DraftTree:
         """A tree of tokens after an entry (see ``tree``), read back at once."""
         breadth = self._breadth(breadth)
-        return choose(grow(self, out, depth, breadth, gumbel).cpu().numpy(), depth, depth, breadth, nodes)
+        grown, *outs = grow(self, out, depth, breadth, gumbel)
+        return choose(grown.cpu().numpy(), depth, depth, breadth, nodes)._replace(outs=outs)
 
     def _breadth(self, wanted: int) -> int:
         """No broader than there are tokens to draft."""
@@ -260,9 +309,18 @@ class Head:
         rope: tuple[Tensor, Tensor],  # (width or 1, 1, head size) each
         unseen: Tensor | None,  # (width, end), added to the scores; None: everything is seen
     ) -> Tensor:
+        x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc, self.fc_bias)
+        return self._mlp(self._attention(x, at, end, rope, unseen).add_(x))
+
+    def _attention(
+        self, x: Tensor, at: slice | Tensor, end: int, rope: tuple[Tensor, Tensor], unseen: Tensor | None
+    ) -> Tensor:
         heads, num_kv_heads = self.heads, self.num_kv_heads
-        x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc)
-        qkv = linear(x, self.qkv).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
+        qkv = linear(x, self.qkv, self.qkv_bias).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k, v = torch.split(qkv, [heads, num_kv_heads, num_kv_heads], dim=1)
+            q = rms_norm(q, (self.size,), self.q_norm, self.eps)
+            qkv = torch.cat((q, rms_norm(k, (self.size,), self.k_norm, self.eps), v), dim=1)
         rotated = rotate(qkv[:, : heads + num_kv_heads], *rope)
         fresh = torch.cat((rotated[:, heads:], qkv[:, heads + num_kv_heads :]), dim=1).transpose(0, 1)
         if isinstance(at, slice):
@@ -271,7 +329,9 @@ class Head:
             self.cache.index_copy_(1, at, fresh)
         keys, values = self.cache[:num_kv_heads, :end], self.cache[num_kv_heads:, :end]  # (kv heads, end, head size)
         mixed = attend(rotated[:, :heads].transpose(0, 1), keys, values, unseen, self.scale)
-        r = linear(mixed, self.out).add_(x)
+        return linear(mixed, self.out, self.out_bias)
+
+    def _mlp(self, r: Tensor) -> Tensor:
         gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
         return linear(silu(gate).mul_(up), self.down).add_(r)
 
@@ -281,4 +341,5 @@ class Head:
         if self.target is None:
             return sum(tensor.nbytes for tensor in self.file.tensors.values())
         held = [self.fc, self.qkv, self.out, self.gate_up, self.down, self.norm, self.cache, self.cos, self.sin]
-        return sum(tensor.nbytes for tensor in held) + (0 if self.pruned is None else self.pruned.memory)
+        own = self.embed.nbytes if self.embed.data_ptr() != self.shown else 0
+        return sum(tensor.nbytes for tensor in held) + own + (0 if self.pruned is None else self.pruned.memory)

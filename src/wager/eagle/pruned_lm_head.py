@@ -1,4 +1,4 @@
-"""The target's LM head with the rows of frequent tokens only: most of what a drafted token costs on a CPU."""
+"""An LM head with the rows of some tokens only: of the target's, where it is most of what a drafted token costs."""
 
 import weakref
 from typing import Any
@@ -12,10 +12,10 @@ from wager.models.runner import Runner
 class PrunedLMHead:
     """The rows of an output head that belong to some tokens."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
-        self.ids = ids.to(weight.device)  # (rows,)
-        self.rows = weight[self.ids]  # (rows, hidden)
-        self.weight = packed.Weight((self.rows, None if bias is None else bias[self.ids]))
+    def __init__(self, rows: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
+        self.ids = ids.to(rows.device)  # (rows,)
+        self.rows = rows  # (rows, hidden)
+        self.weight = packed.Weight((rows, bias))
         self.ways = calibration.of_product("pruned lm_head", self.weight) if packed.usable(self.rows) else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,5 +43,6 @@ def pruned_lm_head(target: Runner, ids: torch.Tensor) -> PrunedLMHead | None:
     key = (weight.data_ptr(), weight.dtype, len(ids), hash(ids.numpy().tobytes()))
     known = _KNOWN.get(key)
     if known is None:
-        known = _KNOWN[key] = PrunedLMHead(weight, None if head.bias is None else head.bias.detach(), ids)
+        at = ids.to(weight.device)
+        known = _KNOWN[key] = PrunedLMHead(weight[at], None if head.bias is None else head.bias.detach()[at], at)
     return known

@@ -7,6 +7,7 @@ grows, and hands everything back in one tensor; the host chooses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,12 @@ class DraftTree(NamedTuple):
     tokens: list[int]
     parents: list[int]  # index of the token before each; -1: the text's last
     confidence: list[float]  # the head's probability of each, given those before it and the noise, if any
+    origins: list[int]  # the row of ``outs`` whose token each is
+    outs: Sequence[torch.Tensor] = ()  # the head's outputs, (1, hidden), then (breadth, hidden) for every further level
+
+    def outputs(self, at: Sequence[int]) -> torch.Tensor:
+        """The head's outputs that these nodes were chosen by, (nodes, hidden); to be taken before the next draft."""
+        return torch.cat(tuple(self.outs))[[self.origins[i] for i in at]]
 
 
 def grown_nodes(depth: int, breadth: int) -> int:
@@ -41,23 +48,28 @@ def grown_nodes(depth: int, breadth: int) -> int:
 
 
 @torch.inference_mode()
-def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None) -> torch.Tensor:
+def grow(
+    head: Head, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None
+) -> tuple[torch.Tensor, ...]:
     """Everything that grows after the entry with this output, level by level, in float64; nothing is read back.
 
     First the nodes' tokens, then their log-probabilities, then of every level that is expanded, but for the first, the
-    nodes that are: as many as the breadth, counted within the level. The tree's entries are left in the head's cache,
-    behind its length. With Gumbel noise, log-probabilities are of the perturbed scores.
+    nodes that are: as many as the breadth, counted within the level. After this tensor come the outputs that each
+    level's nodes were chosen by. The tree's entries are left in the head's cache, behind its length. With Gumbel noise,
+    log-probabilities are of the perturbed scores.
     """
     logp, columns = head.likeliest(out, breadth, 0, gumbel)
     tokens, sure, expanded = [head.named(columns[0])], [logp[0]], []
     # The nodes to be expanded: the feature they go on from, which entries they see.
     chosen, scores = tokens[0], logp[0]
     features = out.expand(breadth, -1)
+    outs = [out]
     own = torch.eye(breadth, dtype=torch.bool, device=out.device)
     before = own[:, :0]
     for level in range(1, depth):
         seen = torch.cat((before, own), dim=1)
         made = head.branch(chosen, features, level, seen)
+        outs.append(made)
         logp, columns = head.likeliest(made, breadth, level, gumbel)  # (breadth, breadth)
         tokens.append(head.named(columns).flatten())
         sure.append(logp.flatten())
@@ -71,7 +83,7 @@ def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, gumbel: Gumbel
     grown[:count] = whole[:count]
     grown[count : 2 * count] = sures
     grown[2 * count :] = whole[count:]
-    return grown
+    return grown, *outs
 
 
 def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nodes: int) -> DraftTree:
@@ -93,4 +105,6 @@ def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nod
     stay = np.sort(np.argsort(-paths, kind="stable")[:nodes])
     place = np.full(count + 1, -1)  # the last one for a parent of -1
     place[stay] = np.arange(len(stay))
-    return DraftTree(tokens[stay].tolist(), place[parents[stay]].tolist(), np.exp(sure[stay]).tolist())
+    origins = np.where(stay < breadth, 0, 1 + (stay - breadth) // breadth)  # ``breadth`` nodes of each output
+    sures = np.exp(sure[stay]).tolist()
+    return DraftTree(tokens[stay].tolist(), place[parents[stay]].tolist(), sures, origins.tolist())

@@ -12,9 +12,11 @@ NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 NARROW = 32  # up to this width attention is two small products; above it, the fused kernel made for prompts
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, partners: torch.Tensor | None = None) -> torch.Tensor:
     """Rotary embedding of (..., head), with the tables of ``rope_tables``: ``sin`` carries rotate_half's minus sign."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+    # ``partners`` (head,): what each number is rotated with, where that is not half a head away.
+    other = x.roll(x.shape[-1] // 2, -1) if partners is None else x.index_select(-1, partners)
+    return torch.addcmul(x * cos, other, sin)
 
 
 def attend(
@@ -42,6 +44,14 @@ def attend(
         scores.view(-1, *mask.shape).add_(mask)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
     return torch.bmm(weights, values).view(heads, width, head).transpose(0, 1).reshape(width, heads * head)
+
+
+def within(unseen: torch.Tensor | None, positions: torch.Tensor, width: int, window: int) -> torch.Tensor | None:
+    """A mask of ``mask`` for the keys at these positions, the last ``width`` the new tokens', and a window of them."""
+    if unseen is None:  # one token, whose keys are cut to the window
+        return None
+    gone = positions <= positions[-width:, None] - window
+    return unseen[:, -len(positions) :].masked_fill(gone, -math.inf)
 
 
 def mask(like: torch.Tensor, width: int, before: int, seen: torch.Tensor | None = None) -> torch.Tensor | None:

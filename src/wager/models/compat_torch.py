@@ -19,9 +19,11 @@ def pack_weight(weight: Tensor) -> Tensor:
     return packed
 
 
-def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none") -> Tensor:
+def packed_linear(
+    x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none", algorithm: str = ""
+) -> Tensor:
     """The product with a packed weight, with an activation of oneDNN's ("swish" is silu) applied to it."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], algorithm)
     return product
 
 

@@ -1,7 +1,14 @@
 """Everything that goes by class names or private attributes of transformers: caches, processors, criteria."""
 
+import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
+
+CACHE_NAMES = ("past_key_values", "cache_params")  # what forwards call a cache
 
 # Logits processors that look at each row of scores alone. The rest look at the text before them.
 ROW_WISE = {"InfNanRemoveLogitsProcessor", "LogitNormalization", "SuppressTokensLogitsProcessor"} | {
@@ -79,9 +86,92 @@ def forget_recorded(cache: Any) -> None:
             layer.crop(0)
 
 
-def keeps_all(cache: Any) -> bool:
-    """Whether a cache holds keys and values of all tokens, each at its place."""
-    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+def keeps_recent(cache: Any) -> bool:
+    """Whether a cache holds keys and values of the last tokens, each at its place."""
+    return all(type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") for layer in cache.layers)
+
+
+def well_known(cache: Any) -> bool:
+    """Whether a cache's layers are of the library's own kinds, which keep keys, values and states of all tokens."""
+    # Layers that choose some keys of a long text, or compress it, may do so otherwise for one token than for several,
+    # and begin to only where a text is long.
+    kinds = {type(layer) for layer in cache.layers}
+    return all(kind.__module__ == "transformers.cache_utils" and "Indexed" not in kind.__name__ for kind in kinds)
+
+
+@contextmanager
+def small_windows(model: Any, tokens: int) -> Iterator[None]:
+    """While this lasts, layers that see a window or chunk see one of so many tokens: a short trial reaches past it."""
+    config = model.config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size")
+    own = {name: size for name in names if isinstance(size := getattr(config, name, None), int)}
+    try:
+        for name in own:
+            setattr(config, name, tokens)
+        yield
+    finally:
+        for name, size in own.items():
+            setattr(config, name, size)
+
+
+def mask_length_of(cache: Any, layer: int, width: int) -> int:
+    """Keys that this layer's attention sees in a forward of so many tokens."""
+    return int(cache.get_mask_sizes(width, layer)[0])
+
+
+def cache_name(model: Any) -> str:
+    """What the model's forward calls its cache; empty if it takes none."""
+    takes = inspect.signature(model.forward).parameters
+    return next((name for name in CACHE_NAMES if name in takes), "")
+
+
+def new_cache(model: Any) -> Any:
+    """An empty cache, as ``generate`` makes it."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
+
+
+def copied(cache: Any) -> Any:
+    """A copy of a cache that goes on by itself."""
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    whole = copy.copy(cache)
+    whole.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in whole.layers:
+        # New keys and values are joined to the old ones in a new tensor; everything else is written in place.
+        joined = getattr(type(layer), "update", None) in (DynamicLayer.update, DynamicSlidingWindowLayer.update)
+        for name, held in vars(layer).items():
+            if not (joined and name in ("keys", "values")):
+                setattr(layer, name, _cloned(held))
+    return whole
+
+
+def _cloned(held: Any) -> Any:
+    """The same with tensors of its own."""
+    if isinstance(held, torch.Tensor):
+        return held.clone()
+    if isinstance(held, dict):
+        return {name: _cloned(one) for name, one in held.items()}
+    return type(held)(map(_cloned, held)) if type(held) in (list, tuple) else held
+
+
+def generation_step(
+    model: Any, ids: torch.Tensor, new: int, inputs: dict[str, Any]
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """One step of ``generate``: logits (1, tokens, vocabulary), and what the next step is given."""
+    first = not inputs
+    if first:
+        inputs = {"use_cache": True}
+        if model._supports_default_dynamic_cache():
+            inputs[cache_name(model)] = new_cache(model)
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            inputs["position_ids"] = torch.arange(ids.shape[1], device=ids.device)[None]
+    given = model.prepare_inputs_for_generation(
+        ids, next_sequence_length=None if first else new, is_first_iteration=first, **inputs
+    )
+    out = model(**given, return_dict=True)
+    return out.logits, model._update_model_kwargs_for_generation(out, inputs)
 
 
 def attention_of(config: Any) -> str:

@@ -21,9 +21,9 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
 WIDE = (96, 128, 192, 256, 384, CHUNK)  # those of prompts, whose output head is left out: few want it of every token
 
 TOKENS_AT = 6  # in the graphs' input, which the kernels call ``where``
-# What a forward gives, overwritten by every replay: (width, hidden), what the head is applied to, and logits (width,
-# vocabulary); None where the graph ends before the head.
-Made = tuple[torch.Tensor, torch.Tensor | None]
+# What a forward gives, overwritten by every replay: (width, hidden), what the head is applied to; logits (width,
+# vocabulary), or None where the graph ends before the head; and the states (width, hidden) that are watched, by layer.
+Made = tuple[torch.Tensor, torch.Tensor | None, dict[int, torch.Tensor]]
 
 
 class CUDAGraphRunner(LlamaRunner):
@@ -43,6 +43,12 @@ class CUDAGraphRunner(LlamaRunner):
         super().begin()
         if self.weights is not before:
             self.captured = {}  # graphs hold the addresses of the weights they were captured with
+
+    def watch(self, layers: Sequence[int] = ()) -> None:
+        before = set(self.states)
+        super().watch(layers)
+        if before != self.states.keys():
+            self.captured = {}  # graphs hand out the states that were watched when they were captured
 
     def warm(self, widths: Iterable[int]) -> None:
         self.begin()
@@ -67,10 +73,12 @@ class CUDAGraphRunner(LlamaRunner):
             self.inputs[: len(given)] = torch.tensor(given)
             if padded not in self.captured:
                 self.captured[padded] = capture(lambda: self._body(padded), self.pool)
-            graph, (final, logits) = self.captured[padded]
+            graph, (final, logits, states) = self.captured[padded]
             graph.replay()
             if self.watched:
                 self.features[start : start + width] = final[:width]
+            for layer, made in states.items():
+                self.states[layer][start : start + width] = made[:width]
         self.before, self.length = start, start + width
         kept = slice(width - keep, width)
         return self.weights.logits(final[kept]) if logits is None else logits[kept]
@@ -80,9 +88,12 @@ class CUDAGraphRunner(LlamaRunner):
         where, tokens = self.inputs, self.inputs[TOKENS_AT : TOKENS_AT + width]
         x = embedding(tokens, self.weights.embed).clone()
         delta: torch.Tensor | None = None
+        states: dict[int, torch.Tensor] = {}
         for at, (layer, block) in enumerate(zip(self.weights.layers, self.model.model.layers, strict=True)):
             attn, mlp = block.self_attn, block.mlp
-            y = kernels.norm(x, layer.before, self.eps, delta)
+            y = kernels.norm(x, layer.before, self.eps, delta)  # x has the last layer's output added now
+            if at in self.states:
+                states[at] = x.clone()
             projections = (attn.q_proj, attn.k_proj, attn.v_proj)
             q, k, v = (linear(y, by.weight, by.bias).view(width, -1, self.head) for by in projections)
             if layer.q_norm is not None and layer.k_norm is not None:
@@ -92,4 +103,6 @@ class CUDAGraphRunner(LlamaRunner):
             opened = kernels.gate(*(linear(y, by.weight, by.bias) for by in (mlp.gate_proj, mlp.up_proj)))
             delta = linear(opened, mlp.down_proj.weight, mlp.down_proj.bias)
         final = kernels.norm(x, self.weights.final, self.eps, delta)
-        return final, self.weights.logits(final) if width <= WIDTHS[-1] else None
+        if (last := len(self.weights.layers)) in self.states:
+            states[last] = x  # nothing is added to it any more
+        return final, self.weights.logits(final) if width <= WIDTHS[-1] else None, states

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from wager.models import compat_transformers as compat
-from wager.models.runner import TOLERANCE, Runner, ancestry, apart, seen
+from wager.models.runner import TOLERANCE, Runner, apart, check_layers
+from wager.models.tree_mask import KINDS, layer_kinds, tree_inputs
 
 log = logging.getLogger("wager")
 
 MASKED = ("eager", "sdpa")  # implementations of attention that take a mask as it is given
+SMALL_WINDOW = 5  # tokens that layers with a window see while a model is tried
 TRIED = [5 + 29 * i for i in range(12)]  # tokens, before they are brought into the vocabulary
 # Per model: the attention it was tried with, and whether it then gave what trees need.
 _TREES: weakref.WeakKeyDictionary[Any, tuple[str, bool]] = weakref.WeakKeyDictionary()
@@ -29,17 +31,17 @@ class HFRunner(Runner):
         self.mask = mask  # (1, prompt) of a padded prompt; None: nothing is padded
         takes = inspect.signature(model.forward).parameters
         self._keeps, self._positions = "logits_to_keep" in takes, "position_ids" in takes
+        self._room = 0  # tokens whose features or states there is room for
+        self._cache_name = compat.cache_name(model)
         self.temporary = False  # whether another runner could take over once the model is back to its usual shape
-        if "past_key_values" not in takes:
-            raise self._refusal("takes no key-value cache, and what else it keeps cannot be cropped")
+        if not self._cache_name:
+            raise self._refusal("takes no cache")
         self.length = int(cache.get_seq_length()) if cache is not None else 0
         if cache is not None:
             self._prepare()
 
     def begin(self) -> None:
-        from transformers import DynamicCache
-
-        self.cache, self.mask, self.length = DynamicCache(config=self.model.config), None, 0
+        self.cache, self.mask, self.length = compat.new_cache(self.model), None, 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -50,31 +52,44 @@ class HFRunner(Runner):
         compat.record_past(self.cache)
 
     def _refusal(self, why: str) -> ValueError:
-        return ValueError(f"{type(self.model).__name__} {why}, so drafts cannot be taken back; use it without wager")
+        return ValueError(f"{type(self.model).__name__} {why}, so drafts cannot be taken back")
 
     @torch.no_grad()
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         width = len(tokens)
         given: dict[str, Any] = {"logits_to_keep": keep} if self._keeps else {}
         if parents is not None:
-            given |= self._tree(parents)
-        elif self.mask is not None:
-            grown = self.length + width - self.mask.shape[1]
-            mask = torch.cat((self.mask, self.mask.new_ones((1, grown))), dim=1) if grown > 0 else self.mask
-            given["attention_mask"] = mask[:, : self.length + width]
-            if self._positions:
-                positions = given["attention_mask"].cumsum(-1) - 1
-                given["position_ids"] = positions.clamp(min=0)[:, -width:]
-        if self.watched:
+            padding = None if self.mask is None else self.mask[0, : self.length] == 0
+            given |= tree_inputs(self.model, self.cache, parents, self.length, padding)
+        else:
+            given |= self._chain(width)
+        watching = self.watched or bool(self.states)
+        if watching:
             given["output_hidden_states"] = True
+        given[self._cache_name] = self.cache
         ids = torch.tensor([tokens], device=self.device)
-        out = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, return_dict=True, **given)
+        out = self.model(input_ids=ids, use_cache=True, return_dict=True, **given)
         self.before, self.length = self.length, self.length + width
-        if self.watched:
+        if watching:
             self._reserve(self.length)
-            self.features[self.before : self.length] = out.hidden_states[-1][0]
+            if self.watched:
+                self.features[self.before : self.length] = out.hidden_states[-1][0]
+            for layer, rows in self.states.items():
+                rows[self.before : self.length] = out.hidden_states[layer][0]
         logits: torch.Tensor = out.logits[0, -keep:]
         return logits
+
+    def _chain(self, width: int) -> dict[str, torch.Tensor]:
+        """Mask and positions of the next tokens; not every model knows by itself how many came before."""
+        start, end = self.length, self.length + width
+        if self.mask is None:
+            return {"position_ids": torch.arange(start, end, device=self.device)[None]} if self._positions else {}
+        grown = max(0, end - self.mask.shape[1])
+        mask = torch.cat((self.mask, self.mask.new_ones((1, grown))), dim=1)[:, :end]
+        given = {"attention_mask": mask}
+        if self._positions:
+            given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
+        return given
 
     def crop(self, length: int) -> None:
         if length < self.length:
@@ -90,14 +105,16 @@ class HFRunner(Runner):
         how = compat.attention_of(config)
         if _TREES.get(self.model, ("", False))[0] != how:
             windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
-            _TREES[self.model] = how, self._positions and how in MASKED and not windowed and self._try_tree()
-        return _TREES[self.model][1] and (self.cache is None or compat.keeps_all(self.cache))
+            known = not windowed and set(layer_kinds(config)) <= KINDS
+            with compat.small_windows(self.model, SMALL_WINDOW):
+                _TREES[self.model] = how, known and self._positions and how in MASKED and self._try_tree()
+        return _TREES[self.model][1] and (self.cache is None or compat.keeps_recent(self.cache))
 
     def _try_tree(self) -> bool:
         tokens = [token % self.vocabulary for token in TRIED]
         trial = HFRunner(self.model)
         trial.begin()
-        if not compat.keeps_all(trial.cache):
+        if not compat.keeps_recent(trial.cache):
             return False
         trial.forward(tokens[:8], 1)
         try:
@@ -109,48 +126,49 @@ class HFRunner(Runner):
         path = trial.forward([tokens[8], *tokens[10:12]], 3)
         return apart(tree[[1, 3, 4]], path) <= TOLERANCE.get(self.model.dtype, 1e-4)
 
-    def _tree(self, parents: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Mask and positions of a tree's tokens."""
-        depths, words = ancestry(parents)
-        start, width = self.length, len(parents)
-        unseen = torch.zeros((1, 1, width, start + width), dtype=torch.bool, device=self.device)
-        unseen[..., start:] = ~seen(words, self.device)
-        first = torch.tensor(start, device=self.device)
-        if self.mask is not None:
-            padded = self.mask[0, :start] == 0
-            unseen[..., : len(padded)] |= padded
-            first = first - padded.sum()
-        mask = torch.zeros(unseen.shape, dtype=self.model.dtype, device=self.device)
-        mask.masked_fill_(unseen, torch.finfo(mask.dtype).min)
-        return {"attention_mask": mask, "position_ids": (torch.tensor(depths, device=self.device) + first)[None]}
-
     def _move(self, places: list[int], to: int) -> None:
         end = to + len(places)
         for layer in self.cache.layers:
-            for kept in (layer.keys, layer.values):  # (1, num_kv_heads, tokens, head)
-                kept[..., to:end, :] = kept.index_select(-2, torch.tensor(places, device=kept.device))
-        if self.watched:
-            self.features[to:end] = self.features[places]
+            for kept in (layer.keys, layer.values):  # (1, num_kv_heads, tokens, head), the last of all tokens
+                gone = self.length - kept.shape[-2]
+                found = kept.index_select(-2, torch.tensor(places, device=kept.device) - gone)
+                kept[..., to - gone : end - gone, :] = found
+        self._move_watched(torch.tensor(places, device=self.device), to)
 
     @torch.no_grad()
-    def watch(self) -> None:
-        if self.watched:
+    def watch(self, layers: Sequence[int] = ()) -> None:
+        if set(layers) <= self.states.keys() and (layers or self.watched):
             return
         ids = torch.tensor([[token % self.vocabulary for token in TRIED]], device=self.device)
         out = self.model(input_ids=ids, use_cache=False, output_hidden_states=True, return_dict=True)
         states = getattr(out, "hidden_states", None)
         head = self.model.get_output_embeddings()
         nearly = TOLERANCE.get(self.model.dtype, 1e-4)
-        if not states or head is None or not apart(head(states[-1]), out.logits) <= nearly:
+        if layers:
+            self._watch_layers(layers, states)
+        elif not states or head is None or not apart(head(states[-1]), out.logits) <= nearly:
             hides = f"{type(self.model).__name__} does not show the features its head is applied to"
             raise ValueError(f"{hides}; leave out drafters that need them")
-        self.watched, self.hidden = True, int(states[-1].shape[-1])
+        else:
+            self.watched, self.hidden = True, int(states[-1].shape[-1])
+        self._room = 0
         self._reserve(max(1, self.length))
 
+    def _watch_layers(self, layers: Sequence[int], states: Sequence[torch.Tensor] | None) -> None:
+        count = self.depth
+        check_layers(layers, count)
+        # The last of transformers' hidden states has gone through the model's norm.
+        if states is None or len(states) != count + 1 or count in layers:
+            hides = f"{type(self.model).__name__} does not show its states after layers {', '.join(map(str, layers))}"
+            raise ValueError(f"{hides}; leave out drafters that need them")
+        self.hidden = int(states[0].shape[-1])
+        self.states |= {layer: torch.empty(0) for layer in sorted(set(layers) - self.states.keys())}
+
     def _reserve(self, tokens: int) -> None:
-        """Room for the features of so many tokens; growing copies them, at most once per doubling."""
-        if tokens > len(self.features):
-            self._widen(max(256, 1 << (tokens - 1).bit_length()), self.model.dtype)
+        """Room for what is watched of so many tokens; growing copies it, at most once per doubling."""
+        if tokens > self._room:
+            self._room = max(256, 1 << (tokens - 1).bit_length())
+            self._widen(self._room, self.model.dtype)
 
     @property
     def embed(self) -> torch.Tensor:

@@ -7,14 +7,26 @@ product for query, key and value. It runs on the CPU here; ``cuda_graph_runner``
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import embedding, rms_norm
 
-from wager.models.attention import attend, mask, rope_tables, rotate
-from wager.models.llama_weights import Layer, head_size, llama_weights
-from wager.models.runner import Runner, ancestry, seen
+from wager.models import rope
+from wager.models.attention import attend, mask, rotate, within
+from wager.models.llama_shape import FAMILIES, head_size
+from wager.models.llama_weights import Layer, llama_weights
+from wager.models.runner import Runner, ancestry, check_layers, seen
+
+
+class View(NamedTuple):
+    """What layers of one kind see and how they rotate, in one forward."""
+
+    cos: torch.Tensor  # (width, heads + 2 kv heads, head)
+    sin: torch.Tensor
+    partners: torch.Tensor | None  # (head,), as ``rotate`` takes them
+    first: int  # the first token that any of the new ones sees
+    unseen: torch.Tensor | None  # (width, tokens from the first on), added to the scores
 
 
 class LlamaRunner(Runner):
@@ -31,7 +43,8 @@ class LlamaRunner(Runner):
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head = head_size(config)
         # Scaling queries beforehand is exact in any dtype if it is by a power of two.
-        scale = self.head**-0.5
+        scale = float(model.model.layers[0].self_attn.scaling)
+        self.interleaved = FAMILIES[type(model).__name__].interleaved
         self.ahead = scale if math.log2(scale).is_integer() or model.dtype == torch.float32 else 1.0
         self.after = scale / self.ahead
         self.outline: object = None  # of the model when it was found fit for this
@@ -59,21 +72,31 @@ class LlamaRunner(Runner):
         if self.length:
             grown[:, :, : self.length] = self.cache[:, :, : self.length]
         self.cache, self.capacity = grown, capacity
-        self.cos, self.sin = rope_tables(self.model.model.rotary_emb, capacity, self.embed)
-        if self.watched:
-            self._widen(capacity, self.dtype)
+        self._rope_tables(capacity)
+        self._widen(capacity, self.dtype)
+
+    def _rope_tables(self, capacity: int) -> None:
+        """Rotary tables for so many tokens."""
+        rotary, how = self.model.model.rotary_emb, (self.head, self.interleaved)
+        kinds = dict.fromkeys(kind for kind, _ in self.weights.kinds)
+        self.tables = {kind: rope.tables(rotary, kind, capacity, self.embed, *how) for kind in kinds}
+        self.partners = {kind: rope.partners(rotary, kind, self.embed, *how) for kind in kinds}
+        self.cos, self.sin = next(iter(self.tables.values()))
 
     def _move(self, places: list[int], to: int) -> None:
         end, at = to + len(places), torch.tensor(places, device=self.device)
         self.cache[:, :, to:end] = self.cache.index_select(2, at)
-        if self.watched:
-            self.features[to:end] = self.features.index_select(0, at)
+        self._move_watched(at, to)
 
     @torch.inference_mode()
-    def watch(self) -> None:
-        if not self.watched:
-            self.watched = True
-            self._widen(self.capacity, self.dtype)
+    def watch(self, layers: Sequence[int] = ()) -> None:
+        new = set(layers) - self.states.keys()
+        check_layers(new, len(self.weights.layers))
+        if not new and (layers or self.watched):
+            return
+        self.watched = self.watched or not layers
+        self.states |= {layer: torch.empty(0) for layer in sorted(new)}
+        self._widen(self.capacity, self.dtype)
 
     @property
     def embed(self) -> torch.Tensor:
@@ -89,24 +112,45 @@ class LlamaRunner(Runner):
         end = start + width
         self._reserve(end)
         weights = self.weights
-        if parents is None:
-            cos, sin = self._rope(self.cos[start:end], self.sin[start:end])
-            unseen = mask(self.cos, width, start)
-        else:
-            depths, words = ancestry(parents)
-            at = torch.tensor(depths, device=self.device) + start
-            cos, sin = self._rope(self.cos[at], self.sin[at])
-            unseen = mask(self.cos, width, start, seen(words, self.device))
+        views = self._views(width, parents)
         x = embedding(torch.tensor(tokens, device=self.device), weights.embed)
-        for layer, by, cache in zip(weights.layers, weights.products(width), self.cache, strict=True):
+        x = x if weights.scale == 1.0 else x * weights.scale
+        layers = zip(weights.layers, weights.products(width), self.cache, strict=True)
+        for index, (layer, by, cache) in enumerate(layers):
+            if index in self.states:
+                self.states[index][start:end] = x
             qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
-            x = by.out(self._attend(qkv, layer, cache, cos, sin, unseen), x)
+            x = by.out(self._attend(qkv, layer, cache, views[layer.kind, layer.window]), x)
             x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
         self.before, self.length = start, end
+        if len(weights.layers) in self.states:
+            self.states[len(weights.layers)][start:end] = x
         x = rms_norm(x if self.watched else x[-keep:], (self.hidden,), weights.final, self.eps)
         if self.watched:
             self.features[start:end] = x
         return weights.logits(x[-keep:])
+
+    def _views(self, width: int, parents: Sequence[int] | None) -> dict[tuple[str, int], View]:
+        """What each kind of layer needs for so many tokens after those in the cache."""
+        start, end = self.length, self.length + width
+        at: Any = slice(start, end)
+        if parents is None:
+            unseen = mask(self.cos, width, start)
+        else:
+            depths, words = ancestry(parents)
+            at = torch.tensor(depths, device=self.device) + start
+            unseen = mask(self.cos, width, start, seen(words, self.device))
+        ropes = {kind: self._rope(*(table[at] for table in pair)) for kind, pair in self.tables.items()}
+        views: dict[tuple[str, int], View] = {}
+        for kind, window in self.weights.kinds:
+            first, masked = max(0, start - window + 1) if window else 0, unseen
+            if window and end > window:
+                positions = torch.arange(first, end, device=self.device)
+                if parents is not None:
+                    positions[-width:] = at
+                masked = within(unseen, positions, width, window)
+            views[kind, window] = View(*ropes[kind], self.partners[kind], first, masked)
+        return views
 
     def _rope(self, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rotation of every head, (width, heads + 2 kv heads, head), so that one step serves a whole layer."""
@@ -121,9 +165,7 @@ class LlamaRunner(Runner):
         qkv: torch.Tensor,  # (width, (heads + 2 kv heads) * head)
         layer: Layer,
         cache: torch.Tensor,  # (2 kv heads, capacity, head), keys then values
-        cos: torch.Tensor,  # (width, heads + 2 kv heads, head)
-        sin: torch.Tensor,
-        unseen: torch.Tensor | None,
+        view: View,
     ) -> torch.Tensor:
         width, start, end = len(qkv), self.length, self.length + len(qkv)
         heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
@@ -132,7 +174,8 @@ class LlamaRunner(Runner):
             q_normed = rms_norm(qkv[:, :heads], (head,), layer.q_norm, self.eps)
             k_normed = rms_norm(qkv[:, heads : heads + num_kv_heads], (head,), layer.k_norm, self.eps)
             qkv = torch.cat((q_normed, k_normed, qkv[:, heads + num_kv_heads :]), dim=1)
-        qkv = rotate(qkv, cos, sin)
+        qkv = rotate(qkv, view.cos, view.sin, view.partners)
         cache[:, start:end] = qkv[:, heads:].transpose(0, 1)
-        keys, values = cache[:num_kv_heads, :end], cache[num_kv_heads:, :end]  # (num_kv_heads, end, head)
-        return attend(qkv[:, :heads].transpose(0, 1), keys, values, unseen, self.after)
+        seen = cache[:, view.first : end]
+        keys, values = seen[:num_kv_heads], seen[num_kv_heads:]  # (num_kv_heads, tokens, head)
+        return attend(qkv[:, :heads].transpose(0, 1), keys, values, view.unseen, self.after)

@@ -7,21 +7,23 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import rms_norm
 
 from wager.models import calibration, compat_torch, packed
+from wager.models.llama_shape import FAMILIES, activation, configured, windows
+from wager.models.rope import rope_kinds
 
 log = logging.getLogger("wager")
 
-LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-NUMBERS = ("scaling", "variance_epsilon", "attention_scaling")  # of modules, which their arithmetic goes by
+NUMBERS = (
+    "scaling",
+    "variance_epsilon",
+    "eps",
+    "attention_scaling",
+    "use_rope",
+)  # of modules, which their arithmetic goes by
 LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
-STEADY_ROPES = ("default", "linear", "llama3")  # rotary angles that do not depend on the text's length
-
-
-def head_size(config: Any) -> int:
-    """Numbers in one attention head."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def why_not(model: Any) -> str:
@@ -29,31 +31,12 @@ def why_not(model: Any) -> str:
     return configured(model) or composed(model)
 
 
-def configured(model: Any) -> str:
-    """What its configuration says against it."""
-    config = model.config
-    if type(model).__name__ not in LLAMA_LIKE:
-        return f"{type(model).__name__} is not one of {', '.join(LLAMA_LIKE)}"
-    if getattr(config, "quantization_config", None) is not None or hasattr(model, "peft_config"):
-        return "its weights are quantized or adapted"
-    if model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"its weights are {model.dtype}"
-    head = head_size(config)
-    if model.device.type == "cuda" and (head < 16 or head & (head - 1)):
-        return f"a head of {head} is not a power of two of at least 16"
-    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
-        return "some of its layers see a window only"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        return "its layers see a window only"
-    if config.rope_parameters["rope_type"] not in STEADY_ROPES or config.hidden_act != "silu":
-        return f"rotary type {config.rope_parameters['rope_type']!r} or activation {config.hidden_act!r} is not covered"
-    return ""
-
-
 def composed(model: Any) -> str:
     """What its modules and weights say against it."""
     if len({(p.device, p.dtype) for p in model.parameters()}) != 1:
         return "its weights lie on several devices or have several dtypes"
+    if any(type(p) is not torch.nn.Parameter for p in model.parameters()):
+        return "its weights are quantized"
     if compat_torch.hooked_globally():
         return "every module has hooks"
     for name, module in model.named_modules():
@@ -78,19 +61,55 @@ class Products(NamedTuple):
 class Layer:
     """What one layer's forward needs."""
 
-    def __init__(self, block: Any) -> None:
+    def __init__(self, block: Any, model: Any, window: int, kind: str) -> None:
         attn, mlp, of = block.self_attn, block.mlp, packed.Weight.of
-        self.before = block.input_layernorm.weight  # (hidden,) of the norm before attention
-        self.after = block.post_attention_layernorm.weight  # (hidden,) of the norm before the MLP
-        norms = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))  # (head,) of Qwen3's norm of each query
-        self.q_norm, self.k_norm = (None if norm is None else norm.weight for norm in norms)
-        self.qkv, self.out = of(attn.q_proj, attn.k_proj, attn.v_proj), of(attn.o_proj)
-        self.gate, self.up, self.down = of(mlp.gate_proj), of(mlp.up_proj), of(mlp.down_proj)
+        self.window, self.kind = window, kind  # tokens it sees, 0 for all; the rotary table it goes by
+        self.eps, self.act, self.block = float(model.config.rms_norm_eps), activation(model.config), block
+        self.gemma = FAMILIES[type(model).__name__].gemma
+        weight = self._norm
+        self.before = weight(block.input_layernorm)  # (hidden,) of the norm before attention
+        second = getattr(block, "pre_feedforward_layernorm", None)  # where there is one, norms follow both parts too
+        self.after = weight(second or block.post_attention_layernorm)  # (hidden,) of the norm before the MLP
+        first = block.post_attention_layernorm if second else getattr(block, "post_self_attn_layernorm", None)
+        last = getattr(block, "post_feedforward_layernorm", None) or getattr(block, "post_mlp_layernorm", None)
+        self.normed = weight(first), weight(last)  # (hidden,) of what each part adds to the residual
+        # (head,) of Qwen3's norm of each query and key
+        self.q_norm, self.k_norm = (weight(getattr(attn, name, None)) for name in ("q_norm", "k_norm"))
+        fused = getattr(attn, "qkv_proj", None)
+        self.qkv = of(attn.q_proj, attn.k_proj, attn.v_proj) if fused is None else of(fused)
+        self.out = of(attn.o_proj)
+        self.gate: packed.Weight | None = None  # of experts, which run by themselves
+        if (both := getattr(mlp, "gate_up_proj", None)) is not None and isinstance(both, torch.nn.Linear):
+            self.gate, self.up = of(both).halves()
+        elif hasattr(mlp, "gate_proj"):
+            self.gate, self.up = of(mlp.gate_proj), of(mlp.up_proj)
+        if self.gate is not None:
+            self.down = of(mlp.down_proj)
+
+    def _norm(self, norm: Any) -> Any:
+        """The weights of a norm as it multiplies by them; None where there is no norm."""
+        return None if norm is None else 1.0 + norm.weight.detach() if self.gemma else norm.weight
 
     def by(self, qkv: str, out: str, gated: str, down: str) -> Products:
         """The products run in these ways; weights that take packing are packed the first time."""
-        attention = packed.product(self.qkv, qkv), packed.added(self.out, out)
-        return Products(*attention, packed.gated(self.gate, self.up, gated), packed.added(self.down, down))
+        attention = packed.product(self.qkv, qkv), self._added(self.out, out, self.normed[0])
+        if self.gate is None:
+            return Products(*attention, self._experts, lambda made, residual: made.add_(residual))
+        gates = packed.gated(self.gate, self.up, gated, self.act)
+        return Products(*attention, gates, self._added(self.down, down, self.normed[1]))
+
+    def _added(self, weight: packed.Weight, way: str, norm: torch.Tensor | None) -> packed.AddedProduct:
+        """A product that is added to the residual, after a norm where there is one."""
+        if norm is None:
+            return packed.added(weight, way)
+        multiply = packed.product(weight, way)
+        return lambda x, residual: rms_norm(multiply(x), norm.shape, norm, self.eps).add_(residual)
+
+    def _experts(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's own module on (width, hidden)."""
+        made = self.block.mlp(x[None])
+        out: torch.Tensor = made[0] if isinstance(made, tuple) else made
+        return out.reshape(x.shape)
 
 
 class LlamaWeights:
@@ -100,8 +119,12 @@ class LlamaWeights:
         body, head = model.model, model.lm_head
         self.device, self.dtype = model.device, model.dtype
         self.embed: torch.Tensor = body.embed_tokens.weight
-        self.final = body.norm.weight
-        self.layers = [Layer(block) for block in body.layers]
+        self.scale = model.config.hidden_size**0.5 if FAMILIES[type(model).__name__].gemma else 1.0  # of embeddings
+        seen = windows(model.config, len(body.layers))
+        layers = zip(body.layers, seen, rope_kinds(model), strict=False)
+        self.layers = [Layer(block, model, window, kind) for block, window, kind in layers]
+        self.kinds = list(dict.fromkeys((layer.kind, layer.window) for layer in self.layers))
+        self.final = self.layers[0]._norm(body.norm)
         self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
         self.plan: calibration.Plan = {}  # empty: everything is plain
@@ -132,13 +155,20 @@ class LlamaWeights:
     def _calibrated(self) -> calibration.Plan:
         """The fastest way of each operation, timed on some rows of one layer and of the output head."""
         layer, ways_of = self.layers[len(self.layers) // 2], calibration.ways_of
+        if layer.gate is None:  # experts run by themselves
+            some = {"qkv": layer.qkv, "out": layer.out, "lm_head": self.lm_head}
+            made = {
+                name: ways_of(partial(packed.product, by := w.sample(calibration.SAMPLE)), by)
+                for name, w in some.items()
+            }
+            return calibration.calibrated({name: weight.shape for name, weight in some.items()}, made)
         whole = {"qkv": layer.qkv, "out": layer.out, "gated": layer.gate, "down": layer.down, "lm_head": self.lm_head}
         qkv, out, gate, down, head = (weight.sample(calibration.SAMPLE) for weight in whole.values())
         up = layer.up.sample(calibration.SAMPLE)
         operations = {
             "qkv": ways_of(partial(packed.product, qkv), qkv),
             "out": ways_of(partial(packed.added, out), out, fused=True, residual=True),
-            "gated": ways_of(partial(packed.gated, gate, up), gate, fused=True),
+            "gated": ways_of(partial(packed.gated, gate, up, act=layer.act), gate, fused=True),
             "down": ways_of(partial(packed.added, down), down, fused=True, residual=True),
             "lm_head": ways_of(partial(packed.product, head), head),
         }
@@ -187,7 +217,7 @@ def sample_of(model: Any) -> Any | None:
     # A large model's forward takes seconds, so it is compared on these. None where it is small, or its layers differ.
     layers = list(model.model.layers)
     small = sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3
-    if small or any(_kind(layer) != _kind(layers[0]) for layer in layers):
+    if small or len(set(windows(model.config, 1))) > 1 or any(_kind(layer) != _kind(layers[0]) for layer in layers):
         return None
     some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
     return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))

@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import gelu, linear, silu
 
 from wager.models.compat_torch import has_packed_linear, pack_weight, packed_linear, packed_linear_binary
 
 PLAIN, PACKED, FUSED = "plain", "packed", "fused"
 SWITCH = "WAGER_PACKED_WEIGHTS"  # environment variable: "off" saves the memory of packed copies
+ONEDNN = {"silu": ("swish", ""), "gelu_pytorch_tanh": ("gelu", "tanh")}  # its names of activations
 SMALLEST = 1 << 16  # numbers; in a smaller weight the call itself takes longer than the product
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -42,6 +43,13 @@ class Weight:
     def of(cls, *modules: torch.nn.Linear) -> Weight:
         """Of these modules."""
         return cls(*((module.weight.detach(), module.bias) for module in modules))
+
+    def halves(self) -> tuple[Weight, Weight]:
+        """The first half of its outputs and the second."""
+        (weight, bias), *_ = self.parts
+        half = len(weight) // 2
+        first, second = (None, None) if bias is None else (bias[:half], bias[half:])
+        return Weight((weight[:half], first)), Weight((weight[half:], second))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,12 +96,14 @@ def added(by: Weight, way: str = PLAIN) -> AddedProduct:
     return lambda x, residual: multiply(x).add_(residual)
 
 
-def gated(gate: Weight, up: Weight, way: str = PLAIN) -> Product:
-    """x to silu(gate(x)) * up(x)."""
+def gated(gate: Weight, up: Weight, way: str = PLAIN, act: str = "silu") -> Product:
+    """x to act(gate(x)) * up(x)."""
     if way == FUSED:
         (packed_gate, gate_bias), (packed_up, up_bias) = gate.packed(), up.packed()
         return lambda x: packed_linear_binary(
-            x, packed_linear(x, packed_gate, gate_bias, "swish"), packed_up, up_bias, "mul"
+            x, packed_linear(x, packed_gate, gate_bias, *ONEDNN[act]), packed_up, up_bias, "mul"
         )
     by_gate, by_up = product(gate, way), product(up, way)
-    return lambda x: silu(by_gate(x), inplace=True).mul_(by_up(x))
+    if act == "silu":
+        return lambda x: silu(by_gate(x), inplace=True).mul_(by_up(x))
+    return lambda x: gelu(by_gate(x), approximate="tanh").mul_(by_up(x))

@@ -45,6 +45,11 @@ def load_model(
     return _model(name, resolve(name, progress=progress), dtype, place)
 
 
+def load_config(name: str | Path, *, progress: Progress | None = None) -> Any:
+    """The configuration of the decoder-only model of that name."""
+    return _config(name, resolve(name, progress=progress))
+
+
 def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of the model of that name."""
     return _tokenizer(name, resolve(name, progress=progress))
@@ -91,12 +96,19 @@ def _on_hub(name: str) -> Path | str:
     raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {WOULD_WORK}")
 
 
-def _model(name: str | Path, where: Path | str, dtype: str, place: torch.device) -> PreTrainedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _config(name: str | Path, where: Path | str) -> Any:
+    from transformers import AutoConfig
 
     with one_sentence(f"cannot load the configuration of {name}"), embedded.quiet():
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     _check_decoder_only(name, config)
+    return config
+
+
+def _model(name: str | Path, where: Path | str, dtype: str, place: torch.device) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    config = _config(name, where)
     if isinstance(where, Path) and not any(next(where.glob(pattern), None) for pattern in WEIGHTS):
         raise ValueError(f"the folder of {name} has no weights: no *.safetensors and no pytorch_model.bin in {where}")
     with one_sentence(f"cannot load the model of {name}"), embedded.quiet():

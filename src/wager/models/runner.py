@@ -22,17 +22,23 @@ class Runner(ABC):
     vocabulary: int
     hidden: int  # numbers a token's features have
     limit: int  # most tokens the model can hold
+    depth: int  # layers; 0: its configuration does not say
     device: torch.device
     before: int = 0  # tokens that were in the cache before the last forward
     watched: bool = False  # whether features are kept
+    why_no_drafts: str = ""  # why drafts cannot be verified; empty if they can
     # (capacity, hidden): for each token in the cache what the model's head is applied to; empty if nobody watches
     features: torch.Tensor = torch.empty(0)
+    # By number of layers: (capacity, hidden), what those layers make of each token in the cache; of watched ones only
+    states: dict[int, torch.Tensor]
 
     def __init__(self, model: Any) -> None:
+        self.states = {}
         self.vocabulary = vocabulary(model)
         named = getattr(model.config.get_text_config(), "hidden_size", None)
         self.hidden = int(named or model.get_input_embeddings().weight.shape[1])
         self.limit = context_limit(model)
+        self.depth = int(getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0)
         self.device = model.device
         self.length = 0  # tokens in the cache
 
@@ -67,17 +73,32 @@ class Runner(ABC):
         """Put what the cache holds at these places behind one another, the first at ``to``."""
         raise ValueError(f"{type(self).__name__} keeps chains only")
 
-    def watch(self) -> None:
-        """Keep the features of every token from now on; those already in the cache have zeros."""
+    def watch(self, layers: Sequence[int] = ()) -> None:
+        """Keep the features of every token from now on, or its states after so many layers.
+
+        Tokens already in the cache have zeros.
+        """
         raise ValueError(f"{type(self).__name__} shows no features; leave out drafters that need them")
 
     def _widen(self, capacity: int, dtype: torch.dtype) -> None:
-        """Room for the features of so many tokens."""
-        known = min(len(self.features), self.length)
-        grown = torch.zeros((capacity, self.hidden), dtype=dtype, device=self.device)
-        if known:
-            grown[:known] = self.features[:known]
-        self.features = grown
+        """Room for what is watched of so many tokens."""
+
+        def grown(rows: torch.Tensor) -> torch.Tensor:
+            known = min(len(rows), self.length)
+            wider = torch.zeros((capacity, self.hidden), dtype=dtype, device=self.device)
+            if known:
+                wider[:known] = rows[:known]
+            return wider
+
+        if self.watched:
+            self.features = grown(self.features)
+        for layer, rows in self.states.items():
+            self.states[layer] = grown(rows)
+
+    def _move_watched(self, places: torch.Tensor, to: int) -> None:
+        """Put what is watched of the tokens at these places behind one another, the first at ``to``."""
+        for rows in ([self.features] if self.watched else []) + list(self.states.values()):
+            rows[to : to + len(places)] = rows.index_select(0, places)
 
     @property
     def embed(self) -> torch.Tensor:
@@ -91,6 +112,9 @@ class Runner(ABC):
     def begin(self) -> None:
         """Empty the cache for a new text."""
         self.crop(0)
+
+    def settle(self) -> None:  # noqa: B027 - most caches can be cropped anywhere
+        """What is in the cache now stays: only what comes after it may be cropped."""
 
     def warm(self, widths: Iterable[int]) -> None:  # noqa: B027 - nothing to prepare, as a rule
         """Prepare forwards of these widths, so that none of them is slow the first time."""
@@ -132,6 +156,12 @@ def seen(words: Sequence[int], device: torch.device) -> torch.Tensor:
     width = len(words)
     bits = torch.tensor(words)[:, None] >> torch.arange(width)
     return (bits & 1).bool().to(device)
+
+
+def check_layers(layers: Iterable[int], count: int) -> None:
+    """Refuse layers whose states a model of so many layers does not have."""
+    if beyond := sorted(layer for layer in layers if not 0 <= layer <= count):
+        raise ValueError(f"the target has {count} layers, and the head reads it after layer {beyond[-1]}; take another")
 
 
 def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:

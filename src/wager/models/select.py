@@ -3,12 +3,22 @@
 import logging
 from typing import Any
 
-from wager.models.hf_runner import HFRunner
+import torch
+
+from wager.models import compat_torch
+from wager.models import compat_transformers as compat
+from wager.models.hf_runner import SMALL_WINDOW, TRIED, HFRunner
 from wager.models.llama_runner import LlamaRunner
-from wager.models.llama_weights import configured, llama_weights, outline, sample_of, why_not
+from wager.models.llama_shape import configured
+from wager.models.llama_weights import llama_weights, outline, sample_of, why_not
 from wager.models.runner import TOLERANCE, Runner, apart, vocabulary
+from wager.models.state_runner import StateRunner
+from wager.models.step_runner import StepRunner
 
 log = logging.getLogger("wager")
+
+NO_DRAFTS = "gives several tokens at once other logits than one by one, or keeps a state that cannot be copied"
+_OWN: dict[tuple[Any, ...], type[HFRunner] | None] = {}  # per family: the way that works; None: token by token only
 
 
 def runner(model: Any) -> Runner:
@@ -31,9 +41,41 @@ def runner(model: Any) -> Runner:
             return ours
     level = logging.INFO if temporary else logging.WARNING
     log.log(level, "%s runs through transformers' own forward: %s", type(model).__name__, reason)
-    plain = HFRunner(model)
-    plain.temporary = temporary
+    plain = own_forward(model)
+    if isinstance(plain, HFRunner):
+        plain.temporary = temporary
     return plain
+
+
+def own_forward(model: Any) -> Runner:
+    """Runs the model through its own forward, in the first of three ways in which a refused draft leaves no trace."""
+    kinds = frozenset(map(type, (*compat_torch.modules(model), *model.parameters())))  # of its layers and weights
+    family = type(model), model.config.to_json_string(), model.dtype, model.device.type, kinds
+    if family not in _OWN:
+        with compat.small_windows(model, SMALL_WINDOW):
+            _OWN[family] = next((kind for kind in (HFRunner, StateRunner) if _takes_back(kind, model)), None)
+    kind = _OWN[family]
+    return StepRunner(model, f"{type(model).__name__} {NO_DRAFTS}") if kind is None else kind(model)
+
+
+def _takes_back(kind: type[HFRunner], model: Any) -> bool:
+    """Whether drafts have the logits that their tokens have one by one, and leave no trace if they are refused."""
+    tokens = [token % vocabulary(model) for token in TRIED]
+    try:
+        made, single = kind(model), kind(model)
+        for one in (made, single):
+            one.begin()
+            one.forward(tokens[:6], 1)
+        expected = [single.forward([token], 1).clone() for token in tokens[6:]]
+        rows = [made.forward([*tokens[6:8], *tokens[2:4]], 4)[:2].clone()]
+        made.crop(8)
+        rows.append(made.forward(tokens[8:9], 1).clone())
+        rows.append(made.forward(tokens[9:], 3))
+    except Exception as error:  # it has another cache, or none, or an arithmetic that starts at the text's beginning
+        log.info("%s: no %s (%s: %s)", type(model).__name__, kind.__name__, type(error).__name__, error)
+        return False
+    same = apart(torch.cat(rows), torch.cat(expected)) <= TOLERANCE.get(model.dtype, 1e-4)
+    return same and compat.well_known(made.cache)
 
 
 def current(model: Any, known: Runner) -> Runner:

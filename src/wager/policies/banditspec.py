@@ -16,6 +16,7 @@ class UCBSpec(RewardPolicy):
 
     # BanditSpec Alg. 4 and 8. With the length scale L/2 and delta = 1/2 (proof of Theorem 4.3) the index of arm i is
     #   mean_i + L/2 * sqrt((1 + n_i)/n_i^2 * (1 + 2 log(K t^2 sqrt(1 + n_i) / delta)))
+    per_text = True
     learned = ("spread", "rounds", "pulls", "sums")
 
     def __init__(self, arms: Arms, *, delta: float = 0.5, reward: str = "tokens", seed: int = 0) -> None:
@@ -52,6 +53,7 @@ class EXP3Spec(RewardPolicy):
     """Exponential weights on estimated losses, with a rate that needs no horizon; for text that changes."""
 
     # BanditSpec Alg. 5 and 9: loss (L + 1 - Y)/(L p), which is (1 - unit reward)/p; rate sqrt(log K/(t K)).
+    per_text = True
     learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "scores", "drawn", "chances")
 
     def __init__(self, arms: Arms, *, reward: str = "tokens", seed: int = 0) -> None:

@@ -17,6 +17,9 @@ from wager.core.batch import Batch, BatchRound, Choices
 from wager.core.require import require as require  # for every policy
 
 Arms = Sequence[Arm]
+# When a policy is started anew: as its paper has it, with every text, or never.
+PAPER, TEXT, NEVER = "paper", "text", "never"
+RESETS = (PAPER, TEXT, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,16 @@ class Policy(Learner, ABC):
     needs: frozenset[Signal] = frozenset()  # signals an engine measures only on request
     per_request: ClassVar[bool] = False  # choose_batch decides each request by itself, from its own proposals
     whole_batch: ClassVar[bool] = True  # choose can decide for a batch as a whole
+    per_text: ClassVar[bool] = False  # its paper starts it anew for every text
+    trials: ClassVar[int] = 0  # texts its paper has it play before it is measured
     explains: ClassVar[bool] = False  # options says what was expected of the arms
     holds: ClassVar[bool] = False  # a choice may stand for several steps where choosing takes too much of a step
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         policy = super().__new__(cls)
+        if not given and not named:  # a copy of another: its attributes follow
+            return policy
         called = inspect.signature(cls.__init__).bind(policy, *given, **named)
         called.apply_defaults()
         policy.parameters = {k: v for k, v in called.arguments.items() if k not in ("self", "arms", "seed")}
@@ -140,6 +147,12 @@ class Policy(Learner, ABC):
     def reset(self) -> None:
         """Forget everything learned."""
         self.rng = np.random.default_rng(self.seed)
+
+    def forget(self) -> None:
+        """Forget everything learned, as before a new text, and go on with the random numbers."""
+        going_on = self.rng
+        self.reset()
+        self.rng = going_on
 
     # Which arms are available changes rarely, so the answer is kept for as long as the engine passes the same tuple.
     def available(self, arms: tuple[Arm, ...]) -> list[int]:
@@ -222,6 +235,12 @@ class RewardPolicy(Policy):
     def unit(self, round: Round) -> float:
         """The round's reward brought to [0, 1]."""
         return (self.value(round) - self._floor) / self.spread
+
+
+def resets(policy: Policy | type[Policy], rule: str) -> bool:
+    """Whether a policy is started anew with every text under one of ``RESETS``."""
+    require(rule in RESETS, f"policies are started anew by {', '.join(RESETS)}, not {rule!r}")
+    return rule == TEXT or (rule == PAPER and policy.per_text)
 
 
 def expected_tokens(acceptance: float, length: int) -> float:

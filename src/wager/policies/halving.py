@@ -10,13 +10,16 @@ class Halving(RewardPolicy):
     """Sequential halving: play all arms alike, drop the worse half, until one is left for good."""
 
     # MetaSD Alg. 5, with the phases and the surviving half of the original (Karnin et al. 2013): as printed it keeps
-    # the half with the smaller rewards.
+    # the half with the smaller rewards. A phase is `period` rounds of every surviving arm, 1 in MetaSD's experiments
+    # (F.4), or what a `budget` of rounds over all phases leaves it (line 3).
+    per_text = True
     learned = ("spread", "alive", "pulls", "sums", "all_pulls", "all_sums")
 
-    def __init__(self, arms: Arms, *, budget: int = 128, reward: str = "bd", seed: int = 0) -> None:
+    def __init__(self, arms: Arms, *, period: int = 1, budget: int = 0, reward: str = "bd", seed: int = 0) -> None:
         super().__init__(arms, reward=reward, seed=seed)
-        require(budget >= 1, f"budget is at least 1 round, not {budget}")
-        self.budget = budget
+        require(period >= 1, f"period is at least 1 round, not {period}")
+        require(budget >= 0, f"budget is at least 1 round, or 0 to go by the period, not {budget}")
+        self.period, self.budget = period, budget
         self.phases = max(1, math.ceil(math.log2(len(self.arms))))
         self.reset()
 
@@ -30,7 +33,7 @@ class Halving(RewardPolicy):
     @property
     def quota(self) -> int:
         """Rounds every surviving arm gets in this phase."""
-        return max(1, self.budget // (len(self.alive) * self.phases))
+        return max(1, self.budget // (len(self.alive) * self.phases)) if self.budget else self.period
 
     def choose(self, context: Context) -> Arm:
         slots = self.available(context.arms)

@@ -14,6 +14,7 @@ class MetaUCB(RewardPolicy):
 
     # MetaSD Alg. 2: argmax mean_i + beta * sqrt(2 ln t / n_i), every arm once first.
     # Section H.1: a drafter that is not the previous one costs lag_cost per token it must catch up on.
+    per_text = True
     learned: ClassVar[tuple[str, ...]] = ("spread", "rounds", "means", "counts")
 
     def __init__(

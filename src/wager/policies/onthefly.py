@@ -134,6 +134,7 @@ class QLearning(RewardPolicy):
 
     # On-the-fly section 4.2, method 4, and Alg. 2 of its appendix; the reward is the share of drafts accepted.
     learned = ("spread", "q", "at")
+    trials = 25  # D.1: "25 warmup trials before recording benchmarks"
 
     def __init__(self, arms: Arms, *, alpha: float = 0.1, gamma: float = 0.9, epsilon: float = 0.1,
                  reward: str = "acceptance", seed: int = 0) -> None:  # fmt: skip

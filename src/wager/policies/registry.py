@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from wager.policies import base
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
 from wager.policies.base import Arms, Policy, RewardPolicy, require
@@ -91,6 +92,12 @@ def build(spec: str, arms: Arms, *, seed: int = 0, **known: Any) -> Policy:
     if missing:
         raise ValueError(f"policy {name!r} needs {' and '.join(missing)}, as in {name}:{missing[0]}=…")
     return entry.make(arms, seed=seed, **values)
+
+
+def resets(spec: str, rule: str) -> bool:
+    """Whether the policy a specification describes is started anew with every text under one of ``RESETS``."""
+    name, _ = parse(spec)
+    return base.resets((POLICIES.get(name) or EXPERIMENTS[name]).make, rule)
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:

@@ -37,6 +37,9 @@ class Adversarial:
     def arms(self) -> tuple[Arm, ...]:
         return tuple(Arm(f"d{i + 1}", self.length) for i in range(len(self.acceptance)))
 
+    def horizon(self, spec: str) -> int:
+        return self.goal
+
     def start(self, seed: int, policy: Policy | None = None) -> "AdversarialText":
         return AdversarialText(self, seed)
 

@@ -59,6 +59,10 @@ class Scenario(Protocol):
     def arms(self) -> tuple[Arm, ...]: ...
     @property
     def goal(self) -> int: ...  # tokens to generate
+    def horizon(self, spec: str) -> int:
+        """Tokens that a policy which plans ahead is told of: the goal, or those of a text if each starts it anew."""
+        ...
+
     def start(self, seed: int, policy: Policy | None = None) -> Environment:
         """A fresh environment that measures what this policy needs; nothing on request without one."""
         ...
@@ -91,7 +95,7 @@ def play(
     ``marks`` are token counts at which the curve is read, ascending. Rounds before ``warmup`` tokens count for nothing
     but the curve and the environment's facts. ``watch`` sees every context and round.
     """
-    policy = None if spec == CLAIRVOYANT else build(spec, scenario.arms, seed=seed, tokens=scenario.goal)
+    policy = None if spec == CLAIRVOYANT else build(spec, scenario.arms, seed=seed, tokens=scenario.horizon(spec))
     environment = scenario.start(seed, policy)
     pulls = dict.fromkeys(scenario.arms, 0)
     curve: list[tuple[int, float]] = []

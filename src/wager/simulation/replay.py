@@ -3,16 +3,18 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import cycle, islice
 
 import numpy as np
 
 from wager.core import OFF, Arm, Calibration, Context, Round, Signal, require
 from wager.core.recording import Text, Track
-from wager.policies import Policy
+from wager.policies import Policy, registry
+from wager.policies.base import NEVER, PAPER, RESETS, resets
 from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
 
+TRIAL_SEED = 1_000_003  # texts played before the measurement come in an order of their own
 NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
 
 
@@ -34,16 +36,24 @@ class RoundCost:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Texts one after the other, shuffled by the seed; ``phases`` keeps them in the order given instead."""
+    """Texts one after the other, shuffled by the seed; ``phases`` keeps them in the order given instead.
+
+    ``reset`` says which policies are started anew with every text, one of ``wager.policies.base.RESETS``: as their
+    papers have it, all, or none. As papers have it, one that is to be measured after some texts first plays ``trials``,
+    which count for nothing; those are texts of the replay itself where none are given.
+    """
 
     texts: tuple[Text, ...]
     costs: RoundCost
     lengths: tuple[int, ...]
     noise: float = NOISE
     phases: bool = False
+    reset: str = PAPER
+    trials: tuple[Text, ...] = ()
     calibrated: bool = False  # whether policies that ask for it are told the seconds of rounds beforehand
 
     def __post_init__(self) -> None:
+        require(self.reset in RESETS, f"policies are reset by {', '.join(RESETS)}, not {self.reset!r}")
         require(bool(self.texts), "a replay needs at least one text")
         require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
         require(0 <= self.noise < 1, f"noise lies between 0 and 1, not {self.noise}")
@@ -77,7 +87,15 @@ class Replay:
         catch_up = {name: {tokens: tokens * costs.lag.get(name, 0.0) for tokens in (16, 256)} for name in models}
         return Calibration(verify, draft, catch_up)
 
+    def horizon(self, spec: str) -> int:
+        return max(1, self.goal // len(self.texts)) if registry.resets(spec, self.reset) else self.goal
+
     def start(self, seed: int, policy: Policy | None = None) -> "Replayed":
+        if policy is not None and policy.trials and self.reset == PAPER:
+            texts = tuple(islice(cycle(self.trials or self.texts), policy.trials))
+            before = Replayed(replace(self, texts=texts, reset=NEVER), seed + TRIAL_SEED, policy)
+            while not before.done:
+                policy.observe(before.play(policy.choose(before.context())))
         return Replayed(self, seed, policy)
 
 
@@ -87,6 +105,7 @@ class Replayed(Environment):
     def __init__(self, replay: Replay, seed: int, policy: Policy | None = None) -> None:
         super().__init__(replay.arms, replay.goal)
         self.replay = replay
+        self._anew = policy if policy is not None and resets(policy, replay.reset) else None  # with every text
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
@@ -114,6 +133,7 @@ class Replayed(Environment):
     def _next(self) -> None:
         self._text = self._queue.pop() if self._queue else None
         self.previous = None
+        self._begins = True  # no context of this text was asked for yet
         self._plan: list[Arm] = []
         if self._text is not None:
             self._at = 0  # entries of the tracks that lie behind
@@ -130,6 +150,9 @@ class Replayed(Environment):
 
     def context(self) -> Context:
         assert self._text is not None, "the replay is over"
+        if self._begins and self._anew is not None:  # not earlier: the last text's last round has yet to be observed
+            self._anew.forget()
+        self._begins = False
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}
         lag = {name: self._lag(name) for name in self._read}
@@ -158,7 +181,7 @@ class Replayed(Environment):
             name = arm.drafter
             track = tracks[name]
             drafted, accepted = _drafted(track, arm, at, room)
-            overlap = () if arm.tree else tuple(track.overlap[at : at + drafted])
+            overlap = tuple(track.overlap[at : at + (min(arm.length, room) if arm.tree else drafted)])
             if track.cheap:
                 draft_seconds += 0.0 if name in proposed else self._cheap[name]
             elif drafted:

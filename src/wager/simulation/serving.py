@@ -112,6 +112,9 @@ class Serving:
     def arms(self) -> tuple[Arm, ...]:
         return (OFF, *(Arm(DRAFTER, length) for length in self.lengths))
 
+    def horizon(self, spec: str) -> int:
+        return self.goal
+
     def start(self, seed: int, policy: Policy | None = None) -> "Engine":
         return Engine(self, seed)
 

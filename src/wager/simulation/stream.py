@@ -78,6 +78,9 @@ class Stream:
         drafted = tuple(Arm(d.name, length) for d in self.drafters for length in self.lengths)
         return (OFF, *drafted) if self.off else drafted
 
+    def horizon(self, spec: str) -> int:
+        return self.goal
+
     def start(self, seed: int, policy: Policy | None = None) -> "Text":
         return Text(self, seed, policy.needs if policy is not None else frozenset())
 

@@ -83,8 +83,8 @@ def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
     import torch
 
     ends = model.generation_config.eos_token_id
-    stops = set(ends if isinstance(ends, list) else [ends])
-    pad = next(iter(stops))
+    stops = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    pad = next(iter(stops), 0)  # a model without an end of text answers as long as it may
     longest = max(len(ids) for _, ids in part.prompts)
     ids = torch.full((len(part.prompts), longest), pad, dtype=torch.long)
     mask = torch.zeros_like(ids)

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from wager.eagle import checkpoint
+from wager.eagle import checkpoint, speculators
 from wager.models import load_model
 from wager.training.answers import Text
 from wager.training.config import KINDS, Drafter, Plan
+from wager.training.eagle3_learner import Eagle3Learner, layers_of
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
 Weights = Mapping[str, torch.Tensor]
 Export = Callable[[Path, Mapping[str, Any]], None]
+HEADS = ("eagle", "eagle3")
 LEFT_OUT = {"_name_or_path", "id2label", "label2id", "problem_type", "return_dict", "chunk_size_feed_forward"}
 
 
@@ -30,8 +32,9 @@ def learner(
     """The untrained drafter, and the configuration it will be saved with; a head may draft the ``columns`` only."""
     torch.manual_seed(drafter.seed)
     config = config or llama_config(target.model.config, drafter)
-    if drafter.kind == "eagle":
-        return EagleLearner(target, drafter, config, columns), config
+    if drafter.kind in HEADS:
+        kind = EagleLearner if drafter.kind == "eagle" else Eagle3Learner
+        return kind(target, drafter, config, columns), config
     return SmallLearner(target, drafter, config), config
 
 
@@ -42,7 +45,7 @@ def llama_config(target: Any, drafter: Drafter) -> Any:
     shared = ("vocab_size", "max_position_embeddings", "rms_norm_eps", "bos_token_id", "eos_token_id")
     hidden, inner, layers, heads = drafter.hidden, drafter.intermediate, drafter.layers, drafter.heads
     size, kv_heads, rope = hidden // heads, heads, dict[str, Any]()
-    if drafter.kind == "eagle":
+    if drafter.kind in HEADS:
         hidden, inner, layers, heads = target.hidden_size, target.intermediate_size, 1, target.num_attention_heads
         size, kv_heads = getattr(target, "head_dim", None) or hidden // heads, target.num_key_value_heads
         rope = {"rope_parameters": dict(target.rope_parameters)}
@@ -55,6 +58,8 @@ def llama_config(target: Any, drafter: Drafter) -> Any:
 
 def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text], work: Path) -> tuple[Trainer, Export]:
     """What trains a drafter of the plan on these answers, and what writes it to a folder afterwards."""
+    if drafter.kind == "eagle3":
+        layers_of(target.model.config.num_hidden_layers)  # before anything is computed
     common = frequent(texts, drafter.frequent) if drafter.frequent else None
     made, config = learner(drafter, target, columns=None if common is None else torch.from_numpy(common).long())
     domains = tuple(plan.domains) if drafter.domains == ("*",) else drafter.domains
@@ -66,7 +71,7 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     def export(folder: Path, about: Mapping[str, Any]) -> None:
         recipe = {**asdict(drafter), "domains": list(domains), "steps": running.progress.step}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
-        notes = {**about, "recipe": recipe, "held_out": held_out}
+        notes = {**about, "recipe": recipe, "held_out": held_out, "depth": target.model.config.num_hidden_layers}
         save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
 
     return running, export
@@ -95,7 +100,8 @@ def save(
     """Write the drafter beside where it belongs, then put it in its place, whole."""
     from safetensors.torch import save_file
 
-    tensors = {k: v.to(torch.bfloat16).contiguous() for k, v in weights.items() if k != "lm_head.weight"}  # tied
+    tied = "lm_head.weight" if drafter.kind == "draft" else ""
+    tensors = {k: v.to(torch.bfloat16).contiguous() for k, v in weights.items() if k != tied}
     # without what every configuration has and no Llama needs
     known = {k: v for k, v in config.to_dict().items() if k not in LEFT_OUT and v is not None}
     terse = {k: v for k, v in known.items() if not k.startswith(("output_", "is_encoder", "transformers_"))}
@@ -105,6 +111,8 @@ def save(
     try:
         if drafter.kind == "eagle":
             checkpoint.write(making, terse, tensors, notes, common)
+        elif drafter.kind == "eagle3":
+            speculators.write(making, terse, tensors, notes, common)
         else:
             save_file(tensors, making / "model.safetensors", metadata={"format": "pt"})
             content = json.dumps({**terse, "wager": {"kind": "draft", **notes}}, indent=2, sort_keys=True)
@@ -131,13 +139,13 @@ def loaded(folder: Path, target: Target) -> Learner:
         raise ValueError(f"{folder} holds no drafter that `wager train` made: its config.json does not say which kind")
     weights: Weights
     columns: torch.Tensor | None = None
-    if kind == "eagle":
+    if kind in HEADS:
         head = checkpoint.read(folder)
         config, weights, columns = head.config, head.tensors, head.frequent
     else:
         model = load_model(folder, device=str(target.embed.device))
         config, weights = model.config, model.state_dict()
-    if config.vocab_size != target.embed.shape[0] or (kind == "eagle" and config.hidden_size != target.embed.shape[1]):
+    if config.vocab_size != target.embed.shape[0] or (kind in HEADS and config.hidden_size != target.embed.shape[1]):
         raise ValueError(f"{folder} was trained for another target: its sizes differ")
     made, _ = learner(Drafter(f"{kind}-judged", kind), target, config, columns)
     made.module.load_state_dict(weights)

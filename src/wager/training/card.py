@@ -8,6 +8,7 @@ from typing import Any
 from wager.core import files
 from wager.training.config import Plan
 
+KINDS = {"eagle": "An EAGLE head", "eagle3": "An EAGLE-3 head", "draft": "A small Llama model"}
 CARD = """# {name}
 
 {kind} that drafts for {target}; {size:.1f} MB in bfloat16. Used as `--drafters {used}`.
@@ -49,7 +50,7 @@ def card(folder: Path, plan: Plan, file: str, rows: Mapping[str, Mapping[str, An
     sources = dict.fromkeys(f"- {domain}: {one.file} ({one.origin or 'origin not stated'})" for domain, one in files)
     text = CARD.format(
         name=folder.name, target=notes["target"], used=folder.name.replace("-", ":", 1), plan=file, how=how,
-        kind="An EAGLE head" if notes["kind"] == "eagle" else "A small Llama model",
+        kind=KINDS[notes["kind"]],
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 1e6,
         scope=SCOPES[len(domains) == 1].format(domain=domains[0]) if domains else "",
         temperatures=", ".join(f"{t:g}" for t in plan.answers.temperatures), sources="\n".join(sources),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 from wager.core.require import require
 
-KINDS = ("eagle", "draft")
+KINDS = ("eagle", "eagle3", "draft")
 T = TypeVar("T")
 
 
@@ -40,19 +40,19 @@ class Answers:
 class Drafter:
     """One drafter to be trained."""
 
-    name: str  # its folder: eagle-ofa, draft-code
+    name: str  # its folder: eagle-ofa, eagle3-ofa, draft-code
     kind: str
     domains: tuple[str, ...] = ("*",)  # to learn from; *: all
     start: str = ""  # another drafter of the plan to start from
     steps: int = 2000
     tokens: int = 16384  # a step
     rate: float = 1e-3  # highest learning rate, after a warm-up and before a cosine decay
-    unroll: int = 5  # draft steps trained through (EAGLE)
+    unroll: int = 5  # draft steps trained through (both kinds of EAGLE)
     feature: float = 0.2  # weight of the distance between drafted and true features (EAGLE)
-    decay: float = 0.85  # weight of a draft step beside the one before it (EAGLE)
+    decay: float = 0.85  # weight of a draft step beside the one before it (both)
     evaluate: int = 200  # steps between two looks at held-out answers
     patience: int = 5  # looks without a better acceptance before training stops
-    frequent: int = 0  # tokens the drafter's output is cut to, the most frequent ones; 0: all (EAGLE)
+    frequent: int = 0  # tokens the drafter's output is cut to, the most frequent ones; 0: all (both)
     hidden: int = 96  # size (draft)
     layers: int = 4  # (draft)
     heads: int = 3  # (draft)

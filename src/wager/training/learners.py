@@ -1,8 +1,11 @@
-"""What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own."""
+"""What is trained, and by which loss: EAGLE heads on the target's features, and small models of their own.
 
-from collections.abc import Iterator
+EAGLE-3 heads are in ``eagle3_learner``.
+"""
+
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn.functional import linear, silu, smooth_l1_loss
@@ -42,6 +45,13 @@ class Target:
         out: torch.Tensor = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
         return out
 
+    @torch.no_grad()
+    def states(self, batch: Batch, layers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and its states after so many layers each, joined: (texts, longest, states * hidden)."""
+        tokens = sent(batch.tokens, self.device)
+        out = self.model.model(input_ids=tokens, use_cache=False, output_hidden_states=True)
+        return out.last_hidden_state, torch.cat([out.hidden_states[layer] for layer in layers], -1)
+
 
 def _products(sizes: dict[str, tuple[int, int]]) -> torch.nn.ModuleDict:
     return torch.nn.ModuleDict({f"{name}_proj": torch.nn.Linear(*size, bias=False) for name, size in sizes.items()})
@@ -50,13 +60,14 @@ def _products(sizes: dict[str, tuple[int, int]]) -> torch.nn.ModuleDict:
 class Layer(torch.nn.Module):
     """One decoder layer without a norm before its attention, over several draft steps at once."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, entering: int = 0) -> None:
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
+        entering = entering or hidden  # numbers of an entry that attention reads
         self.head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
         self.heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         queries, shared = self.heads * self.head, self.num_kv_heads * self.head
-        sizes = {"q": (hidden, queries), "k": (hidden, shared), "v": (hidden, shared), "o": (queries, hidden)}
+        sizes = {"q": (entering, queries), "k": (entering, shared), "v": (entering, shared), "o": (queries, hidden)}
         self.self_attn = _products(sizes)
         self.mlp = _products({"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)})
         self.post_attention_layernorm = torch.nn.RMSNorm(hidden, eps=config.rms_norm_eps)
@@ -66,11 +77,13 @@ class Layer(torch.nn.Module):
         k, v = (self._split(self.self_attn[f"{name}_proj"](x)) for name in "kv")
         return rotate(k, *rope), v
 
-    def forward(self, x: torch.Tensor, rope: Rope, true: Keys, seen: torch.Tensor, own: list[Keys]) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor, rope: Rope, true: Keys, seen: torch.Tensor, own: list[Keys]
+    ) -> torch.Tensor:
         """One draft step at (texts, width) entries of the text, the first or with its own keys the last of ``own``.
 
         It sees the true entries up to where its draft began (``seen``: texts, 1, 1, width, entries), and the draft's
-        own steps after them.
+        own steps after them; what attention makes of that is added to ``residual``.
         """
         texts, width, _ = x.shape
         by, step, entries = self.self_attn, len(own), seen.shape[-1]
@@ -81,7 +94,7 @@ class Layer(torch.nn.Module):
         mixed = weights[..., :entries] @ true[1]
         for at, (_, value) in enumerate(own, 1):
             mixed = mixed + weights[..., entries + at - 1, None] * back(value, step - at)
-        x = x + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, width, -1))
+        x = residual + by["o_proj"](mixed.permute(0, 3, 1, 2, 4).reshape(texts, width, -1))
         y = self.post_attention_layernorm(x)
         out: torch.Tensor = x + self.mlp["down_proj"](silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
         return out
@@ -117,29 +130,59 @@ class EagleLearner:
     predicts token j + 2. In draft step s the feature is what step s - 1 made one entry earlier.
     """
 
+    by_features: ClassVar[bool] = True  # whether it learns from the target's features alone, which can be kept
+    module: Any
+
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
         self.target, self.drafter, self.device = target, drafter, target.device
-        self.module = EagleHead(config).to(self.device)
+        self.module = self._made(config).to(self.device)
         # The tokens it may draft, by id; over the others nothing is computed.
         self.columns = None if columns is None else columns.to(self.device)
         self.output = target.head if self.columns is None else target.head[self.columns]
+
+    def _made(self, config: Any) -> torch.nn.Module:
+        return EagleHead(config)
+
+    def _read(self, batch: Batch, features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The target's features, which its distributions follow from, and what the head reads of it."""
+        features = self.target.features(batch) if features is None else features
+        return features, features
+
+    def _entering(self, read: torch.Tensor) -> torch.Tensor:
+        """Of what was read of the target the features of entries."""
+        return read
+
+    def _entries(self, known: torch.Tensor, feature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What attention reads of entries, of embeddings and features, and what its output is added to."""
+        x: torch.Tensor = self.module.fc(torch.cat((known, feature), -1))
+        return x, x
+
+    def _logits(self, out: torch.Tensor) -> torch.Tensor:
+        """Of the tokens that it may draft."""
+        return linear(out, self.output)
+
+    def _distance(self, made: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """What the loss has beside the cross-entropy."""
+        return self.drafter.feature * smooth_l1_loss(made.float(), after.float())
 
     def _steps(self, batch: Batch, features: torch.Tensor, entries: torch.Tensor) -> Iterator[torch.Tensor]:
         """What every draft step makes of these entries, (texts, width, hidden); of the others only keys are needed."""
         known = self.target.embed[sent(batch.tokens[:, 1:].contiguous(), self.device)]
         layer: Any = self.module.layers[0]
-        x = self.module.fc(torch.cat((known, features[:, :-1]), -1))
+        x, residual = self._entries(known, self._entering(features[:, :-1]))
         cos, sin = (t[:, 0] for t in rope_tables(self.target.model.model.rotary_emb, known.shape[1], features))
         true = layer.keys(x, (cos, sin))
         rope = cos[entries][:, None, None], sin[entries][:, None, None]
+        alone = None if residual is x else _at(residual, entries)
         known, x = _at(known, entries), _at(x, entries)
+        residual = x if alone is None else alone
         own: list[Keys] = []
         for step in range(self.drafter.unroll):
             seen = torch.arange(len(cos), device=self.device) <= entries[..., None] - step
-            out = layer(x, rope, true, seen[:, None, None], own)
+            out = layer(x, residual, rope, true, seen[:, None, None], own)
             yield out
             if step + 1 < self.drafter.unroll:
-                x = self.module.fc(torch.cat((known, back(out, 1).to(known.dtype)), -1))
+                x, residual = self._entries(known, back(out, 1).to(known.dtype))
                 own.append(layer.keys(x, rope))
 
     def loss(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
@@ -147,15 +190,15 @@ class EagleLearner:
         # Entries whose token to be drafted belongs to an answer; looked for on the CPU: the device is not waited for.
         entries, at = (sent(x, self.device) for x in batch.window(self.drafter.unroll - 1))
         if not len(at):  # answers of a token or two leave nothing to draft
-            return self.module.fc.weight.sum() * 0.0
-        features = self.target.features(batch) if features is None else features
+            nothing: torch.Tensor = self.module.fc.weight.sum() * 0.0
+            return nothing
+        features, read = self._read(batch, features)
         after = _at(features[:, 1:], entries).flatten(0, 1).index_select(0, at)
         wanted = torch.softmax(linear(after, self.output), -1)
         total, weight, weights = torch.zeros((), device=after.device), 1.0, 0.0
-        for out in self._steps(batch, features, entries):
+        for out in self._steps(batch, read, entries):
             made = out.flatten(0, 1).index_select(0, at).to(after.dtype)
-            loss = soft_cross_entropy(linear(made, self.output), wanted)
-            loss = loss + self.drafter.feature * smooth_l1_loss(made.float(), after.float())
+            loss = soft_cross_entropy(self._logits(made), wanted) + self._distance(made, after)
             total, weights = total + weight * loss, weights + weight
             weight *= self.drafter.decay
         return total / weights
@@ -167,12 +210,12 @@ class EagleLearner:
         A negative number where no draft is judged; the texts are greedy ones.
         """
         entries, at = (sent(x, self.device) for x in batch.window(0))
-        features = self.target.features(batch)
+        features, read = self._read(batch, None)
         choices = linear(_at(features[:, 1:], entries).flatten(0, 1)[at], self.target.head).argmax(-1)
         right = torch.zeros(entries.numel(), dtype=torch.bool, device=self.device)
         count, alive = torch.zeros_like(entries), torch.empty(0)
-        for step, out in enumerate(self._steps(batch, features, entries)):
-            drafted = linear(out.flatten(0, 1)[at].to(features.dtype), self.output).argmax(-1)
+        for step, out in enumerate(self._steps(batch, read, entries)):
+            drafted = self._logits(out.flatten(0, 1)[at].to(features.dtype)).argmax(-1)
             right[at] = (drafted if self.columns is None else self.columns[drafted]) == choices
             here = right.view(entries.shape)
             alive = here.clone() if not step else back(alive[..., None], 1)[..., 0] & here
@@ -185,6 +228,8 @@ class EagleLearner:
 
 class SmallLearner:
     """Trains a small model of its own to say what the target says."""
+
+    by_features: ClassVar[bool] = True
 
     def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
         from transformers import LlamaForCausalLM

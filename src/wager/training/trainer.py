@@ -81,8 +81,11 @@ class Trainer:
         """The batches that are still to be learned from."""
         return batches(self.train, self.drafter.tokens, seed=self.drafter.seed, start=self.progress.step)
 
-    def step(self, batch: Batch, features: torch.Tensor, gone: float) -> None:
-        """Learn from one batch; ``gone``, in [0, 1], is the share of the time that is over."""
+    def step(self, batch: Batch, features: torch.Tensor | None, gone: float) -> None:
+        """Learn from one batch; ``gone``, in [0, 1], is the share of the time that is over.
+
+        ``features`` are the target's; None where the learner reads the target itself.
+        """
         drafter, progress, began = self.drafter, self.progress, perf_counter()
         for group in self.optimizer.param_groups:
             group["lr"] = drafter.rate * self._rate(progress.step, gone)
@@ -161,9 +164,13 @@ def train(
     With a limit all learning rates fall to their end within so many minutes, and all stop at the same step.
     """
     target = trainers[0].learner.target
-    texts = list({id(text): text for trainer in trainers for text in trainer.train}.values())
-    cache = FeatureCache(target, texts) if fits(target, texts) else None
-    known = [cache.of(trainer.train) if cache else target.features for trainer in trainers]
+    reading = [trainer for trainer in trainers if trainer.learner.by_features]
+    texts = list({id(text): text for trainer in reading for text in trainer.train}.values())
+    cache = FeatureCache(target, texts) if texts and fits(target, texts) else None
+    known: list[Callable[[Batch], torch.Tensor | None]] = [
+        (cache.of(trainer.train) if cache else target.features) if trainer in reading else lambda _: None
+        for trainer in trainers
+    ]
     streams = [trainer.batches() for trainer in trainers]
     began = perf_counter()
     gone = 0.0

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wager.eagle.formats import EAGLE, EAGLE3, kind_of, layer_of
 from wager.models.fingerprint import agree, fingerprint
-from wager.vllm.settings import engine_kind, parse_drafter
+from wager.vllm.settings import HEADS, engine_kind, parse_drafter
 
-HEADS = {"eagle": ("hidden_size", "vocab_size"), "eagle3": ("hidden_size",)}  # in which a head is as its target
+ALIKE = {EAGLE: ("hidden_size", "vocab_size"), EAGLE3: ("hidden_size",)}  # in which a head is as its target
+KINDS = {EAGLE: "an EAGLE head", EAGLE3: "an EAGLE-3 head", "draft": "a whole model"}  # as `wager train` notes them
 SIZES = {"hidden_size": "hidden size", "vocab_size": "vocabulary"}
 # What the input embedding is called at the end of its name, by families of models.
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
@@ -25,12 +27,15 @@ def check_drafter_fits(spec: str, drafter: Path | str, target: Path | str, *, ot
     notes = theirs.get("wager")
     notes = notes if isinstance(notes, dict) else {}
     head = kind in HEADS
-    made = notes.get("kind")
-    if made in ("eagle", "draft") and head != (made == "eagle"):
-        what, written = ("an EAGLE head", "eagle") if made == "eagle" else ("a whole model", "draft-model")
-        raise ValueError(f"{value} holds {what}; write {written}={value} instead of {spec}")
-    for key in HEADS.get(kind, () if other_vocabulary else ("vocab_size",)):
-        its = theirs.get("target_hidden_size", theirs.get(key)) if key == "hidden_size" else theirs.get(key)
+    made = str(notes.get("kind"))
+    if made in KINDS and head != (made in HEADS):
+        written = made if made in HEADS else "draft-model"
+        raise ValueError(f"{value} holds {KINDS[made]}; write {written}={value} instead of {spec}")
+    kind = (head_kind(drafter) or kind) if head else kind
+    if kind == EAGLE and theirs.get("bias") is True:
+        raise ValueError(f"the head in {value} has a bias in fc, which vLLM does not run; wager generate does")
+    for key in ALIKE.get(kind, () if other_vocabulary else ("vocab_size",)):
+        its = theirs.get("target_hidden_size") or theirs.get(key) if key == "hidden_size" else theirs.get(key)
         if None not in (its, ours.get(key)) and its != ours[key]:
             raise ValueError(f"drafter {spec} does not fit: it has a {SIZES[key]} of {its}, the target {ours[key]}")
     marked = str(notes.get("target_fingerprint") or "")
@@ -39,6 +44,12 @@ def check_drafter_fits(spec: str, drafter: Path | str, target: Path | str, *, ot
             f"drafter {spec} does not fit: it was trained for {notes.get('target') or 'another model'}, and the target "
             "has other weights; take one made for it, or make one with wager train"
         )
+
+
+def head_kind(where: Path | str) -> str:
+    """Which method of vLLM's runs the head in a folder; empty for one on a hub."""
+    content = _config(where)
+    return kind_of(content) if content else ""
 
 
 def _config(where: Path | str) -> Mapping[str, Any]:
@@ -50,7 +61,7 @@ def _config(where: Path | str) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         return {}
     text = content.get("text_config")
-    return {**content, **text} if isinstance(text, dict) else content
+    return {**content, **text} if isinstance(text, dict) else {**layer_of(content), **content}
 
 
 def weights_fingerprint(where: Path | str) -> str:

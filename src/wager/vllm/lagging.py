@@ -1,12 +1,15 @@
 """A head that skips the steps in which nothing is drafted, and reads what it missed before it is used again.
 
 Heads that read the target's hidden states (EAGLE, MTP) need them for every token of a text. In a step without drafts
-they are kept instead of being read: the hidden state, the token after it and its position, for every request. Before
-the head drafts again, or when a request has missed as many tokens as are kept, it reads all of them in one forward.
+they are kept instead of being read: the hidden state and the token after it, for every request, in a ring by their
+position. Before the head drafts again, or when a request has missed as many tokens as are kept, it reads all of them in
+one forward.
 """
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 BATCH, HIDDEN, AUXILIARY, LAST = 0, 3, 4, 7  # arguments of propose() by position
 WINDOW = 32  # tokens of a request that are kept at most
+BLOCK = 1024  # numbers of a hidden state that one program of a kernel copies
 NO_SLOT = -1  # as a place in the KV cache: nothing is written
 
 
@@ -43,7 +47,7 @@ class Lagging:
         places = slots * self.window
         self.hidden = torch.zeros(places, speculator.hidden_size, dtype=speculator.dtype, device=device)
         self.tokens = torch.zeros(places, dtype=torch.int32, device=device)
-        self.positions = torch.zeros(places, dtype=torch.int64, device=device)
+        self.newest = torch.zeros(slots, dtype=torch.int64, device=device)  # position of each slot's newest token
         self.missed = np.zeros(slots, dtype=np.int64)  # tokens of each request's slot
         self.catch_ups = 0  # forwards that read what was missed
         self._slot_mappings: torch.Tensor | None = None
@@ -51,6 +55,26 @@ class Lagging:
         self._remove = states.remove_request
         speculator.propose, states.remove_request = self.propose, self.remove_request
         speculator.lagging = self
+        self.kernels: Any = None
+        if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+            from wager.vllm import lag_kernels
+
+            self.kernels = lag_kernels
+
+    def warm_up(self) -> None:
+        """Compile the kernel, so that no request waits for it; what it writes is not read."""
+        head = self.head
+        batch: Any = SimpleNamespace(
+            num_tokens=1, idx_mapping_np=np.zeros(1, dtype=np.int64), query_start_loc_np=np.zeros(2, dtype=np.int32),
+            idx_mapping=torch.zeros(1, dtype=torch.int64, device=head.device),
+            query_start_loc=torch.zeros(2, dtype=torch.int32, device=head.device),
+            positions=torch.zeros(1, dtype=torch.int64, device=head.device),
+        )  # fmt: skip
+        last = torch.zeros(1, dtype=torch.int64, device=head.device)
+        for tokens in (1, 2):  # all requests, and some of them
+            batch.num_tokens = tokens
+            self._keep(batch, np.zeros(1, dtype=np.int64), head.hidden_states[:1], last)
+        self.missed[:] = 0
 
     def remove_request(self, name: str) -> int | None:
         """A request is over or preempted: its slot has missed nothing."""
@@ -81,21 +105,21 @@ class Lagging:
 
     def _keep(self, batch: InputBatch, requests: np.ndarray, hidden: torch.Tensor, last: torch.Tensor) -> None:
         """Keep what the head would have read: of each of these requests one token."""
-        slots = batch.idx_mapping_np[requests]
-        places = self._there(slots * self.window + self.missed[slots])
-        if requests.size == batch.num_tokens:
-            hidden, positions = hidden[: requests.size], batch.positions[: requests.size]
-            rows = batch.idx_mapping[: requests.size].long()
-        else:
-            at, rows = (
-                self._there(batch.query_start_loc_np[requests].astype(np.int64)),
-                self._there(slots.astype(np.int64)),
-            )
-            hidden, positions = hidden.index_select(0, at), batch.positions.index_select(0, at)
-        self.hidden.index_copy_(0, places, hidden)
-        self.tokens.index_copy_(0, places, last.view(-1).index_select(0, rows).int())
-        self.positions.index_copy_(0, places, positions.long())
-        self.missed[slots] += 1
+        every, rows, last = requests.size == batch.num_tokens, batch.idx_mapping, last.view(-1)
+        self.missed[batch.idx_mapping_np[requests]] += 1
+        if self.kernels is not None:
+            size = hidden.shape[1]
+            chosen = rows if every else self._there(requests)
+            self.kernels.keep[(requests.size, -(-size // BLOCK))](
+                hidden, hidden.stride(0), last, batch.positions, rows, chosen, rows if every else batch.query_start_loc,
+                self.hidden, self.tokens, self.newest, EVERY=every, WINDOW=self.window, SIZE=size, BLOCK=BLOCK,
+            )  # fmt: skip
+            return
+        tokens, slots = batch.query_start_loc_np[requests], batch.idx_mapping_np[requests]
+        positions = batch.positions[tokens].long()
+        places = torch.from_numpy(slots) * self.window + positions % self.window
+        self.hidden[places], self.tokens[places] = hidden[tokens], last[slots].int()
+        self.newest[slots] = positions
 
     def catch_up(self, batch: InputBatch) -> None:
         """Have the head read what the requests of a batch have missed, each as many tokens as the one that missed most.
@@ -106,18 +130,19 @@ class Lagging:
         slots = batch.idx_mapping_np[:count]
         missed = self.missed[slots]
         width = int(missed.max())
-        total, step = count * width, np.arange(width) - (width - missed[:, None])  # (requests, width)
-        places = self._there((slots[:, None] * self.window + np.maximum(step, 0)).reshape(-1))
-        nowhere = self._there((step < 0).reshape(-1))
+        total, back = count * width, np.arange(width - 1, -1, -1)  # back: how long ago a column's token was the newest
+        nowhere = self._there((back >= missed[:, None]).reshape(-1))
+        rows = batch.idx_mapping[:count].long()
+        positions = (self.newest.index_select(0, rows)[:, None] - self._there(back)).clamp(min=0)
+        places = (rows[:, None] * self.window + positions % self.window).view(-1)
         starts = np.arange(count + 1, dtype=np.int32) * width
         buffers = head.input_buffers
         head.hidden_states[:total] = self.hidden.index_select(0, places)
         buffers.input_ids[:total] = self.tokens.index_select(0, places).to(buffers.input_ids.dtype)
-        positions = self.positions.index_select(0, places)
-        buffers.positions[:total] = positions.to(buffers.positions.dtype)
+        buffers.positions[:total] = positions.view(-1).to(buffers.positions.dtype)
         buffers.query_start_loc[: count + 1] = self._there(starts)
         # the last row of each request is its newest token
-        buffers.seq_lens[:count] = (positions.view(count, width)[:, -1] + 1).to(buffers.seq_lens.dtype)
+        buffers.seq_lens[:count] = (positions[:, -1] + 1).to(buffers.seq_lens.dtype)
         head.draft_max_seq_len = min(int(batch.seq_lens_cpu_upper_bound[:count].max()), head.max_model_len)
         self._forward(batch, count, total, starts, nowhere)
         self.missed[slots] = 0

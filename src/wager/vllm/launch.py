@@ -14,12 +14,13 @@ from wager.models import load_tokenizer, resolve
 from wager.models.embedded import NAME as EMBEDDED
 from wager.models.embedded import Progress
 from wager.vllm import compat, plugin, state
-from wager.vllm.drafter_check import check_drafter_fits, weights_fingerprint
+from wager.vllm.drafter_check import check_drafter_fits, head_kind, weights_fingerprint
 from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import (
     ADOPTED,
     DRAFTERS,
     ENGINE_DRAFTERS,
+    HEADS,
     KEY,
     MAX_LENGTH,
     POLICY,
@@ -134,6 +135,8 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     if kind == ADOPTED:
         return chosen
     chosen["method"] = ENGINE_DRAFTERS[kind]
+    if kind in HEADS:
+        chosen["method"] = head_kind(value) or kind
     if kind == "ngram":
         # vLLM's V2 runner drafts n-grams on the GPU under both names, but schedules asynchronously only under this one
         chosen["method"] = "ngram" if on_cpu() else "ngram_gpu"

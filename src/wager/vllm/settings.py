@@ -17,7 +17,9 @@ SCHEDULER, PROPOSER = "scheduler", "proposer"  # the two hooks
 
 # Drafters that vLLM runs itself, one in an engine, and the method each is to vLLM.
 ENGINE_DRAFTERS = {"ngram": "ngram", "draft-model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
-NAMED = {"eagle": "eagle", "draft": "draft-model"}  # before the colon of eagle:NAME, and which of them it is
+HEADS = ("eagle", "eagle3")  # of them heads; which of the two methods a folder needs, its config.json says
+# Before the colon of eagle:NAME, and which of them it is.
+NAMED = {"eagle": "eagle", "eagle3": "eagle3", "draft": "draft-model"}
 ADOPTED = "vllm"  # before the colon of vllm:METHOD: whatever the user's own speculative_config says
 # Methods of vLLM's that draft, or verify, a length of their own.
 FIXED = ("custom_class", "extract_hidden_states", "medusa", "mlp_speculator", "suffix")
@@ -193,12 +195,17 @@ def engine_settings(config: Any) -> Settings:
 
 
 def speculative_methods(settings: Settings) -> tuple[str, ...]:
-    """The methods of vLLM's that these drafters can be run by; n-gram has one for the CPU and one for a GPU."""
+    """The methods of vLLM's that these drafters can be run by.
+
+    There is one for n-grams on the CPU and one on a GPU, and one for EAGLE heads and one for those of EAGLE-3.
+    """
     if not settings.model:
         return ("ngram_gpu" if settings.speculator else "custom_class",)
     name = parse_drafter(settings.model)[0]
     kind = engine_kind(name)
     method = name.partition(":")[2] if kind == ADOPTED else ENGINE_DRAFTERS[kind]
+    if kind in HEADS:
+        return HEADS
     return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
 
 

@@ -164,6 +164,8 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
 
     def capture_and_warm_up() -> None:
         capture()
+        if lagging := getattr(speculator, "lagging", None):
+            lagging.warm_up()
         warm_up_verification(states, device, config, getattr(speculator, "draft_logits", None))
 
     speculator.capture = capture_and_warm_up

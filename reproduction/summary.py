@@ -1,0 +1,86 @@
+"""The summary at the top of the page: for each paper what holds, what does not, why, and on what evidence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reproduction.experiment import Experiment
+from reproduction.rows import counted
+
+Rows = Mapping[str, Mapping[str, Any] | None]
+WAITS = {
+    "needs a run of the model": "which need a run of the model on a GPU",
+    "another target": "which need a recording of a second target",
+    "temperature": "which need a recording of sampled texts",
+    "prompts": "which need a recording of rephrased or long prompts",
+    "recording": "which need a recording with heads and draft models; see each row",
+    "not run": "which were not run",
+}
+ABOUT = {
+    "banditspec": "Two bandits, UCBSpec and EXP3Spec, choose a drafter for every round by the tokens it has accepted.",
+    "onthefly": "The draft length follows an estimate of acceptance, with nothing prepared in advance.",
+    "nightjar": "A bandit over draft lengths for servers under changing load, where switching on has a price.",
+    "metasd": "A bandit over specialised drafters, fed by how well their distributions agree with the target's.",
+}
+
+
+def summary(rows: Rows, experiments: Mapping[str, Experiment], papers: Mapping[str, str], pictures: str) -> str:
+    """A few lines and a picture for each paper."""
+    parts = ["## In three minutes\n\n"]
+    for paper, title in papers.items():
+        own = {name: row for name, row in rows.items() if experiments[name].paper == paper}
+        parts.append(_paper(title, paper, own, experiments, pictures))
+    return "".join(parts)
+
+
+def _paper(title: str, paper: str, rows: Rows, experiments: Mapping[str, Experiment], pictures: str) -> str:
+    by: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        by.setdefault(row["verdict"] if row is not None else "undecided", []).append(name)
+    lines = [f"### {title} in short", "", ABOUT[paper], ""]
+
+    def told(name: str, *, reasons: bool = False) -> str:
+        row, experiment = rows[name], experiments[name]
+        counts = counted(row) if row is not None else {}
+        share = f" ({counts['holds']} of {sum(counts.values())} parts hold)" if sum(counts.values()) else ""
+        why = f" {row['because']}" if reasons and row is not None and row["because"] else ""
+        return f"[{experiment.place}](#{name}){share}: {experiment.claim}{why}"
+
+    for verdict, says in (("holds", "Holds"), ("in part", "Holds in part"), ("does not hold", "Does not hold")):
+        seen: set[str] = set()
+        for name in by.get(verdict, ()):
+            row = rows[name]
+            because = str(row["because"]) if row is not None else ""
+            lines.append(f"- *{says}*: {told(name, reasons=verdict != 'holds' and because not in seen)}")
+            seen.add(because)
+    if left := by.get("undecided"):
+        lines.append(f"- *Undecided*: {_undecided(left, rows, experiments)}")
+    lines.append(f"- *Evidence*: {_evidence(rows)}")
+    lines += [
+        "",
+        f"![{title}: parts of claims that hold, do not, are undecided]({pictures}/reproduction-{paper}.svg)",
+    ]
+    return "\n".join(lines) + "\n\n"
+
+
+def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experiment]) -> str:
+    """Rows by what they wait for, in short."""
+    waits: dict[str, list[str]] = {}
+    for name in names:
+        row = rows[name]
+        why = "; ".join(row["missing"]) if row is not None else "not run"
+        says = next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")
+        waits.setdefault(says, []).append(f"[{experiments[name].place}](#{name})")
+    return "; ".join(f"{', '.join(places)}, {says}" for says, places in waits.items()) + "."
+
+
+def _evidence(rows: Rows) -> str:
+    """What the decided rows rest on."""
+    found: dict[str, int] = {}
+    for row in rows.values():
+        if row is None or row["missing"] or not row["parts"]:
+            continue
+        hardware = str(row["protocol"].get("hardware", "")).partition(" (")[0] or "not stated"
+        found[hardware] = found.get(hardware, 0) + 1
+    if not found:
+        return "none that decides a row yet; earlier runs are shown below, and no verdict rests on them."
+    return "; ".join(f"{count} rows: {hardware}" for hardware, count in found.items()) + "."

@@ -1,0 +1,117 @@
+"""Each defect that a careful reader once found in the reproduction would be seen now."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paper_recordings import recording
+
+from reproduction import flags, metasd, onthefly, protocol, recordings
+from reproduction.engine import Generated
+from reproduction.metasd_claims import selection
+from reproduction.onthefly_claims import check_stopping
+from reproduction.recorded import EVERY_PROMPT, Replayed
+from reproduction.recordings import Wanted
+from reproduction.registry import EXPERIMENTS
+from reproduction.result_files import read
+from reproduction.workspace import Workspace
+from wager.bench.methods import Target, policy_method
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("name", ["metasd-black-h200.json", "metasd-white-h200.json", "mixed-h200.json"])
+def test_earlier_runs_of_metasd_that_kept_state_are_flagged_and_decide_nothing(name: str) -> None:
+    warned = flags.of_older(name, read(RESULTS / name))
+    assert any("kept from prompt to prompt" in says for says in warned)
+    assert any("prompts a task" in says for says in warned)
+    assert all(name in EXPERIMENTS[row].older for row in ("metasd-table3",) if name == "metasd-black-h200.json")
+
+
+def test_a_policy_frozen_on_one_arm_is_flagged_in_earlier_results() -> None:
+    assert any("never played" in says for says in flags.of_older("mixed", read(RESULTS / "mixed-h200.json")))
+
+
+@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n.startswith(("metasd", "banditspec-table"))])
+def test_wherever_the_paper_begins_anew_for_every_prompt_so_do_we(name: str) -> None:
+    assert protocol.of_paper(name)["reset"] == "every prompt"
+    for run in EXPERIMENTS[name].runs():
+        if isinstance(run, Replayed) and not run.pairs:
+            assert run.reset == EVERY_PROMPT
+        if isinstance(run, Generated):
+            assert run.reset
+
+
+def test_parameters_are_the_papers() -> None:
+    assert metasd.CHANGING.endswith("beta=0.1")  # table 19
+    (halving,) = [p for p in metasd.pool("draft").policies if p.startswith("halving")]
+    assert halving == "halving:budget=1"  # every surviving drafter once a phase: a period of 1
+    assert metasd.pool("eagle").wanted.overlap  # divergence must not silently become efficiency
+    assert "eagle:ofa" not in metasd.pool("eagle").pool
+
+
+def test_warming_up_teaches_a_policy_nothing(one_thread: None) -> None:
+    import torch
+    from letters import Letters, writer
+
+    generator = policy_method("ucbspec").make(Target(writer(), Letters()), ("suffix:2", "prompt-lookup:2"))
+    assert generator.decoder is not None
+    before = generator.decoder.policy.state_dict()
+    generator.warm_up(torch.device("cpu"), 16)
+    assert generator.decoder.policy.state_dict() == before
+
+
+def test_specialists_that_are_none_do_not_pass_for_specialists() -> None:
+    rng = np.random.default_rng(0)
+    columns = {"tokens": np.full(60, 30.0), "rounds": np.full(60, 15.0)}
+    names = (
+        "off",
+        "draft:code:5",
+        "draft:math:5",
+        "draft:ofa:5",
+        "meta-ucb",
+        "meta-exp3",
+        "halving:budget=1",
+        "random",
+    )
+    units = {name: {**columns, "seconds": np.exp(rng.normal(0, 0.05, 60))} for name in names}
+    alike: dict[str, Any] = {"labels": ["humaneval", "math_reasoning"] * 30, "units": units, "seeds": 5}
+    told = selection([alike], "draft")
+    assert told.verdict == "undecided"
+    assert "holds" not in [part.verdict for part in told.parts if "specialist" in part.says]
+
+
+def test_a_linear_policy_that_never_leaves_off_is_flagged() -> None:
+    told = {"shares": {"linucb": {"off": 1.0, "draft:1": 0.0}}, "arms": ["off", "draft:1", "draft:2"]}
+    assert "never played draft:1, draft:2" in flags.of_run(told)["linucb"]
+
+
+def test_a_stopping_rule_that_drafts_nothing_is_no_evidence(tmp_path: Path) -> None:
+    run = onthefly.windows(("draft:ofa",), ("qa",))[0]
+    recording(tmp_path / "one.jsonl.gz", 1, tokens=12, tasks=("qa",))
+    played = Workspace(recordings=tmp_path).result(replace(run, seeds=1))  # type: ignore[type-var]
+    stopped = {"units": {"fitted to stop": played["units"]["off"]}, "thresholds": [0.9, 0.9], "drafted": 0.0}
+    with pytest.raises(ValueError, match="drafts nothing"):
+        check_stopping([played, stopped], ("draft:ofa",))
+    with pytest.raises(ValueError, match="with confidence"):
+        recordings.find(Wanted(("prompt-lookup",), confidence=True), RESULTS / "recordings")
+
+
+def test_speeds_of_single_tasks_that_are_no_medians_are_flagged() -> None:
+    cell: dict[str, Any] = {"method": "auto", "kind": "arm", "speedup": 2.0, "mat": 2.0}
+    wall = {"methods": [{**cell, "tasks": {"qa": {"speedup": 2.0, "mat": 2.0}}}], "prompts": 40}
+    assert any("wall-clock" in says for says in flags.of_older("x", wall))
+    median = {"methods": [{**cell, "tasks": {"qa": {"speedup": 2.0, "mat": 2.0, "steady": 2.0}}}], "prompts": 40}
+    assert flags.of_older("x", median) == []
+
+
+def test_simulated_rows_say_so_beside_the_papers_hardware() -> None:
+    for name in ("nightjar-figure5", "nightjar-figure10", "nightjar-table2", "banditspec-figure3"):
+        run: Any = EXPERIMENTS[name].runs()[0]
+        rows = {says: (theirs, ours, same) for says, theirs, ours, same in protocol.compared(name, run.protocol)}
+        theirs, ours, same = rows["hardware"]
+        assert "simulated, stated costs" in ours
+        assert not same
+        assert "simulated" not in theirs

@@ -1,0 +1,127 @@
+"""Every table and figure with results is a row, and rows follow from what recordings and simulations show."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paper_recordings import recording
+
+from reproduction import protocol
+from reproduction.experiment import TEXTS
+from reproduction.registry import EXPERIMENTS, PAPERS, PLACES
+from reproduction.rows import counted, row
+from reproduction.workspace import Workspace
+
+
+def test_every_table_and_figure_with_results_is_a_row() -> None:
+    wanted = {f"{paper}-{place}" for paper, own in PLACES.items() for place, told in own.items() if told["results"]}
+    assert set(EXPERIMENTS) == wanted == set(TEXTS)
+    assert set(PLACES) == set(PAPERS)
+    numbers = {paper: (_count(own, "table"), _count(own, "figure")) for paper, own in PLACES.items()}
+    # as the papers number them, from 1 on; none is left out
+    assert numbers == {"banditspec": (4, 3), "onthefly": (13, 6), "nightjar": (3, 11), "metasd": (19, 7)}
+
+
+def _count(places: dict[str, Any], kind: str) -> int:
+    numbers = sorted(int(place.removeprefix(kind)) for place in places if place.startswith(kind))
+    assert numbers == list(range(1, len(numbers) + 1))
+    return len(numbers)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_row_states_its_claim_its_protocol_and_what_would_decide_it(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    assert experiment.claim.endswith(".")
+    assert experiment.what
+    assert experiment.decides or experiment.claim.startswith("None")
+    assert {"target", "drafters", "hardware", "prompts", "seeds"} <= set(protocol.of_paper(name))
+    assert experiment.runs()
+    assert all(run.command.startswith(("wager lab ", "wager bench ", "python -m ")) for run in experiment.runs())
+
+
+def test_protocols_are_of_rows_that_exist_and_differences_are_told() -> None:
+    for paper, own in protocol.PAPERS.items():
+        places = {place for place, value in own.items() if isinstance(value, dict)}
+        assert {f"{paper}-{place}" for place in places} <= set(EXPERIMENTS)
+        fields = {field for value in own.values() if isinstance(value, dict) for field in value}
+        assert fields | {field for field, value in own.items() if isinstance(value, str)} <= set(protocol.FIELDS)
+    assert protocol.of_paper("metasd-table19")["beta"] == "0.1"
+    assert protocol.of_paper("metasd-table3")["reset"] == "every prompt"
+    told = {says: alike for says, _, _, alike in protocol.compared("metasd-table3", {"reset": "never", "beta": "0.01"})}
+    assert told["the policy begins anew"] is False
+    assert told["beta of UCB"] is True
+    assert protocol.of_runs([{"protocol": {"seeds": "5"}}, {"protocol": {"seeds": "6"}}]) == {"seeds": "5; 6"}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    folder = tmp_path_factory.mktemp("recordings")
+    recording(folder / "large.jsonl.gz", 20, tokens=18, tasks=("humaneval", "math_reasoning", "mt_bench"))
+    return Workspace(recordings=folder)
+
+
+REPLAYED = [
+    "onthefly-table8",
+    "onthefly-table11",
+    "metasd-table2",
+    "metasd-table3",
+    "metasd-table5",
+    "metasd-figure2",
+    "metasd-figure5",
+]
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_rows_are_decided_by_a_recording_that_is_large_enough(name: str, workspace: Workspace) -> None:
+    told = row(EXPERIMENTS[name], workspace)
+    assert told["missing"] == []
+    assert told["sample"]["prompts"] >= 20
+    counts = counted(told)
+    assert counts["holds"] + counts["does not hold"] > counts["undecided"] - 4
+    assert told["protocol"]["target"] == "smollm2-135m"
+    assert told["figures"]["rows"]
+
+
+def test_planted_specialists_are_found_at_home(workspace: Workspace) -> None:
+    told = row(EXPERIMENTS["metasd-table5"], workspace)
+    parts = {part["says"]: part["verdict"] for part in told["parts"]}
+    assert parts["humaneval: meta-ucb is faster than draft:math:5"] == "holds"
+    assert parts["meta-ucb is faster than all drafters"] == "holds"
+
+
+def test_a_row_whose_recording_is_missing_is_undecided_and_says_what_it_needs(tmp_path: Path) -> None:
+    told = row(EXPERIMENTS["metasd-table4"], Workspace(recordings=tmp_path))
+    assert told["verdict"] == "undecided"
+    assert "eagle:math" in told["missing"][0]
+    told = row(EXPERIMENTS["banditspec-table2"], Workspace(recordings=tmp_path))
+    assert told["missing"] == ["needs a run of the model (--with-model, best on a GPU)"]
+
+
+def simulated(**speeds: float) -> dict[str, Any]:
+    """A result of simulated serving in which methods have these speeds."""
+    rng = np.random.default_rng(0)
+    learned = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", "ada-bingreedy", "linucb", "lints")
+    names = {**dict.fromkeys((*learned, "off", *(f"draft:{n}" for n in range(1, 6))), 1.0), **speeds}
+    units = {name: {"seconds": (np.exp(rng.normal(0, 0.002, 5)) / speed).tolist()} for name, speed in names.items()}
+    shares = {name: {"off": 0.9, "draft:1": 0.1} for name in names}
+    return {"labels": [""] * 5, "units": units, "seeds": 5, "unit": "seeds", "shares": shares}
+
+
+def test_nightjar_has_to_be_ahead_of_each_rival_beyond_chance() -> None:
+    from reproduction import nightjar_claims as claims
+
+    best, worst, same = simulated(nightjar=1.2), simulated(nightjar=0.8), simulated()
+    for check in (claims.check_low, claims.check_high, claims.check_static, claims.check_contexts):
+        assert check([best] * 4).verdict == "holds"
+        assert check([worst] * 4).verdict == "does not hold"
+        assert check([same] * 4).verdict != "holds"
+    assert claims.check_lengths([simulated(**{"draft:3": 1.3})] * 3 + [simulated(off=1.2)]).verdict == "holds"
+
+
+def test_a_figure_that_shows_an_input_is_not_tested() -> None:
+    from reproduction import nightjar_claims as claims
+
+    told = claims.check_arrivals([{"rates": [1.0, 2.0, 9.0], "requests": 120}])
+    assert told.verdict == "not tested"
+    assert "claims nothing" in told.untested
