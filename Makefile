@@ -83,7 +83,7 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 # Policies are judged on recorded texts of prompts that none of them was made on; the recording is kept, being numbers.
 RECORDING := results/recordings/test.jsonl.gz
 REPLAY := $(BIN)/wager lab replay $(RECORDING)
-IDEAS := costs sharing hints others off memory rate selection stay
+IDEAS := costs sharing hints others off memory rate selection stay bound
 REPLAYED := $(foreach p,auto random round-robin ucbspec ucbspec:reward=goodput exp3spec meta-ucb meta-exp3 discounted-ucb \
 	sliding-ucb halving petc analytical fsm cached-fsm qlearning nightjar ada-bingreedy dsd linucb lints kl-ucb \
 	kl-ucb:reward=goodput thompson thompson:reward=goodput,-p $(p))

@@ -74,7 +74,8 @@ def random_context(rng: np.random.Generator, policy: Auto, number: int) -> Conte
                 shared[one][other] = shared[other][one] = common
     arms = tuple(arm for arm in policy.arms if rng.random() < 0.8) or policy.arms
     previous = None if number % 50 == 0 else OFF
-    return Context(arms, previous=previous, lag={"w": int(rng.integers(0, 30))}, hints=hints, agreement=shared)
+    lag, remaining = {"w": int(rng.integers(0, 30))}, int(rng.integers(1, 200)) if rng.random() < 0.7 else None
+    return Context(arms, previous=previous, lag=lag, hints=hints, agreement=shared, remaining=remaining)
 
 
 def random_round(rng: np.random.Generator, context: Context, arm: Arm, token_seconds: float = 0.002) -> Round:

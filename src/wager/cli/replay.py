@@ -43,6 +43,7 @@ class Replayed:
     drafters: str | None = opt(None, "Only these, separated by commas.", shown="all that were recorded")
     lengths: str | None = opt(None, "Draft lengths that are arms; off always is one.", shown="1 to 8")
     noise: float = opt(NOISE, "Standard deviation of a round's seconds, as a share of them.")
+    calibrated: bool = opt(False, "Tell policies that ask for it what rounds cost beforehand.", "--calibrated")
     phases: str | None = opt(None, "Labels in the order of their texts, by commas.", shown="all texts, shuffled")
     each: int | None = opt(None, "Texts a phase.", min=1, shown="4")
     reset: Reset = PAPER
@@ -62,9 +63,8 @@ class Replayed:
             tried = parse_ints(self.lengths, "--lengths")
         if max(tried) > longest:
             raise ValueError(f"drafts of at most {longest} tokens were recorded; --lengths names {max(tried)}")
-        return heads, Replay(
-            texts, parse_cost(self.cost, heads[0]), tried, self.noise, self.phases is not None, self.reset
-        )
+        cost, in_phases = parse_cost(self.cost, heads[0]), self.phases is not None
+        return heads, Replay(texts, cost, tried, self.noise, in_phases, self.reset, calibrated=self.calibrated)
 
     def json(self, heads: Sequence[Mapping[str, Any]], scenario: Replay) -> dict[str, Any]:
         return {
@@ -72,7 +72,8 @@ class Replayed:
             "models": list(dict.fromkeys(head.get("model") for head in heads)),
             **{"texts": len(scenario.texts), "tokens": scenario.goal, "drafters": list(scenario.drafters)},
             **{"lengths": list(scenario.lengths), "cost": self.cost, "costs": dataclasses.asdict(scenario.costs)},
-            **{"noise": self.noise, "phases": self.phases, "each": self.each, "reset": self.reset},
+            **{"noise": self.noise, "calibrated": self.calibrated, "phases": self.phases, "each": self.each},
+            "reset": self.reset,
         }
 
 

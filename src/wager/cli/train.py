@@ -163,7 +163,7 @@ def evaluate(
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
     chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
     from wager.training import build, evaluate, learners
-    from wager.training.card import card
+    from wager.training.card import card, note_acceptance
 
     held = [] if workload.held_out is None else evaluate.held_out(self_distillation.texts(workload.held_out))
     model, tokenizer = target.load()
@@ -191,6 +191,7 @@ def evaluate(
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
         for folder in folders:
             (folder / "README.md").write_text(card(folder, plan, cards.name, rows[folder.name], ran), encoding="utf-8")
+            note_acceptance(folder, rows[folder.name])
 
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:

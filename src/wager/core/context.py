@@ -17,6 +17,7 @@ class Signal(Enum):
     OVERLAP = "overlap"  # Round.overlap
     PROMPT = "prompt"  # Context.prompt
     REPEATS = "repeats"  # Round.repeated
+    COSTS = "costs"  # Policy.calibrate: seconds of rounds are timed before the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Context:
     agreement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     proposal_seconds: Mapping[str, float] = field(default_factory=dict)  # drafter -> seconds its proposal took
     prompt: PromptFeatures | None = None  # in the first round of a request, where a policy needs it
+    remaining: int | None = None  # most tokens the request may still generate; None: not known
 
     def __post_init__(self) -> None:
         if not self.arms:

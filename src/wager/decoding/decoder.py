@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 
-from wager.core import Arm, TraceWriter, Tree
+from wager.core import Arm, Calibration, Signal, TraceWriter, Tree
 from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
@@ -22,7 +23,7 @@ from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
 from wager.decoding.loop import EVERYTHING, Loop
 from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
-from wager.decoding.state import open_state
+from wager.decoding.state import described, open_state
 from wager.drafters import Drafter
 from wager.models.runner import Runner
 from wager.models.select import current, runner
@@ -87,6 +88,7 @@ class Decoder:
             raise TypeError(f"a policy is a name or a wager.policies.Policy, not a {type(policy).__name__}")
         self.prompts = Prompts()
         self._busy = False
+        self._calibration: Calibration | None = None  # what rounds cost here; timed at the first prompt
         self._take(self.target)
         kept = None if state is False else open_state(state, self.policy, model, self.drafters.values(), self.arms)
         self.state: StateFile | None = kept
@@ -154,6 +156,7 @@ class Decoder:
         self.policy.reset()
         if self.state is not None:
             self.state.restore()
+        self._recalibrate()
         for drafter in self.drafters.values():
             drafter.forget()
 
@@ -164,12 +167,14 @@ class Decoder:
         The policy goes on from where it was. Drafters that keep earlier texts forget them all.
         """
         self._refuse_if_busy()
-        kept = self.policy, self.trace, self.prompts
+        kept, known = (self.policy, self.trace, self.prompts), self._calibration
         self.policy, self.trace, self.prompts = copy.deepcopy(self.policy), None, copy.deepcopy(self.prompts)
         try:
             yield
         finally:
             self.policy, self.trace, self.prompts = kept
+            if self._calibration is not known:
+                self._recalibrate()
             for drafter in self.drafters.values():
                 drafter.forget()
 
@@ -179,11 +184,29 @@ class Decoder:
         """Go on with this target, prepared for every width a round can have."""
         fit_arms(self.arms, target)
         self.target, self._vocabulary = target, target.vocabulary
+        self._calibration = None
         for name, drafter in self.drafters.items():
             drafter.fit(target.vocabulary)
             drafter.follow(target)
             drafter.warm([arm for arm in self.arms if arm.drafter == name])
         target.warm(range(1, 2 + max(arm.budget for arm in self.arms)))
+
+    def _recalibrate(self) -> None:
+        """Tell the policy, which has forgotten it, what is known of rounds."""
+        if self._calibration is not None:
+            self.policy.calibrate(self._calibration)
+
+    def _calibrate(self, text: Sequence[int]) -> None:
+        """Time rounds on the text that the target holds, or take what is remembered, and tell the policy."""
+        from wager.decoding.calibrate import RoundTimer, calibrated
+
+        known = described(self.policy, self.model, self.drafters.values(), self.arms)
+        del known["policy"]
+        key = ", ".join([*known.values(), f"torch {torch.__version__}"])
+        found = calibrated(RoundTimer(self.target, self.drafters, self.arms, text), key)
+        published = {name: drafter.acceptance for name, drafter in self.drafters.items() if drafter.acceptance}
+        self._calibration = replace(found, acceptance=published)
+        self._recalibrate()
 
     def current_target(self) -> Runner:
         """The runner that fits the model as it is now."""
@@ -267,8 +290,11 @@ class Decoder:
             target.begin()
         if self.reset_per_request:
             self.policy.forget()
+            self._recalibrate()
         needs = EVERYTHING if self.trace is not None else self.policy.needs
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features)
+        unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
+        calibrate = self._calibrate if unknown else None
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, calibrate)
         self.finish = ""
         self._busy = True
         played = False

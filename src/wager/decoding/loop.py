@@ -30,9 +30,11 @@ class Loop:
     """
 
     def __init__(self, target: Runner, drafters: Mapping[str, Drafter], policy: Policy, arms: tuple[Arm, ...],
-                 needs: frozenset[Signal], features: Features) -> None:  # fmt: skip
+                 needs: frozenset[Signal], features: Features,
+                 calibrate: Callable[[Sequence[int]], object] | None = None) -> None:  # fmt: skip
         self.target, self.drafters, self.policy = target, drafters, policy
         self.needs, self.features = needs, features
+        self.calibrate = calibrate  # called with the text before its first round, as a part of reading the prompt
         hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
         self.cheap = [d for d in drafters.values() if d.cheap and hinting]
         self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
@@ -59,7 +61,10 @@ class Loop:
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
             drafter.begin(self.text)
-        yield self._prefill()
+        first = self._prefill()
+        if self.calibrate is not None and not self.finish:
+            self.calibrate(self.text)
+        yield first
         while not self.finish:
             yield self._round()
 
@@ -78,8 +83,9 @@ class Loop:
     def _round(self) -> Piece:
         # Choose.
         began = perf_counter()
-        room = min(self.longest, self.stopping.limit - len(self.text) - 1)  # the target adds one itself
-        context, proposals = self._propose(room)
+        remaining = self.stopping.limit - len(self.text)
+        room = min(self.longest, remaining - 1)  # the target adds one itself
+        context, proposals = self._propose(room, remaining)
         proposing = sum(context.proposal_seconds.values())
         arm = self.policy.choose(context)
         # Draft.
@@ -116,10 +122,10 @@ class Loop:
         sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
         return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected)
 
-    def _propose(self, room: int) -> tuple[Context, dict[str, Draft]]:
+    def _propose(self, room: int, remaining: int) -> tuple[Context, dict[str, Draft]]:
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
         lag = {d.name: d.lag for d in self.dear}
-        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt)
+        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt, remaining=remaining)
         if not room or not self.cheap:
             return context, {}
         names = self.policy.select_drafters(context) if self.selective else self.drafters
@@ -135,7 +141,7 @@ class Loop:
         hints = {name: draft.hint for name, draft in proposals.items()}
         agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
         known = (self.arms, 1, self.position, self.previous, lag, hints, agreement, seconds, self.prompt)
-        return Context(*known), proposals
+        return Context(*known, remaining), proposals
 
     def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
         length = min(arm.length, room)

@@ -70,7 +70,8 @@ def _drafter(drafter: Drafter) -> str:
     settings: dict[str, Any] = {"kind": type(drafter).__name__}
     for key, value in vars(drafter).items():
         parts = value if isinstance(value, tuple) else (value,)
-        if not key.startswith("_") and key != "name" and all(isinstance(part, (str, int, float)) for part in parts):
+        known = key.startswith("_") or key in ("name", "acceptance")  # told elsewhere, or no setting
+        if not known and all(isinstance(part, (str, int, float)) for part in parts):
             settings[key] = value
     if (store := drafter.datastore) is not None:
         settings["datastore"] = f"{Path(store.path).resolve()}, {store.header.tokens} tokens"

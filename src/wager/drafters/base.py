@@ -89,6 +89,8 @@ class Drafter(ABC):
     servable: ClassVar[bool] = False  # whether a server can run it, one for every request: ``share`` gives those
     datastore: Datastore | None = None  # the corpus it reads, if any
     runner: Any = None  # runs the model it drafts with, if that is a whole one
+    # share of its tokens that targets accept at each position, those before it accepted, where its maker says so
+    acceptance: tuple[float, ...] = ()
 
     @abstractmethod
     def begin(self, prompt: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ import torch
 from wager.core import Hint
 from wager.core.require import require
 from wager.drafters.base import Draft, Drafter, DraftSampler
+from wager.drafters.shipped import published_acceptance
 from wager.models.select import runner
 from wager.models.unwrap import unwrapped
 
@@ -28,6 +29,7 @@ class DraftModel(Drafter):
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
         require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
+        self.acceptance = published_acceptance(getattr(model.config, "wager", None))
         self.runner = runner(unwrapped(model))
         self.runner.warm((1, 2))
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it

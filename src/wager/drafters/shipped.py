@@ -106,6 +106,18 @@ def expand(specs: Sequence[Any], target: str = "", mark: Mark | None = None) -> 
     return expanded
 
 
+def published_acceptance(notes: object) -> tuple[float, ...]:
+    """What a drafter's notes say of its acceptance at each position, as the mean over the tasks; () if nothing."""
+    tasks = notes.get("acceptance") if isinstance(notes, dict) else None
+    try:
+        rows = [[float(share) for share in row] for row in tasks.values()] if isinstance(tasks, dict) else []
+    except (TypeError, ValueError):
+        return ()
+    if not rows or not all(0.0 <= share <= 1.0 for row in rows for share in row):
+        return ()
+    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=False))
+
+
 def _every() -> list[Shipped]:
     """All drafters of all places, those of earlier places first."""
     found = []

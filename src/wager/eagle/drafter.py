@@ -11,6 +11,7 @@ import torch
 
 from wager.core import Arm, Hint, Tree
 from wager.drafters.base import Draft, Drafter, DraftSampler
+from wager.drafters.shipped import published_acceptance
 from wager.eagle.checkpoint import read
 from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.head import Head
@@ -37,6 +38,7 @@ class Eagle(Drafter):
         file = read(folder)
         self.head = (Head if file.eagle3 is None else Eagle3Head)(file, window=window)
         self.window = window
+        self.acceptance = published_acceptance(self.head.file.notes)
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
         self._target: Runner | None = None
         self._plain: Head | None = None

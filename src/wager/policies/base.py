@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from wager.core import REWARDS, Arm, Context, Round, Signal
+from wager.core import REWARDS, Arm, Calibration, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.core.require import require as require  # for every policy
 
@@ -105,6 +105,9 @@ class Policy(Learner, ABC):
         self.seed, self.rng = seed, np.random.default_rng(seed)
         self._seen: tuple[Arm, ...] | None = None
         self._slots: list[int] = []
+
+    def calibrate(self, known: Calibration) -> None:
+        """Take what is known before the first round; unless overridden, it is ignored."""
 
     def select_drafters(self, context: Context) -> tuple[str, ...]:
         """The cheap drafters that shall propose before the choice; the context has no hints yet. No side effect."""

@@ -94,6 +94,12 @@ class NoStay(Auto):
         self.exploration.expected_stay = self.config.round_memory
 
 
+class NoBound(Auto):
+    """A text may lose any number of tokens to plain decoding."""
+
+    config = replace(Auto.config, allowed_tokens=1e9)
+
+
 class Scaled(Auto):
     """`auto` with one field of its config multiplied."""
 
@@ -105,7 +111,7 @@ class Scaled(Auto):
         super().__init__(arms, seed=seed)
 
 
-_WITHOUT = (NoCosts, NoSharing, NoHints, NoOthers, NoOff, NoMemory, NoRate, NoSelection, NoStay)
+_WITHOUT = (NoCosts, NoSharing, NoHints, NoOthers, NoOff, NoMemory, NoRate, NoSelection, NoStay, NoBound)
 ABLATIONS: dict[str, type[Auto]] = {f"auto-no-{made.__name__.removeprefix('No').lower()}": made for made in _WITHOUT}
 EXPERIMENTS |= {name: Entry(made, "wager") for name, made in ABLATIONS.items()}
 EXPERIMENTS["auto-scaled"] = Entry(Scaled, "wager")

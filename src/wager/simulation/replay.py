@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from wager.core import OFF, Arm, Context, Round, Signal, require
+from wager.core import OFF, Arm, Calibration, Context, Round, Signal, require
 from wager.core.recording import Text, Track
 from wager.policies import Policy, registry
 from wager.policies.base import NEVER, PAPER, RESETS, resets
@@ -50,6 +50,7 @@ class Replay:
     phases: bool = False
     reset: str = PAPER
     trials: tuple[Text, ...] = ()
+    calibrated: bool = False  # whether policies that ask for it are told the seconds of rounds beforehand
 
     def __post_init__(self) -> None:
         require(self.reset in RESETS, f"policies are reset by {', '.join(RESETS)}, not {self.reset!r}")
@@ -75,6 +76,16 @@ class Replay:
     def goal(self) -> int:
         """Tokens of all texts that rounds bring."""
         return sum(text.tokens - 1 for text in self.texts)
+
+    @property
+    def calibration(self) -> Calibration:
+        """What a calibration would find, without noise."""
+        costs, models = self.costs, {n for text in self.texts for n, track in text.tracks.items() if not track.cheap}
+        verify = {width: costs.verify(width) for width in range(1, max(arm.budget for arm in self.arms) + 2)}
+        steps = {arm: arm.length * costs.step.get(arm.drafter, 0.0) for arm in self.arms if arm.drafter in models}
+        draft = {arm: costs.draft.get(str(arm), seconds) for arm, seconds in steps.items()}
+        catch_up = {name: {tokens: tokens * costs.lag.get(name, 0.0) for tokens in (16, 256)} for name in models}
+        return Calibration(verify, draft, catch_up)
 
     def horizon(self, spec: str) -> int:
         return max(1, self.goal // len(self.texts)) if registry.resets(spec, self.reset) else self.goal
@@ -106,6 +117,8 @@ class Replayed(Environment):
         widest = max(arm.budget for arm in replay.arms)
         self._verify = [replay.costs.verify(drafted + 1) for drafted in range(widest + 1)]
         self._knows = False  # whether it is the clairvoyant who plays
+        if replay.calibrated and policy is not None and Signal.COSTS in policy.needs:
+            policy.calibrate(replay.calibration)
         self._next()
 
     @property
@@ -143,7 +156,7 @@ class Replayed(Environment):
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}
         lag = {name: self._lag(name) for name in self._read}
-        context = Context(self.arms, tokens=at + 1, previous=self.previous, lag=lag)
+        context = Context(self.arms, 1, at + 1, self.previous, lag, remaining=self._text.limit - at - 1)
         if self._select is None or not room:
             return context
         names = self._select(context)

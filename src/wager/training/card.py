@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from wager.core import files
 from wager.training.config import Plan
 
 KINDS = {"eagle": "An EAGLE head", "eagle3": "An EAGLE-3 head", "draft": "A small Llama model"}
@@ -59,3 +60,12 @@ def card(folder: Path, plan: Plan, file: str, rows: Mapping[str, Mapping[str, An
         mats = " | ".join(f"{mat:.2f}" for mat in row["mat"].values())
         text += f"| {task} | {mats} | {', '.join(f'{share:.2f}' for share in row['acceptance'])} |\n"
     return text
+
+
+def note_acceptance(folder: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the acceptance at each position, by task, into the drafter's config.json, where policies start from it."""
+    path = folder / "config.json"
+    content = files.read_json(path)
+    shares = {task: [round(share, 2) for share in row["acceptance"]] for task, row in rows.items()}
+    content["wager"] = {**content.get("wager", {}), "acceptance": shares}
+    files.write_text(path, json.dumps(content, indent=2) + "\n")

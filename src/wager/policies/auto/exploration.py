@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.guarantee import LossBound
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
 from wager.policies.base import Learner
 
@@ -103,7 +104,7 @@ class StepTrials(Learner):
 class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
-    learned = ("allowance", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter",
+    learned = ("bound", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter",
                "selection", "trials")  # fmt: skip
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
@@ -111,13 +112,13 @@ class Exploration(Learner):
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
-        self.allowance = config.allowance  # plain tokens that this text may still fall behind
+        self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
 
     def begin(self) -> None:
         """A new text."""
-        self.allowance = self.config.allowance
+        self.bound.begin()
         self.selection.begin()
 
     def drafted(self, again: bool) -> None:

@@ -1,8 +1,9 @@
 """One model of latency: seconds by batch size, width, drafter and catch-up, and the tokens a second is worth."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
-from wager.core import Round
+from wager.core import Arm, Calibration, Round
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
 from wager.policies.base import Learner
@@ -95,6 +96,13 @@ class DraftLatency(Learner):
         nearest = size if size in known else max((other for other in known if other < size), default=min(known))
         return known[nearest]
 
+    def most_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
+        """What it takes at most, noise left out: as long for each token as the most tokens that were timed; twice what
+        is expected, if none was."""
+        known = self.lags.get(drafter)
+        more = tokens.bit_length() - max(known) if known else 1
+        return self.catch_up(drafter, tokens, plain) * (2.0**more if more > 0 else 1.0)
+
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
         known, size = self.lags.setdefault(drafter, {}), max(1, tokens).bit_length()
@@ -137,6 +145,7 @@ class LatencyModel(Learner):
     learned = ("verify", "batches", "drafts", "rates")
 
     def __init__(self, widest: int, config: AutoConfig) -> None:
+        self.config = config
         self.widest = widest  # most tokens of one request in a verification
         self.verify = VerifyLatency(widest, config)
         self.batches = BatchLatency(config)
@@ -147,7 +156,12 @@ class LatencyModel(Learner):
     def at(self, batch: int) -> tuple[list[float], float]:
         """Seconds of verification by width (tokens of each request), as each request's share of the step; and the
         tokens a second is worth, before any was timed those of plain decoding."""
-        table = self.verify.seconds if batch == 1 else self._tables.get(batch) or self._table(batch)
+        if batch == 1:  # a text that loses to plain decoding can still be decoded plainly: no second is worth less
+            table = self.verify.seconds
+            plain = 1.0 / table[1]
+            rate = self.rates.at(1, plain)
+            return table, rate if rate > plain else plain
+        table = self._tables.get(batch) or self._table(batch)
         return table, self.rates.at(batch, 1.0 / table[1])
 
     def _table(self, batch: int) -> list[float]:
@@ -155,6 +169,23 @@ class LatencyModel(Learner):
         table = [0.0, base / batch, *((base + drafting) / batch + token * n for n in range(1, self.widest))]
         self._tables[batch] = table
         return table
+
+    def calibrate(self, known: Calibration, key: Callable[[Arm], str]) -> None:
+        """Start from what was timed; a repeated time counts as `repeats` rounds, so that three others replace it."""
+        self.verify.calibrate(known.verify)
+        timed = {key(arm): line for arm in known.draft if not (line := self.drafts.line(key(arm), 1)).count}
+        for arm, seconds in known.draft.items():
+            for _ in range(self.config.repeats if key(arm) in timed else 0):
+                timed[key(arm)].learn(arm.length, seconds)
+        for drafter, lags in known.catch_up.items():
+            for tokens, seconds in lags.items() if drafter not in self.drafts.lags else ():
+                self.drafts.caught_up(drafter, tokens, seconds)
+
+    def worst_draft(self, key: str, length: int, plain: float) -> float:
+        """Seconds that such a draft for one request hardly ever exceeds; twice what is expected, before it is known."""
+        fixed, each = self.drafts.parts(key, 1, plain)
+        unknown = self.drafts.line(key, 1).count < self.config.repeats
+        return (2.0 if unknown else self.verify.noise) * (fixed + each * length)
 
     def learn(self, round: Round) -> None:
         """A round of one arm for all requests."""

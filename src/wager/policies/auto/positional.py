@@ -70,6 +70,15 @@ class PositionalAcceptance(Learner):
             own.settle()
         return own
 
+    def expect(self, key: str, rates: Sequence[float]) -> None:
+        """Start from published acceptance, as from few drafts; what was learned already stays."""
+        own = self.of(key, len(rates))
+        if not own.total:
+            reach, tokens = list(accumulate(rates, mul, initial=1.0))[: len(rates)], self.config.shrinkage
+            own.tried[: len(rates)] = [tokens * x / sum(reach) for x in reach]
+            own.kept[: len(rates)] = [n * rate for n, rate in zip(own.tried, rates, strict=False)]
+            own.settle()
+
     def draws_for(self, count: int) -> list[float]:
         """Standard normal numbers to take from the end of, at least so many.
 

@@ -3,7 +3,8 @@
 A batch has too many combinations of requests and draft tokens to time each.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import ClassVar
 
@@ -22,21 +23,28 @@ def bucket(batch: int) -> int:
 class OutlierFilter(Learner):
     """Tells a slow round from a change: one far off is an outlier, several in a row of one class are a change."""
 
-    learned = ("usual_error", "streak")
+    learned = ("usual_error", "streak", "nearest")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
         self.usual_error = config.token_share  # mean error of a round's seconds, as a share of those expected
         self.streak: dict[int, int] = {}  # outliers in a row, by class
+        self.nearest: dict[int, float] = {}  # of those, the seconds least far off
+
+    @property
+    def limit(self) -> float:
+        """Error of a round beyond which it is an outlier, as a share of the seconds expected."""
+        return max(self.config.outlier * self.usual_error, self.config.token_share)
 
     def judge(self, at: int, seconds: float, expected: float, known: bool) -> int:
         """What a round of class ``at`` is; ``known``: this class was timed before."""
-        config, far = self.config, abs(seconds / expected - 1.0)
-        limit = max(config.outlier * self.usual_error, config.token_share)
+        config, far, limit = self.config, abs(seconds / expected - 1.0), self.limit
         self.usual_error += (min(far, limit) - self.usual_error) / config.short_memory
         if not known or far <= limit:
             self.streak[at] = 0
             return EXPECTED
+        if not self.streak.get(at) or far < abs(self.nearest[at] / expected - 1.0):
+            self.nearest[at] = seconds
         self.streak[at] = (self.streak.get(at, 0) + 1) % config.repeats
         return OUTLIER if self.streak[at] else CHANGED
 
@@ -47,12 +55,14 @@ class VerifyLatency(Learner):
     A wider forward pass never counts as quicker.
     """
 
-    learned = ("scale", "checks", "last_seen", "rounds", "ratios", "learned_rounds", "filter", "_shape")
+    learned = ("scale", "plain", "checks", "last_seen", "rounds", "ratios", "learned_rounds", "filter",
+               "_shape", "_most")  # fmt: skip
 
     def __init__(self, widest: int, config: AutoConfig) -> None:
         self.config = config
         self.filter = OutlierFilter(config)
         self.scale = 0.0  # seconds of width 1
+        self.plain = 0.0  # seconds of width 1 by its own rounds alone; other widths move the scale too
         self.checks = 0  # rounds of width 1 to be timed because another width has changed
         self.last_seen = [0] * (widest + 1)  # each width's last round
         self.rounds = [0.0] * (widest + 1)
@@ -81,9 +91,14 @@ class VerifyLatency(Learner):
             if width > 1 and known:
                 self.rounds = [n if w == 1 else min(n, 0.5) for w, n in enumerate(self.rounds)]
                 self.checks = config.repeats
+            seconds = self.filter.nearest[width]
             self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)
+            if width == 1:
+                self.plain = seconds
             self._average()
             return
+        if width == 1:
+            self.plain += (seconds - self.plain) / (min(known, config.short_memory) + 1.0)
         if known:
             self.scale += self.scale * (seconds / self.seconds[width] - 1.0) / config.short_memory
         self.ratios[width] += (seconds / self.scale - self.ratios[width]) / (min(known, config.round_memory) + 1.0)
@@ -92,6 +107,23 @@ class VerifyLatency(Learner):
             self._average()
         else:
             self.settle()
+
+    def calibrate(self, timed: Mapping[int, float]) -> None:
+        """Take these seconds by width where nothing is known yet, or where they contradict it."""
+        if not timed.get(1):
+            return
+        limit = self.filter.limit
+        if not self.rounds[1]:
+            self.scale = self.plain = timed[1]
+        elif abs(timed[1] / self.seconds[1] - 1.0) > limit:  # as on another machine: the ratios may still hold
+            self.scale *= timed[1] / self.seconds[1]
+            self.plain = timed[1]
+        self.settle()
+        for width, seconds in timed.items():
+            known = width < len(self.ratios) and self.rounds[width] > 0.0
+            if width < len(self.ratios) and (not known or abs(seconds / self.seconds[width] - 1.0) > limit):
+                self.ratios[width], self.rounds[width] = seconds / self.scale, float(self.config.repeats)
+        self._average()
 
     def settle(self) -> None:
         scale = self.scale or 1.0
@@ -114,7 +146,43 @@ class VerifyLatency(Learner):
         self._shape = [0.0]
         for ratio, _, count in blocks:
             self._shape += [ratio] * count
+        self._most = self._upper()
         self.settle()
+
+    def _upper(self) -> list[float]:
+        """The largest ratio each width can have, noise left out.
+
+        A width that was not timed takes at most twice what is expected of it, no longer than a wider one, and no longer
+        than narrower ones in turn: w tokens could be verified in w / n passes of n.
+        """
+        most = [max(own) if n else own[0] for *own, n in zip(self._shape, self.ratios, self.rounds, strict=True)]
+        timed = 1
+        for width in range(2, len(most)):
+            if self.rounds[width] >= 1.0:
+                timed = width
+            else:
+                most[width] = min(most[timed] * width / timed, 2.0 * most[width])
+        for width in range(len(most) - 2, 0, -1):
+            if most[width] > most[width + 1]:
+                most[width] = most[width + 1]
+        return most
+
+    def worst(self, width: int) -> float:
+        """Seconds that a round of this width hardly ever exceeds."""
+        return self._margin() * self._most[width]
+
+    def widest(self, seconds: float) -> int:
+        """The largest width that takes so many seconds at most, by `worst`; 0: none."""
+        return bisect_right(self._most, seconds / self._margin()) - 1
+
+    def _margin(self) -> float:
+        """Seconds of width 1, with noise."""
+        return self.noise * (self.scale or 1.0)
+
+    @property
+    def noise(self) -> float:
+        """Times the expected seconds that a round hardly ever exceeds: by twice the usual error."""
+        return 1.0 + 2.0 * self.filter.usual_error
 
     def _unstalled(self) -> list[float]:
         """The ratios; one timed a few times only is no larger than a wider one's: there was a stall, then."""
@@ -146,8 +214,16 @@ class VerifyLatency(Learner):
 
     def overdue(self) -> bool:
         """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
-        late = self.learned_rounds - self.last_seen[1] > self.config.probe_interval
-        return late or self.checks > 0 or self.rounds[1] < self.config.repeats
+        late = self.since_plain() > self.config.probe_interval
+        if late or self.checks > 0 or self.rounds[1] < self.config.repeats or self.doubted(1):
+            return True
+        # other widths say that the machine has changed: that may be true of them alone
+        apart = abs(self.scale * self.ratios[1] / self.plain - 1.0) if self.plain else 0.0
+        return apart > self.filter.limit and self.since_plain() > self.config.short_memory
+
+    def since_plain(self) -> int:
+        """Rounds since plain decoding was timed."""
+        return self.learned_rounds - self.last_seen[1]
 
 
 class LatencyFit(Learner):

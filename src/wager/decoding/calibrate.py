@@ -1,0 +1,174 @@
+"""What rounds cost on this machine: timed at a Decoder's first prompt in bounded time, and remembered on disk.
+
+The policy then bets on seconds that were measured. What is remembered is checked against the clock before it is used.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from wager.core import Arm, Calibration, files
+from wager.drafters import Drafter
+from wager.models.embedded import cache
+from wager.models.runner import Runner
+
+log = logging.getLogger("wager")
+
+FILE = "rounds.json"  # in the user's cache folder
+VERSION = 1  # of what is timed, and how
+BUDGET = {"cpu": 0.5, "cuda": 0.05}  # seconds, by kind of device
+PASSES = 2  # over everything that is timed; the least counts
+READ = 64  # tokens of the text that drafters read to be timed
+DOUBT = 1.25  # times that the cost of the widest round may be off before everything is timed again
+
+Clock = Callable[[], float]
+
+
+def widths_of(arms: Iterable[Arm]) -> list[int]:
+    """Widths to time, the most telling first: one, the widest, and by doubling between; those of trees too."""
+    trees = {arm.budget + 1 for arm in arms if arm.tree is not None}
+    widest = 1 + max(arm.budget for arm in arms)
+    doubling = {1 + (1 << n) for n in range(widest.bit_length()) if 1 + (1 << n) < widest}
+    return list(dict.fromkeys((1, widest, *sorted(trees | doubling))))
+
+
+class RoundTimer:
+    """Times the parts of rounds on a target that holds a text, and leaves everything as it was."""
+
+    def __init__(self, target: Runner, drafters: Mapping[str, Drafter], arms: Sequence[Arm], text: Sequence[int],
+                 clock: Clock = perf_counter) -> None:  # fmt: skip
+        self.target, self.text, self.clock = target, list(text), clock
+        self.models = {name: drafter for name, drafter in drafters.items() if not drafter.cheap}
+        room = target.limit - target.length
+        self.arms = [arm for arm in arms if arm.length and arm.budget < room]
+        self.widths = widths_of(self.arms) if self.arms else []
+        self.deadline = clock() + BUDGET.get(target.device.type, BUDGET["cpu"])
+
+    def verify(self, widths: Sequence[int]) -> tuple[dict[int, float], bool]:
+        """The least seconds of each width, and whether there was time for all of them."""
+        least: dict[int, float] = {}
+        length, token = self.target.length, self.text[-1]
+        for _ in range(PASSES):
+            for width in widths:
+                if self.clock() > self.deadline:
+                    return least, False
+                began = self.clock()
+                self.target.forward([token] * width, width).argmax(-1).tolist()  # as a round: the device is waited for
+                self.target.crop(length)
+                taken = self.clock() - began
+                least[width] = min(taken, least.get(width, taken))
+        return least, True
+
+    def draft(self) -> tuple[dict[Arm, float], dict[str, dict[int, float]], bool]:
+        """The least seconds of the longest and the shortest drafts of each model, those of catching up, and whether
+        there was time for all of them."""
+        least: dict[Arm, float] = {}
+        lags: dict[str, dict[int, float]] = {}
+        try:
+            for _ in range(PASSES):
+                for arm in self._drafts():
+                    if self.clock() > self.deadline:
+                        return least, lags, False
+                    drafter = self.models[arm.drafter]
+                    drafter.begin(self.text[:READ])
+                    began = self.clock()
+                    if arm.tree is None:
+                        draft = drafter.propose(arm.length)
+                    else:
+                        draft = drafter.propose_tree(arm.length, arm.tree)
+                    taken = max(0.0, self.clock() - began - draft.lag_seconds)
+                    least[arm] = min(taken, least.get(arm, taken))
+                    if draft.lag > 1 and draft.lag_seconds:
+                        known = lags.setdefault(arm.drafter, {})
+                        known[draft.lag] = min(draft.lag_seconds, known.get(draft.lag, draft.lag_seconds))
+        finally:
+            for drafter in self.models.values():
+                drafter.begin(self.text)
+        return least, lags, True
+
+    def _drafts(self) -> list[Arm]:
+        """Of each model's chains and of each of its trees the longest arm, then the shortest."""
+        groups: dict[tuple[str, object], list[Arm]] = {}
+        for arm in self.arms:
+            if arm.drafter in self.models:
+                groups.setdefault((arm.drafter, arm.tree), []).append(arm)
+        ends = (max, min)
+        return list(dict.fromkeys(end(own, key=lambda arm: arm.length) for end in ends for own in groups.values()))
+
+
+@torch.inference_mode()
+def calibrated(timer: RoundTimer, key: str, path: Path | None = None) -> Calibration:
+    """The seconds of rounds, from the file if the clock agrees with it, else timed now and kept there."""
+    path = path or cache() / FILE
+    if not timer.widths:
+        return Calibration()
+    known = _read(path)
+    if (kept := _kept(known.get(key))) is not None and (now := _checked(timer, kept)) is not None:
+        return now
+    verify, complete = timer.verify(timer.widths[:2])
+    draft, catch_up, drafted = timer.draft() if complete else ({}, {}, False)
+    verify |= timer.verify(timer.widths[2:])[0]
+    found = Calibration(verify, draft, catch_up)
+    if drafted and verify.keys() == set(timer.widths):  # each at least once
+        _write(path, {**known, key: _as_json(found)})
+    return found
+
+
+def _checked(timer: RoundTimer, kept: Calibration) -> Calibration | None:
+    """What was kept, at the machine's present speed; None if a wide round costs something else by now."""
+    first, widest = timer.widths[0], timer.widths[1]
+    now, _ = timer.verify((first, widest))
+    if now.keys() != {first, widest} or not {first, widest} <= kept.verify.keys():
+        return None
+    speed = now[first] / kept.verify[first]
+    if not 1 / DOUBT < now[widest] / (speed * kept.verify[widest]) < DOUBT:
+        log.info("rounds of %d tokens cost something else than was remembered: timed again", widest)
+        return None
+    verify = {width: speed * seconds for width, seconds in kept.verify.items()}
+    draft = {arm: speed * seconds for arm, seconds in kept.draft.items()}
+    lags = {name: {n: speed * seconds for n, seconds in own.items()} for name, own in kept.catch_up.items()}
+    return Calibration(verify, draft, lags)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):  # a damaged file is replaced
+        return files.read_json(path)
+    return {}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(path, content)
+    except OSError as error:
+        log.info("the seconds of rounds are not kept: %s", error)
+
+
+def _as_json(found: Calibration) -> dict[str, Any]:
+    draft = {str(arm): seconds for arm, seconds in found.draft.items()}
+    body: dict[str, Any] = json.loads(json.dumps({"verify": found.verify, "draft": draft, "catch_up": found.catch_up}))
+    return body
+
+
+def _kept(body: Any) -> Calibration | None:
+    """What was read from a file as a calibration; None where it is none."""
+    try:
+        verify = {int(width): _seconds(s) for width, s in body["verify"].items()}
+        draft = {Arm.parse(arm): _seconds(s) for arm, s in body["draft"].items()}
+        lags = {str(n): {int(k): _seconds(s) for k, s in own.items()} for n, own in body["catch_up"].items()}
+        return Calibration(verify, draft, lags)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return None
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0.0 < seconds < 3600.0:
+        raise ValueError(f"{seconds} is no time of a round")
+    return seconds

@@ -1,0 +1,219 @@
+"""What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, inf
+
+from wager.core import OFF, Arm, Context
+from wager.policies.auto.acceptance import AcceptanceModel
+from wager.policies.auto.arms import ArmGroup, ArmTable
+from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.exploration import Exploration
+from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
+from wager.policies.auto.latency import DraftLine, LatencyModel
+from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
+from wager.policies.auto.verify import bucket
+from wager.policies.base import Policy
+
+Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
+Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
+Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
+Table = list[float]
+
+
+class ArmWeighing(Policy):
+    """The part of `auto` that compares arms, from what the models of acceptance and latency have learned."""
+
+    config = AutoConfig()
+    # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
+    __slots__ = (
+        *("acceptance", "exploration", "hinted", "index", "latency", "positional"),
+        *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
+        *("_table", "_weighed"),
+    )
+    acceptance: AcceptanceModel
+    positional: PositionalAcceptance
+    latency: LatencyModel
+    exploration: Exploration
+    hinted: set[str]  # drafters whose proposals are known before a round
+    index: dict[str, int]
+    budget: int
+
+    def reset(self) -> None:
+        super().reset()
+        self.hinted = set()
+        self._read_arms: tuple[Arm, ...] | None = None  # those the table is made of
+        self._records: dict[tuple[str, ...], list[Proposal]] = {}  # by the drafters that have a hint
+        self._plans: dict[int, Plan] = {}  # by bucket of batch sizes
+        self._proposals: list[Proposal] = []  # of this round
+        self._estimates: list[Estimate] = []
+        self._weighed: list[tuple[ArmGroup, list[float], float, float, float]] = []
+        self._gains: Sequence[float] = ()  # tokens each drafter's proposal brought beyond the others'
+        self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
+        self._plain_seconds = 0.0
+
+    def _read(self, arms: tuple[Arm, ...]) -> None:
+        menu = [self.arms[i] for i in self.available(arms)]
+        self._table = ArmTable(menu, self.drafters, self.longest, self._key)
+        self._plans.clear()
+        self._read_arms = arms
+
+    def _key(self, arm: Arm) -> str:
+        """What an arm shares its acceptance with: the drafter's chains, or its tree."""
+        return arm.drafter if arm.tree is None else f"{arm.drafter}@{arm.tree}"
+
+    def _catch_up(self, drafter: str, context: Context) -> float:
+        """Seconds a drafter needs for the tokens it has not read."""
+        lag = context.lag.get(drafter)
+        return self.latency.drafts.catch_up(drafter, lag, self._plain_seconds) if lag else 0.0
+
+    def _worst(self, arm: Arm, context: Context) -> float:
+        """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out."""
+        hint, drafts, plain = context.hints.get(arm.drafter), self.latency.drafts, self._plain_seconds
+        if arm.tree is None and hint is not None:
+            return self.latency.verify.worst(1 + (min(arm.length, hint.size) if hint.size else arm.length))
+        late = drafts.most_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        return (
+            self.latency.worst_draft(self._key(arm), arm.length, plain)
+            + late
+            + self.latency.verify.worst(arm.budget + 1)
+        )
+
+    def _weigh(
+        self, context: Context, seconds: Table, rate: float, off: float, room: float = inf, cautious: bool = False
+    ) -> Best:
+        """The value and the estimate of the best draft that takes at most ``room`` seconds, plain decoding having the
+        value ``off``.
+
+        Where that is cautious, acceptance is taken to be the lower the less is known of it.
+        """
+        self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
+        found: Best = -inf, None
+        if context.hints:
+            found = self._weigh_hinted(context, seconds, rate, off, room, cautious)
+        if len(self.hinted) < len(self.drafters):
+            found = self._weigh_unhinted(context, seconds, rate, found, room, cautious)
+        return found
+
+    def _weigh_hinted(
+        self, context: Context, seconds: Table, rate: float, off: float, room: float, cautious: bool
+    ) -> Best:
+        """Find the best prefix of every proposal."""
+        top = second = off  # second: the best without the drafter of the best
+        most, best, leader = -inf, None, -1
+        estimates, exact, at_least = self._estimates, self._table.exact, self._table.at_least
+        self._proposals = proposals = self._fill(context)
+        longest = self.longest if room == inf else max(0, self.latency.verify.widest(room) - 1)
+        cuts = self.acceptance.cut(proposals, seconds, rate, cautious, longest=longest)
+        for proposal, (value, n, tokens) in zip(proposals, cuts, strict=True):
+            i = proposal.index
+            arm = exact[i][n] if n < proposal.length else at_least[i][n]
+            if arm is not None:
+                own = arm, tokens, seconds[n + 1]
+            else:
+                found = self._best_available(proposal, seconds, rate, self.acceptance.trust(i) if cautious else 1.0)
+                if found is None:
+                    continue
+                own, value = found, found[1] - rate * found[2]
+            estimates.append(own)
+            if value > top:
+                second, top, leader = top, value, i
+                most, best = value, own
+                continue
+            if value > second:
+                second = value
+            if value > most:
+                most, best = value, own
+        self._gains = gains = [0.0] * len(self.drafters)
+        if leader >= 0:
+            gains[leader] = top - second if second > -inf else 1.0
+        return most, best
+
+    def _best_available(self, proposal: Proposal, seconds: Table, rate: float, trust: float) -> Estimate | None:
+        """The best prefix of a proposal among those there is an arm for."""
+        reach = tokens = 1.0
+        top, best = -inf, None
+        for n, chance in enumerate(proposal.chances[: proposal.evaluated], 1):
+            reach *= chance * trust
+            tokens += reach
+            value = tokens - rate * seconds[n + 1]
+            arm = (self._table.exact if n < proposal.length else self._table.at_least)[proposal.index][n]
+            if value > top and arm is not None:
+                top, best = value, (arm, tokens, seconds[n + 1])
+        return best
+
+    def _weigh_unhinted(
+        self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
+    ) -> Best:
+        """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
+        (most, best), batch, lags, drafts = found, context.batch, context.lag, self.latency.drafts
+        plan = self._plans.get(bucket(batch)) or self._plan(batch)
+        widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
+        draws, weighed = self.positional.draws_for(len(plan)), self._weighed
+        few, unknown = self.config.repeats, self.config.token_share * seconds[1]
+        for group, drafter, arms, counts, line in plan:
+            # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
+            odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
+            fixed, each = line.fixed / batch, line.each / batch
+            if line.count < few:
+                fixed, each = 0.0, unknown if unknown < each or not line.count else each
+            if drafter in lags:
+                late = drafts.catch_up(drafter, lags[drafter], seconds[1])
+                fixed += late / (self.exploration.expected_stay * batch)
+            weighed.append((group, odds, factor, fixed, each))
+            reach = tokens = 1.0
+            done = 0
+            for arm, length, width in arms:
+                while done < length:
+                    x = odds[done] * factor
+                    reach *= x / (1.0 + x)
+                    tokens += reach
+                    done += 1
+                taken = seconds[width] + fixed + each * length
+                value = tokens - rate * taken
+                if value > most and width <= widest and (room == inf or self._worst(arm, context) <= room):
+                    most, best = value, (arm, tokens, taken)
+        return most, best
+
+    def _plan(self, batch: int) -> Plan:
+        """The groups of drafters without hints, with what is known of each."""
+        counts, line = self.positional.of, self.latency.drafts.line
+        groups = [group for group in self._table.groups if group.drafter not in self.hinted]
+        self._plans[bucket(batch)] = plan = [
+            (group, group.drafter, group.arms, counts(group.key, group.longest), line(group.key, batch))
+            for group in groups
+        ]
+        return plan
+
+    def _costs(self, batch: int) -> tuple[list[float], float]:
+        """Seconds of verification by width, each request's share, and the tokens a second is worth."""
+        return self.latency.at(batch)
+
+    def _fill(self, context: Context) -> list[Proposal]:
+        """The proposals of this round; drafters that propose nothing are left out."""
+        hints, agreement = context.hints, context.agreement
+        limit = self.budget // context.batch if self.budget else self.longest
+        names = tuple(hints)
+        records = self._records.get(names)
+        if records is None:
+            records = self._records[names] = self._new_records(names)
+        out = []
+        for record in records if limit else ():
+            name = record.name
+            hint = hints[name]
+            length = hint.size or (limit if hint.match else 0)
+            if length:
+                record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
+                record.agreement = agreement.get(name, NO_AGREEMENT)
+                out.append(record)
+        return out
+
+    def _new_records(self, names: Sequence[str]) -> list[Proposal]:
+        """One for each drafter with a hint, in the drafters' order."""
+        known = sorted((name for name in names if name in self.index), key=self.index.__getitem__)
+        self.hinted.update(known)
+        self._plans.clear()
+        first = {name: AGREEMENT + 4 * self.index[name] for name in known}
+        return [
+            Proposal(self.index[name], name, self.longest, [(other, first[other]) for other in known if other != name])
+            for name in known
+        ]
