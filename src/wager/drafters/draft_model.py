@@ -29,7 +29,7 @@ class DraftModel(Drafter):
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
         require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
-        self.acceptance = published_acceptance(getattr(model.config, "wager", None))
+        self.acceptance = published_acceptance(getattr(getattr(model, "config", None), "wager", None))
         self.runner = runner(unwrapped(model))
         self.runner.warm((1, 2))
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
