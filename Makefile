@@ -9,7 +9,7 @@ BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
+.PHONY: help setup demo test lint docs dist bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,11 @@ demo: $(READY)  ## generate beside plain decoding: a text that copies, and one t
 
 docs: $(READY)  ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# What setuptools left of an earlier build would be packed again.
+dist: $(READY)  ## the wheels, into dist: wager, and the drafters for SmolLM2-135M
+	rm -rf dist build/lib build/bdist.* packages/*/build
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./packages/drafters-smollm2
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -223,7 +223,8 @@ def check_pip(words: list[str], where: str) -> None:
             assert word in PIP, f"{where}: {word}"
         elif not word.startswith("-"):
             package, _, extras = word.rstrip("]").partition("[")
-            assert package in (".", "wager"), f"{where}: what is {package}?"
+            ours = package == "wager" or (package.startswith(".") and (ROOT / package / "pyproject.toml").is_file())
+            assert ours, f"{where}: what is {package}?"
             assert set(filter(None, extras.split(","))) <= set(PROJECT["optional-dependencies"]), f"{where}: {word}"
 
 
@@ -259,6 +260,7 @@ def test_every_command_and_its_options_exist(page: Path) -> None:
         "make reproduce FUL=1",
         "pip install wager[all]",
         "pip install . -r nowhere.txt",
+        "pip install ./packages/nowhere",
         "python script.py",
         "curl http://127.0.0.1:8000",
         "arm = policy.choose(context)  # no command",

@@ -1,0 +1,75 @@
+"""What is distributed beside the package: the wheel of drafters."""
+
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from test_packaging import ROOT, python, small
+
+DRAFTERS = ROOT / "packages" / "drafters-smollm2"
+BUILD = "import sys, setuptools.build_meta as backend; print(backend.build_wheel(sys.argv[1]))"
+FOUND = "from wager.drafters import shipped; print(*shipped.available('smollm2-135m'))"
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The drafters' wheel, made of a copy whose weights are only named."""
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    for folder in (DRAFTERS, ROOT / "drafters"):
+        left_out = shutil.ignore_patterns("build", "*.egg-info")
+        shutil.copytree(folder, tree / folder.relative_to(ROOT), ignore=left_out, copy_function=small)
+    made = python("-c", BUILD, str(out), cwd=tree / DRAFTERS.relative_to(ROOT))
+    return out / made.stdout.split()[-1]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder of installed packages with wager in it, away from the checkout."""
+    shutil.copytree(ROOT / "src/wager", tmp_path / "site/wager", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "site"
+
+
+def test_the_drafters_wheel_holds_every_drafter_and_its_licence(wheel: Path) -> None:
+    assert wheel.name.startswith("wager_drafters_smollm2-")
+    inside = zipfile.ZipFile(wheel).namelist()
+    data = {name.removeprefix("wager_drafters/") for name in inside if ".dist-info/" not in name}
+    assert data == files(ROOT / "drafters")
+    for name in ("LICENSE", "NOTICE"):
+        assert any(one.endswith(f".dist-info/licenses/{name}") for one in inside)
+        assert (DRAFTERS / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_installed_drafters_are_found_without_a_checkout(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    told = {"PYTHONPATH": str(installed), "WAGER_CACHE": str(tmp_path / "cache"), "WAGER_DRAFTERS": ""}
+    assert python("-c", FOUND, cwd=tmp_path, **told).stdout.split() == []
+    zipfile.ZipFile(wheel).extractall(installed)
+    there = {folder.name.replace("-", ":", 1) for folder in (ROOT / "drafters/smollm2-135m").iterdir()}
+    assert set(python("-c", FOUND, cwd=tmp_path, **told).stdout.split()) == there
+
+
+def test_several_packages_of_drafters_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a folder of packages of its own, as with a user's site-packages; WAGER_DRAFTERS comes before them."""
+    from wager.drafters import shipped
+
+    monkeypatch.setenv("WAGER_DRAFTERS", str(tmp_path / "own"))
+    for place in ("own", "one/wager_drafters", "two/wager_drafters"):
+        folder = tmp_path / place / "some-model" / "eagle-any"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    (tmp_path / "two/wager_drafters/some-model/eagle-any").rename(
+        tmp_path / "two/wager_drafters/some-model/draft-other"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "one"), str(tmp_path / "two")])
+    found = shipped.available("some-model")
+    assert set(found) == {"eagle:any", "draft:other"}
+    assert found["eagle:any"].folder.is_relative_to(tmp_path / "own")
+
+
+def test_python_dash_m_runs_the_command(tmp_path: Path) -> None:
+    assert python("-m", "wager", "--version", cwd=tmp_path).stdout.startswith("wager ")
