@@ -1,12 +1,18 @@
-"""What is distributed beside the package: the wheel of drafters."""
+"""What is distributed beside the package: the wheel of drafters, the container file, the oldest supported versions."""
 
+import json
+import re
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from test_packaging import ROOT, python, small
+from packaging.requirements import Requirement
+from packaging.version import Version
+from test_packaging import PROJECT, ROOT, python, small
+
+from wager.vllm import compat
 
 DRAFTERS = ROOT / "packages" / "drafters-smollm2"
 BUILD = "import sys, setuptools.build_meta as backend; print(backend.build_wheel(sys.argv[1]))"
@@ -73,3 +79,45 @@ def test_several_packages_of_drafters_are_found(tmp_path: Path, monkeypatch: pyt
 
 def test_python_dash_m_runs_the_command(tmp_path: Path) -> None:
     assert python("-m", "wager", "--version", cwd=tmp_path).stdout.startswith("wager ")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The container file's, each as its word and the rest."""
+    text = (ROOT / "deploy/Containerfile").read_text().replace("\\\n", " ")
+    lines = [line.partition(" ") for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(word, rest.strip()) for word, _, rest in lines]
+
+
+def test_the_container_runs_wager_serve_on_the_supported_vllm() -> None:
+    given = dict(instructions())
+    assert next(word for word, _ in instructions()) == "FROM"
+    image, _, tag = given["FROM"].rpartition(":")
+    assert image.endswith("/vllm-openai")
+    assert re.fullmatch(r"v\d+\.\d+\.\d+", tag)
+    compat.check_version(tag.removeprefix("v"))
+    (wanted,) = (one for one in map(Requirement, PROJECT["optional-dependencies"]["vllm"]) if one.name == "vllm")
+    assert tag.removeprefix("v") in wanted.specifier
+    assert json.loads(given["ENTRYPOINT"]) == ["wager", "serve"]
+    assert given["COPY"].split()[0] == "*.whl"  # the build context is dist
+
+
+def oldest(requirement: Requirement) -> Version:
+    """The lower bound of a requirement."""
+    (bound,) = (one.version for one in requirement.specifier if one.operator == ">=")
+    return Version(bound)
+
+
+def test_the_oldest_versions_are_those_the_package_says_it_supports() -> None:
+    extras = PROJECT["optional-dependencies"]
+    wanted = [Requirement(one) for one in (*PROJECT["dependencies"], *extras["bench"])]
+    lines = [line for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = {one.name: next(iter(one.specifier)) for one in map(Requirement, lines)}
+    assert {one.operator for one in pinned.values()} == {"=="}
+    assert {name: Version(one.version) for name, one in pinned.items()} == {one.name: oldest(one) for one in wanted}
+
+
+def test_the_versions_made_together_are_supported() -> None:
+    supported = {one.name: one for one in map(Requirement, PROJECT["dependencies"])}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    for pinned in map(Requirement, lines):
+        assert next(iter(pinned.specifier)).version in supported[pinned.name].specifier

@@ -170,6 +170,8 @@ def check(words: list[str], where: str) -> None:
             assert {word for word in rest[2:] if word.startswith("--")} <= options(get_command(theory.app)), where
         elif rest[1] == "reproduction.turns":
             turns.arguments().parse_args(rest[2:])
+    elif program == "docker":
+        check_docker(rest, where)
     else:
         assert words == ["mkdocs", "build"], f"{where}: {program!r} is no command that pages may name"
 
@@ -228,6 +230,14 @@ def check_pip(words: list[str], where: str) -> None:
             assert set(filter(None, extras.split(","))) <= set(PROJECT["optional-dependencies"]), f"{where}: {word}"
 
 
+def check_docker(words: list[str], where: str) -> None:
+    if words[0] == "build":
+        assert (ROOT / words[words.index("--file") + 1]).is_file(), f"{where}: no such container file"
+    else:
+        assert words[0] == "run", f"{where}: docker build or docker run"
+        check_wager(["serve", *words[words.index("wager") + 1 :]], where)  # the image's entry point
+
+
 def check_block(block: Block) -> None:
     found = list(commands(block))
     assert found, f"{block.where}: a block without a label and without a command"
@@ -261,6 +271,8 @@ def test_every_command_and_its_options_exist(page: Path) -> None:
         "pip install wager[all]",
         "pip install . -r nowhere.txt",
         "pip install ./packages/nowhere",
+        "docker build --file nowhere --tag wager dist",
+        "docker run --gpus all wager MODEL --drafter nothing",
         "python script.py",
         "curl http://127.0.0.1:8000",
         "arm = policy.choose(context)  # no command",
