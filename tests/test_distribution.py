@@ -97,6 +97,7 @@ def test_the_container_runs_wager_serve_on_the_supported_vllm() -> None:
     compat.check_version(tag.removeprefix("v"))
     (wanted,) = (one for one in map(Requirement, PROJECT["optional-dependencies"]["vllm"]) if one.name == "vllm")
     assert tag.removeprefix("v") in wanted.specifier
+    assert f"'vllm=={tag.removeprefix('v')}'" in given["RUN"]  # not replaced, and its own requirements hold
     assert json.loads(given["ENTRYPOINT"]) == ["wager", "serve"]
     assert given["COPY"].split()[0] == "*.whl"  # the build context is dist
 
