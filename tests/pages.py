@@ -17,6 +17,11 @@ VLLM = {
     *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size", "--speculative-config", "--scheduler-cls"),
     "--data-parallel-size",
 }
+LLAMA_CPP = {
+    *("--model-draft", "--draft-max", "--draft-min", "--draft-p-min", "--spec-type"),
+    *("--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"),
+    *("--lookup-cache-dynamic", "--lookup-cache-static"),
+}
 PIP = {"--no-deps", "--requirement", "--constraint", "--editable"}
 TURNS = set(turns.arguments()._option_string_actions)  # python -m reproduction.turns
 

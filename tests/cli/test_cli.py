@@ -46,7 +46,8 @@ def test_policies_lists_all_and_explains_one(cli: Wager) -> None:
     rows = json.loads(cli("policies", "--json").out)
     assert [row["policy"] for row in rows] == list(POLICIES)
     assert all(row["summary"] and row["source"] for row in rows)
-    assert "beta: default 0.01" in cli("policies", "meta-ucb").out
+    assert "beta: default 0.01; weight of the exploration bonus" in cli("policies", "meta-ucb").out
+    assert "budget: default 0; most draft tokens of a step" in cli("policies", "auto").out
     assert "one of tokens, goodput" in cli("policies", "kl-ucb").out
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from pages import PAGES, PIP, ROOT, TURNS, VLLM, options, prose, reproduction
+from pages import LLAMA_CPP, PAGES, PIP, ROOT, TURNS, VLLM, options, prose, reproduction
 from typer.core import TyperGroup
 
 from wager.cli.app import MOVED, RENAMED, app
@@ -40,7 +40,7 @@ def known() -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_options_in_the_text_exist(page: Path, known: set[str]) -> None:
     named = {option for span in spans(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
-    others = VLLM | PIP | TURNS
+    others = VLLM | PIP | TURNS | LLAMA_CPP
     assert named <= known | others, f"{page.name} names {sorted(named - known - others)}"
 
 

@@ -10,6 +10,7 @@ from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.policies import POLICIES
 from wager.policies.base import require
+from wager.policies.parameters import meaning
 
 
 def command(
@@ -38,4 +39,4 @@ def _explain(name: str, entry: Any) -> None:
     for key, default in entry.parameters.items():
         said = "must be given" if default is Parameter.empty else f"default {default}" if default != "" else ""
         among = f"one of {', '.join(entry.rewards)}" if key == "reward" else ""
-        print(f"  {key}: " + ("; ".join(filter(None, (said, among))) or "optional"))
+        print(f"  {key}: " + "; ".join(filter(None, (said or "optional", meaning(name, key), among))))
