@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
+OLDEST := .venv-oldest
 COMPILED := $(VENV)/.compiled
 BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
+.PHONY: help setup demo test test-oldest lint docs dist bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +46,11 @@ demo: $(READY)  ## generate beside plain decoding: a text that copies, and one t
 docs: $(READY)  ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+# What setuptools left of an earlier build would be packed again.
+dist: $(READY)  ## the wheels, into dist: wager, and the drafters for SmolLM2-135M
+	rm -rf dist build/lib build/bdist.* packages/*/build
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./packages/drafters-smollm2
+
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,6 +60,15 @@ test: $(SERVING)  ## lint, then every test
 	$(MAKE) --jobs 2 --no-print-directory $(COMPILED) lint $(BROWSER)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --ignore tests/vllm/test_vllm_server.py
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/vllm/test_vllm_server.py  # alone: two servers at once
+
+# vLLM has one supported minor version, and requires a newer torch: its tests skip themselves here.
+$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[dev]'
+	touch $@
+
+test-oldest: $(OLDEST)/.ready  ## every test that needs no vLLM, with the oldest supported versions
+	$(OLDEST)/bin/python -m pytest --numprocesses 2 --dist worksteal
 
 # Each command writes what it printed to results/, with itself inside.
 SIMULATE := $(BIN)/wager lab simulate
@@ -160,4 +175,4 @@ else
 endif
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -170,6 +170,8 @@ def check(words: list[str], where: str) -> None:
             assert {word for word in rest[2:] if word.startswith("--")} <= options(get_command(theory.app)), where
         elif rest[1] == "reproduction.turns":
             turns.arguments().parse_args(rest[2:])
+    elif program == "docker":
+        check_docker(rest, where)
     else:
         assert words == ["mkdocs", "build"], f"{where}: {program!r} is no command that pages may name"
 
@@ -223,8 +225,17 @@ def check_pip(words: list[str], where: str) -> None:
             assert word in PIP, f"{where}: {word}"
         elif not word.startswith("-"):
             package, _, extras = word.rstrip("]").partition("[")
-            assert package in (".", "wager"), f"{where}: what is {package}?"
+            ours = package == "wager" or (package.startswith(".") and (ROOT / package / "pyproject.toml").is_file())
+            assert ours, f"{where}: what is {package}?"
             assert set(filter(None, extras.split(","))) <= set(PROJECT["optional-dependencies"]), f"{where}: {word}"
+
+
+def check_docker(words: list[str], where: str) -> None:
+    if words[0] == "build":
+        assert (ROOT / words[words.index("--file") + 1]).is_file(), f"{where}: no such container file"
+    else:
+        assert words[0] == "run", f"{where}: docker build or docker run"
+        check_wager(["serve", *words[words.index("wager") + 1 :]], where)  # the image's entry point
 
 
 def check_block(block: Block) -> None:
@@ -259,6 +270,9 @@ def test_every_command_and_its_options_exist(page: Path) -> None:
         "make reproduce FUL=1",
         "pip install wager[all]",
         "pip install . -r nowhere.txt",
+        "pip install ./packages/nowhere",
+        "docker build --file nowhere --tag wager dist",
+        "docker run --gpus all wager MODEL --drafter nothing",
         "python script.py",
         "curl http://127.0.0.1:8000",
         "arm = policy.choose(context)  # no command",

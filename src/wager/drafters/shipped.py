@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from wager.models import embedded
 from wager.models.fingerprint import agree
 
 VARIABLE = "WAGER_DRAFTERS"  # names a place of one's own
+PACKAGE = "wager_drafters"  # the namespace package that wheels with drafters fill, a folder per target
 # How a specification begins, and how the folder's name does.
 KINDS = {"eagle": "eagle-", "eagle3": "eagle3-", "draft": "draft-"}
 EVERY = "*"
@@ -32,12 +34,14 @@ class Shipped:
 
 
 def places() -> list[Path]:
-    """Where drafters are looked for, the first first: WAGER_DRAFTERS, the checkout, the user's cache."""
+    """Where drafters are looked for, in order: WAGER_DRAFTERS, the checkout, installed wheels, the user's cache."""
     checkout = Path(__file__).resolve().parents[3]
     found = [Path(own).expanduser()] if (own := os.environ.get(VARIABLE)) else []
     if (checkout / "pyproject.toml").is_file():  # not where wager is installed among other packages
         found.append(checkout / "drafters")
-    return [*found, embedded.cache() / "drafters"]
+    installed = find_spec(PACKAGE)  # imports nothing
+    wheels = installed.submodule_search_locations if installed is not None else None
+    return [*found, *map(Path, wheels or ()), embedded.cache() / "drafters"]
 
 
 def split(spec: str) -> tuple[str, str] | None:
