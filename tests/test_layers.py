@@ -1,4 +1,4 @@
-"""Imports go down only, and policies see no clock, tensor, file or engine."""
+"""Imports go down only, policies see no clock, tensor, file or engine, and files and functions are short."""
 
 import ast
 from collections.abc import Iterator
@@ -81,3 +81,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
     for module in needs:
         visit(module, ())
+
+
+def test_files_and_functions_are_short() -> None:
+    """Lists of parameters, which kernels and commands explain one by one, do not count."""
+    checkout = Path(__file__).parent.parent
+    for path in sorted(
+        path for folder in ("src", "reproduction", "tests") for path in (checkout / folder).rglob("*.py")
+    ):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 350, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert (node.end_lineno or 0) - node.body[0].lineno < 60, f"{path}: {node.name}"

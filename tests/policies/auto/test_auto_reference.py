@@ -1,0 +1,252 @@
+"""One request is decided as by a slow reference, and the comparison notices planted mistakes."""
+
+import math
+
+import numpy as np
+import pytest
+from auto_lab import WITH_TREES, drawn_tokens, random_context, random_round
+
+from wager.core import OFF, Arm, Context, Hint
+from wager.policies import build
+from wager.policies.auto import Auto
+from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
+
+
+class Slow:
+    """The decision of one round from what `auto` has learned: every arm's tokens less its seconds' worth."""
+
+    def __init__(self, policy: Auto) -> None:
+        self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
+        self.known.load_state_dict(policy.state_dict())
+        self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
+
+    def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
+        """That token j of drafter i's proposal is accepted if those before it are."""
+        w = self.known.acceptance.weights[i]
+        z = w[sum(hint.match >= edge for edge in (2, 3, 4, 5, 6))]
+        if j < len(hint.confidence):
+            z += w[CONFIDENCE + 1 + math.floor(hint.confidence[j] * LEVELS)]
+        else:
+            z += w[CONFIDENCE]
+        z += w[POSITION + min(j, 3)] + self.average(i)
+        for other, (common, size) in beside.items():
+            z += w[self.company(other, j, common, size)]
+        return 1 / (1 + math.exp(-z))
+
+    def average(self, i: int) -> float:
+        return self.known.acceptance.weights[i][EMA] * self.known.acceptance.text_ema[i]
+
+    def company(self, other: int, j: int, common: int, size: int) -> int:
+        says = 2 if j < common else 0 if size == 0 else 3 if common == size else 1
+        return AGREEMENT + 4 * other + says
+
+    def rate(self) -> float:
+        plain = self.known.latency.verify.seconds[1]
+        tokens, seconds = self.known.latency.rates.sums.get(1, (1.0, plain))
+        return max(tokens / seconds, 1 / plain)
+
+    def value(self, tokens: float, seconds: float) -> float:
+        return tokens - self.rate() * seconds
+
+    def trust(self, i: int) -> float:
+        scored = self.known.acceptance.scored[i]
+        return scored / (scored + self.known.config.shrinkage)
+
+    def width_most(self, width: int) -> float:
+        """Seconds that a verification takes at most: of its own rounds, of narrower ones in turn, or of a wider one."""
+        verify = self.known.latency.verify
+        most = math.inf
+        for wider in range(width, len(verify.rounds)):
+            timed = max([u for u in range(2, wider + 1) if verify.rounds[u] >= 1.0], default=1)
+            own = max(verify._shape[timed], verify.ratios[timed] if verify.rounds[timed] else 0.0)
+            most = min(most, own * wider / timed, math.inf if timed == wider else 2 * verify._shape[wider])
+        return most * verify.scale * (1 + 2 * verify.filter.usual_error)
+
+    def most(self, arm: Arm, context: Context) -> float:
+        """Seconds that a round takes at most."""
+        known, plain, hint = self.known, self.known.latency.verify.seconds[1], context.hints.get(arm.drafter)
+        if arm.tree is None and hint is not None:
+            return self.width_most(1 + (min(arm.length, hint.size) or arm.length))
+        key = arm.drafter if arm.tree is None else f"{arm.drafter}@{arm.tree}"
+        line, lags = known.latency.drafts.line(key, 1), known.latency.drafts.lags.get(arm.drafter)
+        fixed, each = known.latency.drafts.parts(key, 1, plain)
+        noise = 1 + 2 * known.latency.verify.filter.usual_error
+        draft = (fixed + each * arm.length) * (noise if line.count >= 3 else 2)
+        lag = context.lag.get(arm.drafter, 0)
+        late = known.latency.drafts.catch_up(arm.drafter, lag, plain)
+        beyond = 2.0 ** max(0, lag.bit_length() - max(lags)) if lags else 2.0
+        return draft + late * beyond + self.width_most(arm.budget + 1)
+
+    def plain(self) -> float:
+        verify = self.known.latency.verify
+        return min(verify.seconds[1], verify.plain or math.inf)
+
+    def standing(self) -> float:
+        bound = self.known.exploration.bound
+        return bound.balance - (bound.excess if bound.waits else 0.0)
+
+    def room(self) -> float:
+        """Seconds that a round may take so that the text stays within its bound though the draft is rejected."""
+        bound = self.known.exploration.bound
+        return self.plain() * (1 + 3 + 0.02 * bound.tokens + self.standing()) / bound.slower
+
+    def values(self, context: Context, cautious: bool = False) -> dict[Arm, float]:
+        """Of every arm that may be played and is within the text's bound; where that is so."""
+        out = self.every_value(context, cautious)
+        room = self.room() if OFF in context.arms else math.inf
+        return {arm: value for arm, value in out.items() if self.most(arm, context) <= room}
+
+    def every_value(self, context: Context, cautious: bool = False) -> dict[Arm, float]:
+        """Of every arm that may be played; where that is cautious, with lower acceptance the less is known."""
+        known, seconds = self.known, self.known.latency.verify.seconds
+        out: dict[Arm, float] = {}
+        for i, name in enumerate(known.drafters):
+            hint = context.hints.get(name)
+            if hint is None:
+                continue
+            beside = {
+                known.index[other]: (context.agreement[name].get(other, 0), said.size)
+                for other, said in context.hints.items()
+                if other != name
+            }
+            reached, trust = [1.0], self.trust(i) if cautious else 1.0  # by tokens accepted
+            while len(reached) <= min(hint.size, known.longest) and reached[-1] >= 0.02:
+                reached.append(reached[-1] * trust * self.chance(i, hint, len(reached) - 1, beside))
+            for arm in context.arms:
+                drafted = min(arm.length, hint.size)
+                if arm.drafter == name and not arm.tree and 0 < drafted < len(reached):
+                    # an arm longer than what is proposed is as good as the shortest that plays all of it
+                    late = 1e-9 * arm.length if arm.length > hint.size else 0.0
+                    out[arm] = self.value(sum(reached[: drafted + 1]), seconds[drafted + 1]) - late
+                    self.seconds[arm] = seconds[drafted + 1]
+        silent = {(arm.drafter, arm.tree) for arm in context.arms if arm.length} - {
+            (name, None) for name in {*known.hinted, *context.hints}
+        }
+        if not cautious:
+            known.positional.draws_for(len(silent))  # so many at once: the rest follow in the same order
+        for name in known.drafters:
+            if name in known.hinted or name in context.hints:
+                continue
+            own = [arm for arm in known.arms if arm in context.arms and arm.drafter == name]
+            own.sort(key=lambda arm: arm.length)
+            for tree in dict.fromkeys(arm.tree for arm in own):
+                arms = [arm for arm in own if arm.tree == tree]
+                key = name if tree is None else f"{name}@{tree}"
+                tokens = drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else None)
+                lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
+                for arm in arms:
+                    fixed, each = known.latency.drafts.parts(key, 1, seconds[1])
+                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / known.exploration.expected_stay
+                    out[arm], self.seconds[arm] = self.value(tokens[arm.length], cost), cost
+        return out
+
+    def affords(self, arm: Arm, context: Context) -> bool:
+        """Whether the arm may be tried though little is known of it."""
+        bound = self.known.exploration.bound
+        own = 1 + 0.005 * bound.tokens + self.standing()
+        if context.remaining is not None:
+            own = min(own, 0.02 * context.remaining)
+        plain = self.known.latency.verify.seconds[1]
+        late = self.known.latency.drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        return self.seconds[arm] + late <= plain * (1 + own)
+
+    def timed(self) -> bool:
+        """Whether plain decoding is known well enough for now."""
+        widths, bound = self.known.latency.verify, self.known.exploration.bound
+        if widths.rounds[1] < 3 or widths.overdue():
+            return False
+        fresh = bound.timed and widths.learned_rounds - widths.last_seen[1] <= 50
+        return fresh or bound.balance >= 0
+
+    def choose(self, context: Context) -> dict[Arm, float]:
+        """What every arm is worth; where plain decoding has to be timed, it alone."""
+        widths = self.known.latency.verify
+        if context.previous is None:
+            self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
+            self.known.exploration.begin()
+        off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
+        if off and not self.timed():
+            return off
+        out = off | self.values(context)
+        best = max(out, key=out.__getitem__, default=OFF)
+        if off and best != OFF and not self.affords(best, context):
+            return off | self.values(context, cautious=True)
+        return out or {min(context.arms, key=lambda arm: (arm.budget, self.known.slot[arm])): 0.0}
+
+
+def first_difference(slow: type[Slow]) -> str:
+    """Where `auto` and the reference part, both knowing what `auto` has learned; empty if nowhere."""
+    return part_from(slow, 0.002) or part_from(slow, 0.02)  # drafts that cost little, and drafts that hardly ever pay
+
+
+def part_from(slow: type[Slow], token_seconds: float) -> str:
+    rng, policy = np.random.default_rng(0), build("auto", WITH_TREES)
+    assert isinstance(policy, Auto)
+    for number in range(200):
+        context = random_context(rng, policy, number)
+        worth = slow(policy).choose(context)
+        arm = policy.choose(context)
+        assert arm in context.arms
+        if worth.get(arm, -math.inf) < max(worth.values()) - 1e-10:
+            return f"round {number}: {arm}, but {[(str(a), v) for a, v in worth.items()]}"
+        listed = [option.arm for option in policy.options()]
+        assert listed[0] == arm
+        assert len(set(listed)) == len(listed)
+        policy.observe(random_round(rng, context, arm, token_seconds))
+    return ""
+
+
+def test_one_stream_is_decided_as_by_the_reference() -> None:
+    assert first_difference(Slow) == ""
+
+
+class BestRatio(Slow):
+    """Maximises every round by itself."""
+
+    def value(self, tokens: float, seconds: float) -> float:
+        return tokens / seconds
+
+
+class NobodyBeside(Slow):
+    def company(self, other: int, j: int, common: int, size: int) -> int:
+        return AGREEMENT + 4 * other
+
+
+class NoAverage(Slow):
+    def average(self, i: int) -> float:
+        return 0.0
+
+
+class NeverCautious(Slow):
+    def affords(self, arm: Arm, context: Context) -> bool:
+        return True
+
+
+class FullTrust(Slow):
+    def trust(self, i: int) -> float:
+        return 1.0
+
+
+class FirstPositionOnly(Slow):
+    def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
+        return super().chance(i, hint, 0, beside)
+
+
+class PlainPace(Slow):
+    """Takes a second to be worth what plain decoding brings."""
+
+    def rate(self) -> float:
+        return 1 / self.known.latency.verify.seconds[1]
+
+
+class NeverOverdue(Slow):
+    def timed(self) -> bool:
+        return True
+
+
+MISTAKEN = [BestRatio, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace, NeverOverdue]
+
+
+@pytest.mark.parametrize("mistaken", MISTAKEN)
+def test_the_comparison_notices_a_planted_mistake(mistaken: type[Slow]) -> None:
+    assert first_difference(mistaken)
