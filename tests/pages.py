@@ -1,11 +1,13 @@
 """The README and the docs as tests read them: blocks of code, running text, and the commands they may name."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from reproduction import turns
 
@@ -57,6 +59,15 @@ def prose(page: Path) -> str:
 
 def options(command: Any) -> set[str]:
     return {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")}
+
+
+def every(command: Any, context: Any) -> Iterator[tuple[str, Any]]:
+    """A command and all below it, each with the words that call it."""
+    yield context.command_path, command
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(context):
+            below = command.resolve_command(context, [name])[1]
+            yield from every(below, typer.Context(below, info_name=name, parent=context))
 
 
 def reproduction() -> Any:

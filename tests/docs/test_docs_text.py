@@ -2,13 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from pages import LLAMA_CPP, PAGES, PIP, ROOT, TURNS, VLLM, options, prose, reproduction
+from pages import LLAMA_CPP, PAGES, PIP, ROOT, TURNS, VLLM, every, options, prose, reproduction
 from typer.core import TyperGroup
 
 from wager.cli.app import MOVED, RENAMED, app
@@ -20,21 +19,12 @@ def spans(page: Path) -> list[str]:
     return re.findall(r"`([^`\n]+)`", prose(page))
 
 
-def every(command: Any, context: Any) -> Iterator[Any]:
-    """A command and all below it."""
-    yield command
-    if isinstance(command, TyperGroup):
-        for name in command.list_commands(context):
-            below = command.resolve_command(context, [name])[1]
-            yield from every(below, typer.Context(below, info_name=name, parent=context))
-
-
 @pytest.fixture(scope="module")
 def known() -> set[str]:
     """Every option of every command, and what the changelog says that it was called."""
     whole = typer.main.get_command(app)
     context = typer.Context(whole, info_name="wager")
-    return options(reproduction()).union({"--help", *RENAMED}, *(options(command) for command in every(whole, context)))
+    return options(reproduction()).union({"--help", *RENAMED}, *(options(command) for _, command in every(whole, context)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
