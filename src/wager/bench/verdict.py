@@ -40,7 +40,7 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
         said.append(f"{forward}; drafts bring {ours['over_off']:.2f}x on top.")
     peers = [(name.replace("transformers ", ""), row["speedup"]) for name, row in rows.items() if row["kind"] == "peer"]
     listed = ", ".join(f"{name} {speedup:.2f}x" for name, speedup in peers)
-    said += (_tasks(summary, ours), f"transformers' own ways to speculate: {listed}." if listed else "")
+    said += (_tasks(summary, ours), f"transformers' own speculative methods: {listed}." if listed else "")
     return [*filter(None, (*said, same, _busy(summary)))]
 
 

@@ -1,4 +1,4 @@
-"""`wager bench generate`: transformers' own ways, fixed arms and policies on the same prompts."""
+"""`wager bench generate`: transformers' own methods, fixed arms and policies on the same prompts."""
 
 import random
 from collections import Counter
@@ -99,7 +99,7 @@ class Plan:
 
 @options
 def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -> None:
-    """Run transformers' own ways, wager's fixed arms and its policies on the same prompts, interleaved."""
+    """Run transformers' own methods, wager's fixed arms and its policies on the same prompts, interleaved."""
     chosen = prompts(tasks.data, tasks=tasks.task or TASKS, count=tasks.count, seed=tasks.seed)
     if tasks.shuffle:
         random.Random(tasks.seed).shuffle(chosen)

@@ -71,7 +71,7 @@ def suite(
     out: Annotated[Path, option("Folder for the results; a run that was stopped is resumed there.")] = OUT,
     afresh: Annotated[bool, option("Overwrite a run that is there.", "--afresh")] = False,
 ) -> None:
-    """Run transformers' own ways, fixed arms and policies on the same prompts, in turn, and say what is fastest.
+    """Run transformers' own methods, fixed arms and policies on the same prompts, in turn, and say what is fastest.
 
     Stop it whenever you like: the same command resumes it. See docs/bench.md.
     """

@@ -99,7 +99,7 @@ def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json) -> tupl
     if differ := held.get("differences"):
         same = differ["answers"] - differ["texts"]
         explained = differ["texts"] and not differ.get("unexplained", 1)  # of sampled texts it is not looked into
-        ties = f"the other {differ['texts']:,} part at ties" if explained else ""
+        ties = f"the other {differ['texts']:,} differ at ties" if explained else ""
         big.append(Big(f"{same:,} of {differ['answers']:,}", "texts identical", ties))
     return [verdict + "."], big
 

@@ -15,7 +15,7 @@ KINDS = {
     "bound": ("the clairvoyant choice, a bound", "color-mix(in oklab, var(--c3) 45%, var(--card))"),
     "arm": ("a fixed arm", "color-mix(in oklab, var(--c1) 42%, var(--card))"),
     "off": ("wager without drafts", "var(--c0)"),
-    "peer": ("transformers' own ways", "color-mix(in oklab, var(--c0) 55%, var(--card))"),
+    "peer": ("transformers' own methods", "color-mix(in oklab, var(--c0) 55%, var(--card))"),
     "plain": ("plain decoding", "color-mix(in oklab, var(--c0) 30%, var(--card))"),
 }
 

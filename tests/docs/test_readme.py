@@ -1,0 +1,106 @@
+"""The README fits two screens, and each figure in its table is the one in the result file that the row names."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pages import ROOT, blocks
+
+README = ROOT / "README.md"
+LINES = 130
+PICTURES = 200_000  # bytes of one at most
+ROUNDED = 0.0051  # two decimals
+
+
+def rows() -> list[list[str]]:
+    """The cells of the table of figures, row by row."""
+    lines = README.read_text(encoding="utf-8").splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("| workload |")) + 2
+    end = next(at for at in range(start, len(lines)) if not lines[at].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start:end]]
+
+
+def result(cell: str) -> dict[str, Any]:
+    path = re.fullmatch(r"\[[\w-]+\]\((results/[\w-]+\.json)\)", cell)
+    assert path is not None, cell
+    found: dict[str, Any] = json.loads((ROOT / path[1]).read_text())
+    return found
+
+
+def generated(found: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Of wager bench generate: auto and the best arm, over off."""
+    speeds = {(method["kind"], method["method"]): method["tokens_per_second"] for method in found["methods"]}
+    off = speeds["off", "off"]
+    return [speeds["policy", "auto"] / off], [max(v for (kind, _), v in speeds.items() if kind in ("arm", "off")) / off]
+
+
+def turns(plan: str, profile: str, kind: str, engine: str) -> Callable[[dict[str, Any]], tuple[list[float], list[float]]]:
+    """Of reproduction.turns: auto and the best of off and the fixed lengths, over the engine without speculation."""
+
+    def read(found: dict[str, Any]) -> tuple[list[float], list[float]]:
+        wanted = {"plan": plan, "profile": profile, "kind": kind, "engine": engine}
+        mine = [one for one in found["summary"] if wanted.items() <= one.items()]
+        auto = {one["batch"]: one["ratio"] for one in mine if one["policy"] == "auto"}
+        fixed = [max(o["ratio"] for o in mine if o["batch"] == n and o["policy"] != "auto") for n in sorted(auto)]
+        return [auto[n] for n in sorted(auto)], fixed
+
+    return read
+
+
+def drafters(found: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Of wager lab drafters: all of them in one engine."""
+    return [one["throughput_ratio"] for one in found["compared"] if one["method"] == "together"], []
+
+
+READ = [
+    generated,
+    generated,
+    generated,
+    turns("adaptive", "well", "chat", "8B head"),
+    turns("adaptive", "fair", "chat", "8B head"),
+    turns("adaptive", "bad", "chat", "8B head"),
+    turns("default", "", "copy", "matching"),
+    turns("default", "", "chat", "matching"),
+    drafters,
+]
+
+
+def numbers(cell: str) -> list[float]:
+    return [] if cell == "not measured" else [float(number) for number in cell.split(", ")]
+
+
+@pytest.mark.parametrize("at", range(len(READ)))
+def test_a_figure_is_the_one_of_its_result(at: int) -> None:
+    _, requests, auto, fixed, machine, file = rows()[at]
+    found = result(file)
+    measured, best = READ[at](found)
+    assert numbers(auto) == pytest.approx(measured, abs=ROUNDED)
+    assert len(numbers(requests)) == len(measured)
+    if numbers(fixed):
+        assert numbers(fixed) == pytest.approx(best, abs=ROUNDED)
+    assert found["date"] in machine
+    unknown = found["commit"].startswith("unknown")
+    assert ("†" in machine) == unknown, "a result from before the restructuring is marked, and no other"
+
+
+def test_every_row_is_checked() -> None:
+    assert len(rows()) == len(READ)
+
+
+def test_the_readme_fits_two_screens_and_shows_its_use_first() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LINES
+    parts = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert parts == ["Use it", "Serve it", "Does it pay?", "How it works", "More"]
+    assert any("make test" in block.code for block in blocks(README))
+
+
+def test_pictures_are_there_and_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\((\S+)\)", README.read_text(encoding="utf-8"))
+    assert len(shown) == 3
+    for name in shown:
+        assert (ROOT / name).stat().st_size < PICTURES, name
+    for drawing in (ROOT / "docs/img").glob("*.svg"):
+        assert not re.findall(r"(?:href=|url\()['\"]?https?:", drawing.read_text()), f"{drawing.name} fetches something"
