@@ -81,12 +81,11 @@ def test_options_of_vllm_that_pages_name_exist() -> None:
 
 
 def generation_settings() -> set[str]:
-    """What `model.generate` takes: its parameters, those of its settings, and those it reads from the others."""
+    """What `model.generate` takes: its parameters, those of its settings, and those of assisted generation."""
     from transformers import GenerationConfig, GenerationMixin
 
-    own = set(inspect.signature(GenerationMixin.generate).parameters)
-    read = set(re.findall(r'kwargs\.(?:pop|get)\("(\w+)"', inspect.getsource(GenerationMixin)))
-    return own | read | set(vars(GenerationConfig()))
+    takes = (GenerationMixin.generate, GenerationMixin._get_candidate_generator)
+    return {name for one in takes for name in inspect.signature(one).parameters} | set(vars(GenerationConfig()))
 
 
 def test_settings_of_transformers_exist() -> None:

@@ -24,7 +24,9 @@ def known() -> set[str]:
     """Every option of every command, and what the changelog says that it was called."""
     whole = typer.main.get_command(app)
     context = typer.Context(whole, info_name="wager")
-    return options(reproduction()).union({"--help", *RENAMED}, *(options(command) for _, command in every(whole, context)))
+    return options(reproduction()).union(
+        {"--help", *RENAMED}, *(options(command) for _, command in every(whole, context))
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

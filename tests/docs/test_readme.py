@@ -36,7 +36,9 @@ def generated(found: dict[str, Any]) -> tuple[list[float], list[float]]:
     return [speeds["policy", "auto"] / off], [max(v for (kind, _), v in speeds.items() if kind in ("arm", "off")) / off]
 
 
-def turns(plan: str, profile: str, kind: str, engine: str) -> Callable[[dict[str, Any]], tuple[list[float], list[float]]]:
+def turns(
+    plan: str, profile: str, kind: str, engine: str
+) -> Callable[[dict[str, Any]], tuple[list[float], list[float]]]:
     """Of reproduction.turns: auto and the best of off and the fixed lengths, over the engine without speculation."""
 
     def read(found: dict[str, Any]) -> tuple[list[float], list[float]]:
