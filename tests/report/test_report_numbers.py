@@ -117,7 +117,7 @@ def test_survival_falls_and_matches_plain_counting_for_drafts_of_one_length(draw
 
 def test_survival_on_the_page_is_that_of_the_runs_rounds(run: Path) -> None:
     rounds = [r for a in a_run()["answers"] for r in a["rounds"] if r[1] and ARMS[r[0]].startswith("prompt-lookup")]
-    values = tables(run).of["How far drafts live"]["prompt-lookup"]
+    values = tables(run).of["Acceptance by draft position"]["prompt-lookup"]
     assert values[0] == len(rounds)
     assert values[1] == pytest.approx(sum(r[2] >= 1 for r in rounds) / len(rounds))
 
@@ -198,7 +198,7 @@ def test_a_trace_is_counted_whole(tmp_path: Path) -> None:
     tokens = sum(r.emitted for r in rounds)
     assert made.figures[0].value == f"{tokens:,}"
     assert made.figures[2].value == f"{tokens / 300:.2f}"
-    assert "suffix (tree)" in shown.of["How far drafts live"]
+    assert "suffix (tree)" in shown.of["Acceptance by draft position"]
 
 
 def test_a_servers_trace_shows_its_choice_by_load(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def build(
     model: Annotated[str, option("Model whose tokenizer to use; drafts for it and its family.")] = MODEL,
     field: Annotated[str | None, option("Field of JSON-lines records to take.", shown="all strings in it")] = None,
 ) -> None:
-    """Write a datastore from text: what stands in it, the retrieval drafter can propose."""
+    """Build a datastore from text files; the retrieval drafter proposes continuations found in it."""
     check_writable(out)
     corpus.check(files)  # before the tokenizer is loaded
     from wager.models import load_tokenizer  # imports transformers
@@ -45,7 +45,7 @@ def show(
     path: Annotated[Path, argument("A datastore.")],
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
-    """Say what a datastore holds and which tokenizer it was made with."""
+    """Show what a datastore contains and which tokenizer it was built with."""
     store = Datastore.open(path)
     about = {**asdict(store.header), "bytes": store.header.file_bytes}
     store.close()

@@ -17,7 +17,7 @@ def command(
     path: Annotated[Path, argument("A trace: rounds as JSON lines.")],
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
-    """Say what a recorded trace holds: requests, rounds, tokens per round, time, and the share of each arm."""
+    """Summarise a recorded trace: requests, rounds, tokens per round, time, and the share of each arm."""
     meta, entries = traces.read_meta(path), list(traces.read(path))
     rounds = [entry for entry in entries if isinstance(entry, Round)]
     pulls, accepted, drafted = Counter(str(r.arm) for r in rounds), Counter[str](), Counter[str]()

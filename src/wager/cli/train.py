@@ -40,7 +40,7 @@ def answers(
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:
-    """Let the target answer the plan's prompts; a second run goes on where the first was stopped."""
+    """Generate the target's answers to the plan's prompts; a second run resumes where the first was stopped."""
     plan, which = plans.read(plan_file), re.fullmatch(r"(\d+)/(\d+)", shard)
     if which is None or not 1 <= int(which[1]) <= int(which[2]):
         raise ValueError(f"--shard is written I/N with I from 1 to N, such as 2/4, not {shard!r}")
@@ -85,7 +85,7 @@ def drafters(
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:
-    """Train the plan's drafters on the answers; a second run goes on from the last checkpoint."""
+    """Train the plan's drafters on the answers; a second run resumes from the last checkpoint."""
     plan = plans.read(plan_file)
     if unknown := [name for name in names or () if name not in plan.drafters]:
         known = ", ".join(plan.drafters) or "none"
@@ -159,7 +159,7 @@ def evaluate(
     output: Output,
     cards: Annotated[Path | None, option("Plan by which to write each drafter's README.md.", metavar="PLAN")] = None,
 ) -> None:
-    """Judge trained drafters on prompts they have not seen: tokens a round on every task, acceptance per position."""
+    """Evaluate trained drafters on prompts they have not seen: tokens per round on every task, acceptance by position."""
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
     chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
     from wager.training import build, evaluate, learners

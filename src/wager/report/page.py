@@ -16,7 +16,7 @@ SECTIONS = (
     ("speed", "Speed-up", {"speed": ("Speed-up", ("wager bench",))}),
     ("regret", "Regret", {"regret": ("Regret", ("wager bench", "wager lab simulate --json"))}),
     ("choice", "Arm choice", {"choice": ("Arm choice", ("wager bench", "wager generate --trace"))}),
-    ("drafts", "What drafts bring and cost",
+    ("drafts", "Acceptance and verification cost",
      {"survival": ("Survival of drafts", ("wager bench", "wager generate --trace")),
       "cost": ("Verify cost by width", ("wager lab engine --json",))}),
     ("load", "Under load", {"load": ("Latency and length under load", ("wager lab versus --json",))}),

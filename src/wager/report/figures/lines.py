@@ -112,7 +112,7 @@ def survival(pairs: Mapping[str, Sequence[tuple[int, int]]], palette: Palette, s
     )
     table = Table(["drafter", "rounds", *(f"≥ {k}" for k in range(1, longest + 1))], rows)
     return line_figure(
-        Figure("survival", "How far drafts live", says, source, table, note=note, wide=False), lines, axes
+        Figure("survival", "Acceptance by draft position", says, source, table, note=note, wide=False), lines, axes
     )
 
 
