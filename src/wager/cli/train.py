@@ -159,7 +159,7 @@ def evaluate(
     output: Output,
     cards: Annotated[Path | None, option("Plan by which to write each drafter's README.md.", metavar="PLAN")] = None,
 ) -> None:
-    """Evaluate trained drafters on prompts they have not seen: tokens per round on every task, acceptance by position."""
+    """Evaluate trained drafters on unseen prompts: tokens per round on every task, acceptance by position."""
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
     chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
     from wager.training import build, evaluate, learners
