@@ -54,8 +54,11 @@ def test_policies_lists_all_and_explains_one(cli: Wager) -> None:
 def test_decision_bench_times_policies(cli: Wager, tmp_path: Path) -> None:
     done = cli("lab", "decisions", "-p", "ucbspec", "--repeats", "1", "--json", "d.json")
     assert done.code == 0, done.err
-    row = json.loads((tmp_path / "d.json").read_text())["policies"][0]
-    assert 0 < row["arms"]["8"]["median_us"] < 1000
+    found = json.loads((tmp_path / "d.json").read_text())
+    assert 0 < found["policies"][0]["arms"]["8"]["median_us"] < 1000
+    for row in found["rounds"]:
+        assert min(row["choose_us"], row["observe_us"], row["loop_us"]) > 0
+    assert "the loop itself" in done.out
 
 
 SIMULATE = [

@@ -21,6 +21,7 @@ from wager.policies import POLICIES
 
 COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
 LIMITS = {8: 10, 64: 30}  # arms -> microseconds a decision may take
+ROUND_LIMIT = 50  # microseconds a round may take beside model and drafters, those that a device hides left out
 STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
 SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
@@ -136,7 +137,7 @@ def decisions(
     repeats: Annotated[int, option("Interleaved repetitions; their median is reported.", min=1)] = 7,
     output: Output,
 ) -> None:
-    """Time choose plus observe of every policy, at 8 and at 64 arms, without a model."""
+    """Time choose plus observe of every policy, at 8 and at 64 arms, and a whole round of `auto`, without a model."""
     specs = policy or ["fixed:drafter=d0,length=1" if name == "fixed" else name for name in POLICIES]
     taken: dict[tuple[str, int], list[float]] = {(spec, k): [] for spec in specs for k in LIMITS}
     for _ in tracked("timing", range(repeats), repeats):
@@ -164,7 +165,25 @@ def decisions(
         choose, observe = (statistics.median(seconds) * 1e6 for seconds in both)
         print(f"auto, {name}: choose {choose:.1f} µs (at most {limit}), observe {observe:.1f} µs")
         auto.append({"of": name, "choose_us": choose, "observe_us": observe, "limit_us": limit})
-    output.write({"limits_us": {str(k): v for k, v in LIMITS.items()}, "policies": rows, "auto": auto})
+    whole = _rounds(repeats)
+    output.write({"limits_us": {str(k): v for k, v in LIMITS.items()}, "policies": rows, "auto": auto, "rounds": whole})
+
+
+def _rounds(repeats: int) -> list[dict[str, Any]]:
+    """Time whole rounds of the loop without a model: `auto`'s choose and observe, and what the loop adds to them."""
+    from wager.bench.rounds import SWEPT, own_seconds
+
+    found: list[dict[str, Any]] = []
+    for name, swept in {"caches kept": 0, f"a forward reads {SWEPT >> 20} MiB": SWEPT}.items():
+        times = [own_seconds("auto", swept=swept) for _ in range(repeats)]
+        parts = ([t.choose for t in times], [t.observe for t in times], [t.loop for t in times])
+        choose, observe, loop = (statistics.median(seconds) * 1e6 for seconds in parts)
+        whole = choose + observe + loop
+        print(f"auto in the loop, 4 drafters x 8 lengths, {name}: choose {choose:.1f} µs, observe {observe:.1f} µs,"
+              f" the loop itself {loop:.1f} µs; {whole:.1f} µs of {ROUND_LIMIT}")  # fmt: skip
+        row = {"of": name, "choose_us": choose, "observe_us": observe, "loop_us": loop, "limit_us": ROUND_LIMIT}
+        found.append(row)
+    return found
 
 
 @options
