@@ -32,7 +32,7 @@ class Answer:
     forwards: int  # of the target, that one included
     rounds: Sequence[Round] = ()  # wager's own methods: how it came about
     own: float = 0.0  # seconds that were neither prompt nor drafter nor target
-    prefill_seconds: float = 0.0  # until the first token was there
+    prefill_seconds: float = 0.0  # until the first token was there, and of timing rounds at a Decoder's first prompt
     pieces: list[Any] | None = None  # its tokens one by one, for the report
 
 

@@ -133,8 +133,9 @@ class Decoder:
         whole = self.tokenizer.decode(tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
         sources = [source for piece in pieces for source in piece.sources]
         rounds = [piece.round for piece in pieces if piece.round is not None]
-        prompted, finish = prepared.ids.shape[1], self.finish or INTERRUPTED
-        return Generation(whole, tokens, sources, prompted, finish, seconds[0], seconds[1], rounds, pieces)
+        prompted, finish, timing = prepared.ids.shape[1], self.finish or INTERRUPTED, self.loop.calibration_seconds
+        spent = seconds[0] + timing, seconds[1] - timing
+        return Generation(whole, tokens, sources, prompted, finish, *spent, rounds, pieces)
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""

@@ -34,7 +34,8 @@ class Loop:
                  calibrate: Callable[[Sequence[int]], object] | None = None) -> None:  # fmt: skip
         self.target, self.drafters, self.policy = target, drafters, policy
         self.needs, self.features = needs, features
-        self.calibrate = calibrate  # called with the text before its first round, as a part of reading the prompt
+        self.calibrate = calibrate  # called with the text before its first round, once the first token is out
+        self.calibration_seconds = 0.0  # that took; not a part of decoding
         hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
         self.cheap = [d for d in drafters.values() if d.cheap and hinting]
         self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
@@ -61,10 +62,11 @@ class Loop:
         self.previous: Arm | None = None
         for drafter in self.drafters.values():
             drafter.begin(self.text)
-        first = self._prefill()
+        yield self._prefill()
         if self.calibrate is not None and not self.finish:
+            began = perf_counter()
             self.calibrate(self.text)
-        yield first
+            self.calibration_seconds = perf_counter() - began
         while not self.finish:
             yield self._round()
 

@@ -1,5 +1,6 @@
 """The weights of a Llama-shaped model, read once: who has that shape, and how its products are run."""
 
+import copy
 import logging
 import os
 import weakref
@@ -22,7 +23,7 @@ NUMBERS = (
     "attention_scaling",
     "use_rope",
 )  # of modules, which their arithmetic goes by
-LARGE = 300_000_000  # parameters from which on a model is compared by a few of its layers
+LARGE = 50_000_000  # parameters from which on a model is compared by a few of its layers: all would take half a second
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
 
 
@@ -135,6 +136,14 @@ class LlamaWeights:
             else:
                 log.warning("too little memory for packed weights: verifying several tokens will be slower")
 
+    def of_layers(self, some: Any) -> "LlamaWeights":
+        """The same weights for a model that has some of the layers; nothing is packed or timed twice."""
+        shared = copy.copy(self)
+        blocks = list(some.model.layers)
+        shared.layers = [layer for layer in self.layers if any(layer.block is block for block in blocks)]
+        shared.stamp, shared._products = stamp(some), {}
+        return shared
+
     def products(self, width: int) -> list[Products]:
         """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
         width = min(width, calibration.WIDTHS[-1])
@@ -219,8 +228,11 @@ def sample_of(model: Any) -> Any | None:
     small = sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3
     if small or len(set(windows(model.config, 1))) > 1 or any(_kind(layer) != _kind(layers[0]) for layer in layers):
         return None
-    some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
-    return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))
+    few = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
+    some = compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=few))
+    if (known := _KNOWN.get(model)) is not None:
+        _KNOWN[some] = known.of_layers(some)
+    return some
 
 
 def _kind(layer: Any) -> list[object]:
