@@ -14,6 +14,13 @@ SHAPES = {
     "1b": (2048, 5632, 22, 32, 4, 32000),  # TinyLlama-1.1B
     "8b": (4096, 14336, 32, 32, 8, 128256),  # Llama 3 8B
 }
+# Families that run through transformers' own forward, about 160 million parameters each.
+FAMILIES: dict[str, dict[str, int]] = {
+    "gpt_neox": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "opt": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072},
+    "stablelm": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+                 "num_key_value_heads": 12},
+}  # fmt: skip
 POSITIONS = 4096
 SHARED = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
@@ -31,6 +38,18 @@ def random_target(shape: str, dtype: torch.dtype, device: str) -> Any:
     with torch.device(device):
         made: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return made.eval()
+
+
+def random_family(family: str) -> Any:
+    """A model of a family that has no forward of wager's, in float32 on the CPU; its texts have no end."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    require(family in FAMILIES, f"unknown family {family!r}; choose from {', '.join(FAMILIES)}")
+    config = AutoConfig.for_model(family, vocab_size=32000, max_position_embeddings=2048, **FAMILIES[family])
+    torch.manual_seed(0)
+    made: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    made.generation_config.eos_token_id = None
+    return made
 
 
 def random_head(folder: Path, model: Any) -> Path:

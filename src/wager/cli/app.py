@@ -41,6 +41,8 @@ LAB = {
     "decisions": Entry("engine:decisions", "Time choose plus observe of every policy.", _POLICIES),
     "costs": Entry("costs:command", "Time the rounds of a target of a given shape.", _ENGINE),
     "engine": Entry("engine:engine", "Time one forward of every width.", _ENGINE),
+    "first-token": Entry("first_token:command", "Time the first token of new processes.", _ENGINE),
+    "overhead": Entry("engine:overhead", "Time plain decoding through transformers' own forward.", _ENGINE),
     "identity": Entry("engine:identity", "Compare wager's greedy texts with plain decoding's.", _ENGINE),
     "memory": Entry("engine:memory", "Watch the process's memory over many requests.", _ENGINE),
     "versus": Entry("servers:versus", "Compare no speculation, fixed lengths, vLLM's own table and policies.", *_LOAD),

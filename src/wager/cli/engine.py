@@ -1,6 +1,8 @@
-"""What the engine takes, and what deciding does: `wager lab engine`, `identity`, `memory`, `decisions` and `steps`."""
+"""What the engine takes, and what deciding does: `wager lab engine`, `overhead`, `identity`, `memory`, `decisions`,
+`steps`."""
 
 import logging
+import os
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -16,13 +18,15 @@ from wager.bench.workloads import TASKS, prompts
 from wager.cli.files import Output
 from wager.cli.options import Target, Workload
 from wager.cli.parameters import option, options
-from wager.cli.screen import table, tracked
+from wager.cli.screen import table, tracked, wide
+from wager.core import require
 from wager.policies import POLICIES
 
 COMPARED = Workload(count=8, tokens=64, longest=768)  # what `wager lab identity` compares
 LIMITS = {8: 10, 64: 30}  # arms -> microseconds a decision may take
 ROUND_LIMIT = 50  # microseconds a round may take beside model and drafters, those that a device hides left out
 STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
+OVERHEAD = 1.02  # of a token's seconds with model.generate, that one of plain decoding may take
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
 SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
 # One of every family, and arms changed at random in every round.
@@ -69,6 +73,46 @@ def engine(
     print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
     content = {"model": target.model, **measure.described(model), "context": context, "widths": rows}
     output.write({**content, "own_seconds_per_round": own, "off_to_plain": off, "capture_seconds": graphs})
+
+
+@options
+def overhead(
+    *,
+    families: Annotated[
+        str, option("Families, separated by commas: gpt_neox, opt, stablelm.")
+    ] = "gpt_neox,opt,stablelm",
+    prompt: Annotated[int, option("Tokens of the prompt.", min=1)] = 32,
+    tokens: Annotated[int, option("Tokens of a text.", min=2)] = 64,
+    repeats: Annotated[int, option("Interleaved pairs of texts.", min=2)] = 9,
+    output: Output,
+) -> None:
+    """Time plain decoding through transformers' own forward, with wager and with model.generate.
+
+    Models of families without a forward of wager's, with random weights, on the CPU in float32.
+    """
+    from wager.bench.overhead import own_forward_overhead
+    from wager.bench.shapes import FAMILIES as KNOWN
+
+    chosen = [family.strip() for family in families.split(",")]
+    for family in chosen:
+        require(family in KNOWN, f"unknown family {family!r}; choose from {', '.join(KNOWN)}")
+    load = round(os.getloadavg()[0], 2)
+    found = [own_forward_overhead(f, prompt, tokens, repeats) for f in tracked("timing", chosen, len(chosen))]
+    columns = ("family", "generate, ms a token", "off / generate", "quartiles", "outside, ms CPU", "off", "added")
+    shown = table("a token of plain decoding by wager over one of model.generate, medians of pairs", columns)
+    for row in found:
+        wall, outside, milliseconds = row["off_to_plain"], row["outside_cpu_seconds_per_token"].values(), 1e3
+        ratio = f"{'[red]' if wall['median'] > OVERHEAD else ''}{wall['median']:.3f}"
+        quartiles = f"{wall['low']:.3f} to {wall['high']:.3f}"
+        beside = [f"{seconds * milliseconds:.3f}" for seconds in outside]
+        took = f"{row['plain_seconds_per_token'] * milliseconds:.1f}"
+        shown.add_row(row["family"], took, ratio, quartiles, *beside, f"{row['added']['median']:+.2%}")
+    wide(110).print(shown)
+    print("outside: CPU time outside the model's forward, which is the same in both; added: off's over generate's, as a"
+          " share of a token")  # fmt: skip
+    print(f"{repeats} pairs of {tokens} tokens after {prompt}; load average before: {load}; limit: {OVERHEAD}")
+    about = {"prompt": prompt, "tokens": tokens, "repeats": repeats, "load_average": load, "limit": OVERHEAD}
+    output.write({**about, "families": found})
 
 
 @options

@@ -15,7 +15,7 @@ from torch.nn.functional import embedding, rms_norm
 from wager.models import rope
 from wager.models.attention import attend, mask, rotate, within
 from wager.models.llama_shape import FAMILIES, head_size
-from wager.models.llama_weights import Layer, llama_weights
+from wager.models.llama_weights import Layer, LlamaWeights, llama_weights
 from wager.models.runner import Runner, ancestry, check_layers, seen
 
 
@@ -34,7 +34,7 @@ class LlamaRunner(Runner):
 
     trees = True
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, weights: LlamaWeights | None = None) -> None:
         super().__init__(model)
         config = model.config
         self.model = model
@@ -50,7 +50,7 @@ class LlamaRunner(Runner):
         self.outline: object = None  # of the model when it was found fit for this
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2 kv heads, capacity, head), keys then values
-        self.weights = llama_weights(model)
+        self.weights = weights or llama_weights(model)
 
     def begin(self) -> None:
         self.length = 0

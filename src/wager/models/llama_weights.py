@@ -137,11 +137,10 @@ class LlamaWeights:
                 log.warning("too little memory for packed weights: verifying several tokens will be slower")
 
     def of_layers(self, some: Any) -> "LlamaWeights":
-        """The same weights for a model that has some of the layers; nothing is packed or timed twice."""
-        shared = copy.copy(self)
-        blocks = list(some.model.layers)
+        """The same weights for a model that has some of the layers: nothing is packed or timed twice."""
+        shared, blocks = copy.copy(self), list(some.model.layers)
         shared.layers = [layer for layer in self.layers if any(layer.block is block for block in blocks)]
-        shared.stamp, shared._products = stamp(some), {}
+        shared._products = {}
         return shared
 
     def products(self, width: int) -> list[Products]:
@@ -228,11 +227,8 @@ def sample_of(model: Any) -> Any | None:
     small = sum(p.numel() for p in model.parameters()) <= LARGE or len(layers) <= 3
     if small or len(set(windows(model.config, 1))) > 1 or any(_kind(layer) != _kind(layers[0]) for layer in layers):
         return None
-    few = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
-    some = compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=few))
-    if (known := _KNOWN.get(model)) is not None:
-        _KNOWN[some] = known.of_layers(some)
-    return some
+    some = torch.nn.ModuleList([layers[0], layers[len(layers) // 2], layers[-1]])
+    return compat_torch.with_children(model, model=compat_torch.with_children(model.model, layers=some))
 
 
 def _kind(layer: Any) -> list[object]:
