@@ -90,6 +90,8 @@ bench-engine: $(READY)  ## the part of it that needs WAGER_DATA and an otherwise
 		--json results/generate-cpu.json
 	$(BIN)/wager lab identity --datastore $(STORE) --longest-prompt 512 --json results/identity-cpu.json
 	$(BIN)/wager lab memory --json results/memory-cpu.json
+	$(BIN)/wager lab first-token --json results/first-token-cpu.json
+	$(BIN)/wager lab overhead --json results/overhead-cpu.json
 	$(foreach rule,shared-noise residual,$(foreach heat,1.0 0.7,$(BIN)/wager bench generate --task mt_bench --task math_reasoning \
 		--task humaneval --task translation --prompts 4 --max-tokens 64 --longest-prompt 512 --temperature $(heat) \
 		--sampling $(rule) --arms eagle:ofa:2,eagle:ofa:4,eagle:ofa:3@3x8,eagle:ofa:4@4x16,suffix:4 --alone draft:ofa:3 \

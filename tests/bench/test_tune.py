@@ -19,6 +19,8 @@ from wager.bench.workloads import Prompt
 from wager.cli import tune
 from wager.cli.options import Options
 from wager.cli.session import open_session
+from wager.decoding import calibrate
+from wager.models import calibration, packed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,8 +126,21 @@ def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, t
     assert "Measured on 3 of 3 prompts" in out
     assert out.index("Measured on") < out.index("tokens/s"), "the verdict comes first"
     assert 'wager generate "…" --model tiny' in out
+    assert "Timed on this machine, and kept in " in out
+    assert "  rounds.json: verifying 1 " in out
     assert [path.suffix for path in (tmp_path / "cache" / "state").iterdir()] == [".json"]
     assert open_session(Options(model="tiny"), Console(stderr=True)).remembered
+
+
+def test_what_was_timed_is_said_with_the_file_it_is_kept_in() -> None:
+    assert (tune.ROUNDS, tune.PRODUCTS, tune.PLAIN) == (calibrate.FILE, calibration.FILE, packed.PLAIN)
+    kept = {"verify_seconds": {"1": 0.0301, "9": 0.045}, "draft_seconds": {"eagle:ofa:8": 0.012}}
+    said = tune.timed_words({**kept, "products": {"qkv": ["plain", "packed"], "out": ["plain", "plain"]}})
+    assert said[1:] == [
+        "  rounds.json: verifying 1 30.1 ms, verifying 9 45.0 ms, drafting eagle:ofa:8 12.0 ms",
+        "  packed.json: packed kernels for qkv",
+    ]
+    assert tune.timed_words({"verify_seconds": {}, "draft_seconds": {}, "products": {}}) == []
 
 
 def test_every_head_that_lies_ready_is_played_alone_and_json_holds_every_figure(
@@ -139,6 +154,7 @@ def test_every_head_that_lies_ready_is_played_alone_and_json_holds_every_figure(
     content = json.loads(out)
     assert content["prompts"] == {"given": 3, "played": 3}
     assert content["verdict"][0] in tune.ANSWERS.values()
+    assert "1" in content["timed"]["verify_seconds"]
     assert [row["method"] for row in content["summary"]["tasks"][0]["methods"]] == [
         "transformers", "off", "suffix:4", "suffix:8", "eagle:one:3", "eagle:two:3", "auto",
     ]  # fmt: skip

@@ -20,10 +20,13 @@ from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm, require
 from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
+from wager.models.embedded import cache
 from wager.models.fingerprint import fingerprint
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer
+ROUNDS, PRODUCTS = "rounds.json", "packed.json"  # the files of decoding.calibrate and models.calibration ...
+PLAIN = "plain"  # ... and their word for a product without packed weights; neither is imported here, torch would be too
 RESERVE = 0.04  # of the time, for the checks at the end
 LENGTHS = {"suffix": (4, 8)}  # of the arms that are run alone; other drafters:
 CHEAP, DEAR = (4,), (3,)
@@ -69,9 +72,31 @@ def command(
     print(f"Measured on {played['played']} of {played['given']} prompts, {tokens} tokens an answer, "
           f"{measured['seconds']:.0f} s.\n")  # fmt: skip
     show({**summary, "tasks": summary["tasks"][:1]})  # of a task there are too few prompts to tell
+    print("\n".join(timed_words(measured["timed"])))
     own = "" if model == MODEL else f" --model {model}"
     own += "" if drafters == given.DRAFTERS else f" --drafters {drafters}"
     print(f'What `auto` learned is kept; this starts from it:\n  wager generate "…"{own}')
+
+
+def timed(decoder: Any) -> dict[str, Any]:
+    """What was timed of this model on this machine, as JSON: rounds in seconds, and how products are run."""
+    known = decoder.calibration
+    verify = {} if known is None else {str(width): seconds for width, seconds in sorted(known.verify.items())}
+    draft = {} if known is None else {str(arm): seconds for arm, seconds in known.draft.items()}
+    return {"verify_seconds": verify, "draft_seconds": draft, "products": decoder.target.ways}
+
+
+def timed_words(found: Mapping[str, Any]) -> list[str]:
+    """The same in words, with the files it is kept in."""
+    parts = [f"verifying {width} {seconds * 1e3:.1f} ms" for width, seconds in found["verify_seconds"].items()]
+    parts += [f"drafting {arm} {seconds * 1e3:.1f} ms" for arm, seconds in found["draft_seconds"].items()]
+    lines = [f"  {ROUNDS}: {', '.join(parts)}"] if parts else []
+    if found["products"]:
+        faster = [name for name, ways in found["products"].items() if set(ways) != {PLAIN}]
+        lines.append(
+            f"  {PRODUCTS}: " + (f"packed kernels for {', '.join(faster)}" if faster else "plain kernels only")
+        )
+    return [f"Timed on this machine, and kept in {cache()}; delete a file to time it again:", *lines] if lines else []
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
@@ -112,6 +137,7 @@ def _measure(
         raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
     prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
     how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
+    how["timed"] = timed(session.decoder)
     about = {"model": model_name(options.model), **described(target), "seconds": seconds, "prompts": prompts}
     return {**about, **how, "summary": run.summary(target)}
 

@@ -209,6 +209,11 @@ class Decoder:
         self._calibration = replace(found, acceptance=published)
         self._recalibrate()
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """Seconds of rounds as they were timed at the first prompt; None before it, and where no policy asks."""
+        return self._calibration
+
     def current_target(self) -> Runner:
         """The runner that fits the model as it is now."""
         self._refuse_if_busy()

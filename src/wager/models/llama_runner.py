@@ -99,6 +99,10 @@ class LlamaRunner(Runner):
         self._widen(self.capacity, self.dtype)
 
     @property
+    def ways(self) -> dict[str, list[str]]:
+        return self.weights.plan
+
+    @property
     def embed(self) -> torch.Tensor:
         return self.weights.embed
 

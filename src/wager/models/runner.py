@@ -47,6 +47,11 @@ class Runner(ABC):
         """Whether drafts in trees can be verified: a forward then takes ``parents``."""
         return False
 
+    @property
+    def ways(self) -> dict[str, list[str]]:
+        """How each product is run at each calibrated width, as timed here; empty where there is one way only."""
+        return {}
+
     @abstractmethod
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         """Logits after each of the last ``keep`` tokens, (keep, vocabulary); the tokens join the cache.
