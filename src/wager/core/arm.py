@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from wager.core.require import is_whole, require_type
+
 _NAME = re.compile(r"[A-Za-z0-9_.*-]+(:[A-Za-z0-9_.*-]+)*")
 
 
@@ -16,6 +18,8 @@ class Tree:
     nodes: int  # draft tokens sent to verification
 
     def __post_init__(self) -> None:
+        whole = is_whole(self.breadth) and is_whole(self.nodes)
+        require_type(whole, f"breadth and nodes of a tree are whole numbers, not {self.breadth!r} and {self.nodes!r}")
         if self.breadth < 1 or self.nodes < 1:
             raise ValueError(f"a tree needs breadth and nodes of at least 1, not {self.breadth} and {self.nodes}")
 
@@ -29,6 +33,7 @@ class Tree:
     @classmethod
     def parse(cls, text: str) -> Tree:
         """Read a shape back from how it is written."""
+        require_type(isinstance(text, str), f"the shape of a tree is written as a text such as '4x16', not {text!r}")
         if not (shape := re.fullmatch(r"(\d+)x(\d+)", text)):
             raise ValueError(f"{text!r} is not the shape of a tree; write BREADTHxNODES, such as 4x16")
         return cls(int(shape[1]), int(shape[2]))
@@ -46,6 +51,10 @@ class Arm:
     tree: Tree | None = None
 
     def __post_init__(self) -> None:
+        require_type(isinstance(self.drafter, str), f"an arm's drafter is its name, not {self.drafter!r}")
+        require_type(is_whole(self.length), f"an arm's length is a whole number, not {self.length!r}")
+        shaped = self.tree is None or isinstance(self.tree, Tree)
+        require_type(shaped, f"an arm's tree is a wager.core.Tree, not {self.tree!r}; Tree.parse('4x16') reads one")
         if not _NAME.fullmatch(self.drafter):
             raise ValueError(
                 f"drafter name {self.drafter!r} may hold only letters, digits and _ . * - joined by colons"
@@ -72,11 +81,12 @@ class Arm:
     @classmethod
     def parse(cls, text: str) -> Arm:
         """Read an arm back from how it is written."""
+        require_type(isinstance(text, str), f"an arm is written as a text such as 'suffix:4', not {text!r}")
         if text == "off":
             return OFF
-        body, _, shape = text.partition("@")
+        body, at, shape = text.partition("@")
         drafter, _, length = body.rpartition(":")
-        if not drafter or not length.isdecimal():
+        if not drafter or not length.isdecimal() or (at and not shape):
             raise ValueError(f"{text!r} is not an arm; write 'off', 'drafter:length' or 'drafter:length@BREADTHxNODES'")
         return cls(drafter, int(length), Tree.parse(shape) if shape else None)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wager.core import OFF, Arm, Tree
+from wager.core.require import is_whole
 from wager.drafters import Drafter, registry, shipped
 from wager.models import load, load_model
 from wager.models.fingerprint import fingerprint
@@ -26,14 +27,14 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
             return draft, theirs  # it drafts text
         return draft
 
-    names = wanted.split(",") if isinstance(wanted, str) else wanted if isinstance(wanted, Iterable) else [wanted]
+    names = wanted.split(",") if isinstance(wanted, str) else _several(wanted)
     known: dict[str, Any] = {"target": getattr(model, "name_or_path", ""), "mark": lambda: fingerprint(model)}
     built: dict[str, Drafter] = {}
     for item in shipped.expand(names, **known):
+        if not isinstance(item, (str, Drafter)):
+            raise TypeError(f"a drafter is a name or a wager.drafters.Drafter, not a {type(item).__name__}")
         if isinstance(item, str):
             item = registry.build(item.strip(), load=load_draft_model, tokenizer=tokenizer, **known)
-        if item is not None and not isinstance(item, Drafter):
-            raise TypeError(f"a drafter is a name or a wager.drafters.Drafter, not a {type(item).__name__}")
         if item is not None and item.name in built:
             raise ValueError(f"two drafters are called {item.name!r}; give each a name of its own")
         if item is not None:
@@ -47,16 +48,16 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
 
     ``trees`` are shapes such as ``4x16``, for the drafters that can draft trees, as deep as the lengths that fit in.
     """
-    trees = [tree for tree in trees.split(",") if tree] if isinstance(trees, str) else trees
+    trees = [tree for tree in trees.split(",") if tree] if isinstance(trees, str) else _several(trees)
     if arms is None:
-        if isinstance(lengths, int):
-            lengths = [lengths]
-        if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
-            raise ValueError(f"draft lengths are whole numbers, 1 or more, not {list(lengths)}")
-        lengths = sorted(set(lengths))
+        lengths = [lengths] if isinstance(lengths, str) else _several(lengths)
+        if not lengths or not all(is_whole(n) and n > 0 for n in lengths):
+            raise ValueError(f"draft lengths are whole numbers, 1 or more, not {lengths}")
+        lengths = sorted(set(map(int, lengths)))
         return OFF, *(Arm(name, length) for name in drafters for length in lengths), *_trees(drafters, lengths, trees)
     require(not trees, "arms are named one by one; write a tree's among them, as 'drafter:length@4x16'")
-    given = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
+    named = arms.split(",") if isinstance(arms, str) else _several(arms)
+    given = [Arm.parse(arm.strip()) if isinstance(arm, str) else arm for arm in named]
     for arm in given:
         if not isinstance(arm, Arm):
             raise TypeError(f"an arm is written as 'drafter:length' or is a wager.core.Arm, not a {type(arm).__name__}")
@@ -82,6 +83,11 @@ def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
 
 def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Sequence[Tree | str]) -> list[Arm]:
     shapes = dict.fromkeys(Tree.parse(tree.strip()) if isinstance(tree, str) else tree for tree in trees)
+    for shape in shapes:
+        if not isinstance(shape, Tree):
+            raise TypeError(
+                f"a tree is written as 'BREADTHxNODES' or is a wager.core.Tree, not a {type(shape).__name__}"
+            )
     able = [name for name, drafter in drafters.items() if drafter.trees]
     if shapes and not able:
         raise ValueError(f"no drafter here drafts trees; there are {', '.join(drafters) or 'none'}, drafting chains")
@@ -92,6 +98,11 @@ def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Seque
     return [
         Arm(name, length, shape) for name in able for shape in shapes for length in lengths if length <= shape.nodes
     ]
+
+
+def _several(given: Any) -> list[Any]:
+    """What was given as a list, also where it is one thing."""
+    return list(given) if isinstance(given, Iterable) else [given]
 
 
 def _check(tree: Tree) -> None:

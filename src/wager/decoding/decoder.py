@@ -18,6 +18,7 @@ from wager.core import Arm, Calibration, Signal, TraceWriter, Tree
 from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
 from wager.decoding.arms import build_arms, build_drafters, fit_arms
+from wager.decoding.checks import check_config, check_listeners, check_policy, check_settings, check_setup, check_tokens
 from wager.decoding.features import Prompts
 from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
 from wager.decoding.loop import EVERYTHING, Loop
@@ -35,6 +36,8 @@ DRAFTERS = ("suffix", "prompt-lookup", "eagle:ofa?")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 POLICY = "auto"
 MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says
+OF_THE_DROP_IN = {"assistant_model", "attention_mask", "custom_generate", "past_key_values"}
+OF_THE_DROP_IN |= {"input_ids", "inputs", "inputs_embeds"}
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
 
 
@@ -71,10 +74,16 @@ class Decoder:
         if not hasattr(model, "config"):
             name = type(model).__name__
             raise TypeError(f"a Decoder takes a loaded model, not a {name}; wager.models.load(NAME) loads one by name")
+        check_setup(tokenizer, state, tokens, trace)
         model = unwrapped(model)
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
         if model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
+        if hasattr(model, "can_generate") and not model.can_generate():
+            name = type(model).__name__
+            raise ValueError(
+                f"{name} has no language-model head; load the model with transformers.AutoModelForCausalLM"
+            )
         require(sampling in RULES, f"sampling is {' or '.join(RULES)}, not {sampling!r}")
         self.sampling = sampling
         if reset_per_request and state is not False:
@@ -84,8 +93,7 @@ class Decoder:
         self.arms = build_arms(arms, self.drafters, lengths, trees)
         known = {} if tokens is None else {"tokens": tokens}
         self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
-        if not isinstance(self.policy, Policy):
-            raise TypeError(f"a policy is a name or a wager.policies.Policy, not a {type(policy).__name__}")
+        check_policy(self.policy, self.arms)
         self.prompts = Prompts()
         self._busy = False
         self._calibration: Calibration | None = None  # what rounds cost here; timed at the first prompt
@@ -113,6 +121,7 @@ class Decoder:
         """
         pieces: list[Piece] = []
         streamer, seed = settings.pop("streamer", None), settings.pop("seed", None)
+        check_listeners(streamer, watch)
         text = None if watch is None else self._text_stream()
         seconds = [0.0, 0.0]  # of the prompt, of decoding
         began = perf_counter()
@@ -139,6 +148,8 @@ class Decoder:
 
     def stream(self, prompt: Prompt, *, label: str = "", seed: int | None = None, **settings: Any) -> Iterator[Piece]:
         """The text in pieces, each as soon as its round is over."""
+        if own := {"streamer", "watch"} & settings.keys():
+            raise ValueError(f"stream() yields the pieces itself; pass {sorted(own)[0]} to generate()")
         text = self._text_stream()
         prepared = self.prepare(prompt, settings)
         for step in self.run(prepared, self.target, label, seed):
@@ -229,14 +240,12 @@ class Decoder:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
         self.current_target()
         ids = self._ids(prompt)
-        if (most := settings.get("max_new_tokens")) is not None and (not isinstance(most, int) or most < 1):
-            raise ValueError(f"max_new_tokens is a whole number of at least 1, not {most!r}")
+        check_config(settings.get("generation_config"))
+        check_settings(settings, self.target.vocabulary)
         given = settings.get("generation_config") or self.model.generation_config
-        if isinstance(settings.get("generation_config"), dict):
-            raise TypeError("generation_config is a transformers.GenerationConfig, not a dict")
         if not {"max_new_tokens", "max_length"} & settings.keys() and not (given.max_new_tokens or given.max_length):
             settings = {**settings, "max_new_tokens": MAX_NEW_TOKENS}
-        if own := {"assistant_model", "attention_mask", "custom_generate", "past_key_values"} & settings.keys():
+        if own := OF_THE_DROP_IN & settings.keys():
             raise ValueError(f"a Decoder takes a prompt, and no {sorted(own)[0]}; use wager.generate for that")
         if stops := settings.pop("stop_strings", None) or given.stop_strings:
             from transformers import StoppingCriteriaList, StopStringCriteria
@@ -255,25 +264,28 @@ class Decoder:
 
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         """The prompt's tokens, (1, length), on the model's device."""
+        if hasattr(prompt, "tolist"):  # a tensor or an array
+            prompt = prompt.tolist()
         if isinstance(prompt, str) or (isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)):
             require(self.tokenizer is not None, "a prompt in words needs a tokenizer: Decoder(model, tokenizer)")
             if isinstance(prompt, str):
                 ids = self.tokenizer(prompt).input_ids
             else:
+                has = getattr(self.tokenizer, "chat_template", None)
+                require(bool(has), "this tokenizer has no chat template; pass the prompt as text, or set chat_template")
                 try:
                     ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
-                except TemplateError as error:
+                except (TemplateError, TypeError) as error:
                     raise ValueError(f"the chat template takes no such messages: {error}") from None
-        elif not isinstance(prompt, (Sequence, torch.Tensor)):
+        elif not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
             raise TypeError(f"a prompt is text, token ids or chat messages, not a {type(prompt).__name__}")
         else:
-            ids = prompt.tolist() if isinstance(prompt, torch.Tensor) else list(prompt)
+            ids = list(prompt)
             if ids and isinstance(ids[0], list):
                 require(len(ids) <= 1, f"wager decodes one text at a time, not a batch of {len(ids)}")
                 ids = ids[0]
         require(bool(ids), "the prompt is empty; give at least one token")
-        if not all(type(t) is int and 0 <= t < self.target.vocabulary for t in ids):
-            raise ValueError(f"a prompt's tokens are numbers from 0 to {self.target.vocabulary - 1}")
+        check_tokens(ids, self.target.vocabulary)
         return torch.tensor([ids], device=self.model.device)
 
     def run(

@@ -8,6 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from wager.decoding import prepare
+from wager.decoding.checks import check_ids
 from wager.decoding.decoder import DRAFTERS, Decoder
 from wager.drafters.draft_model import DraftModel
 from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token
@@ -18,14 +19,16 @@ from wager.models.unwrap import unwrapped
 KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made for it
 
 
-def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any,
-             generation_config: Any, streamer: Any = None, decoder: Decoder | None = None,
+def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any = None, stopping_criteria: Any = None,
+             generation_config: Any = None, streamer: Any = None, decoder: Decoder | None = None,
              **inputs: Any) -> Any:  # fmt: skip
     """Drop-in for transformers: ``model.generate(**inputs, custom_generate=wager.generate)``.
 
     The first call makes a Decoder with the defaults for this model and later ones go on with it; an ``assistant_model``
     is one more drafter. Pass ``decoder=`` for one of your own. A batch is decoded text by text, with one policy.
     """
+    if generation_config is None:
+        raise TypeError("wager.generate is called by transformers: model.generate(..., custom_generate=wager.generate)")
     how = (logits_processor, stopping_criteria, generation_config)
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
     held = cache.get_seq_length() if cache is not None else 0
@@ -35,6 +38,8 @@ def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any, stoppin
             mask = None if masks is None or bool(masks[at].all()) else masks[at : at + 1]
             texts.append(generate(model, row[None], *how, streamer, decoder, attention_mask=mask)[0])
         return pad_sequence(texts, batch_first=True, padding_value=pad_token(generation_config))
+    if decoder is not None and not isinstance(decoder, Decoder):
+        raise TypeError(f"decoder is a wager.Decoder, not a {type(decoder).__name__}")
     request = prepare.prepared(model, input_ids, *how, **inputs)
     hidden = hidden_arguments()
     decoder = decoder or _kept(model, hidden.get("assistant_model"))
@@ -46,6 +51,7 @@ def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any, stoppin
         wanted = "pass the whole text, with at least one token that is not in the cache"
         raise ValueError(f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; {wanted}")
     target: Runner = decoder.current_target()
+    check_ids(input_ids, target.vocabulary)
     if held or mask is not None or generation_config.return_dict_in_generate:
         from transformers import DynamicCache
 
@@ -72,6 +78,8 @@ def _kept(model: Any, assistant: Any) -> Decoder:
     decoder: Decoder | None = model.__dict__.get(KEPT)
     drafting = [] if decoder is None else [getattr(d.runner, "model", None) for d in decoder.drafters.values()]
     if decoder is None or (assistant is not None and not any(drafter is unwrapped(assistant) for drafter in drafting)):
+        if assistant is not None and not hasattr(assistant, "config"):
+            raise TypeError(f"assistant_model is a loaded model, not a {type(assistant).__name__}")
         more = [] if assistant is None else [DraftModel(assistant)]
         decoder = model.__dict__[KEPT] = Decoder(model, drafters=[*DRAFTERS, *more])
     return decoder

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from wager.decoding.checks import check_mode, check_settings
 from wager.models.compat_transformers import CACHE_NAMES, end_tokens, max_length_of, refusal, row_wise, temperature_of
+from wager.models.runner import vocabulary
 from wager.policies.base import require
 
 
@@ -62,7 +64,7 @@ class Stopping:
         for at, token in enumerate(tokens, start=1):
             if token in self.ends:
                 return at, "eos"
-            if self.rest and any(bool(c(ids[:, : length + at], None).all()) for c in self.rest):
+            if self.rest and any(bool(torch.as_tensor(c(ids[:, : length + at], None)).all()) for c in self.rest):
                 return at, "stop"
             if length + at >= self.limit:
                 return at, self.why_limit
@@ -82,8 +84,8 @@ class Prepared:
 def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any,
              generation_config: Any, **inputs: Any) -> Prepared:  # fmt: skip
     """As a custom_generate function: give back what transformers prepared."""
-    if generation_config.num_beams > 1:
-        raise ValueError(f"wager has no beam search; num_beams is 1, not {generation_config.num_beams}")
+    check_settings(vars(generation_config), vocabulary(model))
+    check_mode(generation_config)
     require(input_ids.shape[0] == 1, f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
     require(bool(input_ids.shape[1]), "the prompt is empty; give at least one token")
     if generation_config.prompt_lookup_num_tokens:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from wager.core.require import require
+from wager.core.require import require, require_type
 from wager.drafters import shipped
 from wager.drafters.base import Drafter
 from wager.drafters.datastore import Datastore, fingerprint
@@ -111,6 +111,7 @@ def parse(spec: str) -> tuple[str, str]:
     A head or a model may be given a name of its own, to have several: ``eagle:mine=PATH``, ``draft:mine=MODEL``. A
     question mark after a shipped one, which may be missing then, is not part of its name.
     """
+    require_type(isinstance(spec, str), f"a drafter is named by a text such as 'suffix', not {spec!r}")
     maybe = shipped.split(spec) is not None and spec.endswith(shipped.MAYBE)
     spec = spec.removesuffix(shipped.MAYBE) if maybe else spec
     name, equals, value = spec.partition("=")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wager.core.require import require
+from wager.core.require import require, require_type
 from wager.models import embedded
 from wager.models.embedded import Progress
 
@@ -57,6 +57,7 @@ def load_tokenizer(name: str | Path, *, progress: Progress | None = None) -> Pre
 
 def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str:
     """The folder that holds the model, or its hub id where the hub has it and answers; else what would work is told."""
+    require_type(isinstance(name, (str, Path)), f"a model is given by its name or path, not by a {type(name).__name__}")
     if name == embedded.NAME:
         return embedded.folder(progress=progress)
     folder = Path(os.path.expanduser(name))
@@ -142,7 +143,7 @@ def _device(dtype: str, device: str) -> torch.device:
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
         raise ValueError(f"this machine has no device {device!r}; choose auto, cpu, or cuda on a GPU") from None
     return place
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from wager.core import REWARDS, Arm, Calibration, Context, Round, Signal
+from wager.core import OFF, REWARDS, Arm, Calibration, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
+from wager.core.require import is_whole, require_type
 from wager.core.require import require as require  # for every policy
 
 Arms = Sequence[Arm]
@@ -96,7 +97,11 @@ class Policy(Learner, ABC):
         return policy
 
     def __init__(self, arms: Arms, *, seed: int = 0) -> None:
-        self.arms = tuple(arms)
+        listed = isinstance(arms, Iterable) and not isinstance(arms, str)
+        self.arms = tuple(arms) if listed else (arms,)
+        wrong = next((arm for arm in self.arms if not isinstance(arm, Arm)), OFF)
+        require_type(wrong is OFF, f"a policy's arms are a list of wager.core.Arm, not {wrong!r}; Arm.parse reads one")
+        require(is_whole(seed) and seed >= 0, f"a policy's seed is a whole number, 0 or more, not {seed!r}")
         self.slot = {arm: i for i, arm in enumerate(self.arms)}  # arm -> its place in arm order
         if not self.arms or len(self.slot) != len(self.arms):
             raise ValueError(f"a policy needs at least one arm and no arm twice, not {[str(a) for a in self.arms]}")
@@ -196,6 +201,7 @@ class Policy(Learner, ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the state of another policy of the same class, parameters and arms."""
+        require_type(isinstance(state, dict), f"a policy's state is a dict, as state_dict() gives it, not {state!r}")
         ours = self._identity()
         for key, value in ours.items():
             require(state.get(key) == value, f"saved state is for {key} {state.get(key)}, not {value}")

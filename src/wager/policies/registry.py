@@ -3,8 +3,10 @@
 import inspect
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, get_type_hints
 
+from wager.core.require import require_type
 from wager.policies import base
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
@@ -87,6 +89,9 @@ def build(spec: str, arms: Arms, *, seed: int = 0, **known: Any) -> Policy:
     takes = entry.parameters
     types = get_type_hints(entry.make.__init__)
     values = {key: value for key, value in known.items() if key in takes}
+    for key, value in values.items():
+        counts = types[key] not in (int, float) or isinstance(value, Real)
+        require(counts, f"parameter {key!r} of policy {name!r} is a number, not {value!r}")
     values |= {key: _convert(name, key, text, types[key]) for key, text in given.items()}
     missing = [key for key, default in takes.items() if default is inspect.Parameter.empty and key not in values]
     if missing:
@@ -102,6 +107,7 @@ def resets(spec: str, rule: str) -> bool:
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
     """The name and the parameters of a specification, both known to exist."""
+    require_type(isinstance(spec, str), f"a policy is named by a text such as 'meta-ucb:beta=0.01', not {spec!r}")
     name, _, rest = spec.partition(":")
     entry = POLICIES.get(name) or EXPERIMENTS.get(name)
     if entry is None:
