@@ -1,5 +1,6 @@
 """`wager tune`: it stops on time, plays whole prompts, says what to do, and leaves a memory that generate finds."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from commands import Wager
 from letters import Letters, writer
 from rich.console import Console
 
-from wager.bench import workloads
+from wager.bench import verdict, workloads
 from wager.bench.methods import TextGenerator
 from wager.bench.runs import Run, TokenizedPrompt
 from wager.bench.summary import Answer
@@ -59,8 +60,8 @@ def test_it_plays_whole_prompts_and_stops_before_the_time_is_up() -> None:
     assert play(1000.0, [2.0], [3.0])[1:] == (20, 100.0), "every prompt once"
     played, now = play(20.0, [1.0, 1.0, 30.0], [1.0])[1:]
     assert (played, now <= 35.0) == (2, True), "one that takes longer than those before it does not count"
-    assert play(0.5, [1.0], [1.0])[1:] == (0, 1.0), "no time for one prompt is no prompt"
-    assert play(0.0, [1.0], [1.0]) == (set(), 0, 0.0)
+    assert play(0.5, [1.0], [1.0])[1:] == (1, 2.0), "the first prompt is played to its end"
+    assert play(0.0, [1.0], [1.0])[1:] == (1, 2.0)
     assert play(1.5, [1.0], [1.0])[1] == 1, "the last answer was begun in time, and is not thrown away"
 
 
@@ -179,12 +180,36 @@ def test_a_model_that_holds_too_little_is_refused(run: Any, monkeypatch: pytest.
     assert (code, "tiny holds 30 tokens: too few" in err) == (2, True)
 
 
+def test_preparing_is_not_charged(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count()
+    passed = [0.0]  # time passes only while the model is prepared: far more than there is to measure in
+    monkeypatch.setattr(tune, "monotonic", lambda: passed[0] + 1e-6 * next(calls))
+    prepare = tune.open_session
+
+    def slowly(*given: Any) -> Any:
+        passed[0] += 3600.0
+        return prepare(*given)
+
+    monkeypatch.setattr(tune, "open_session", slowly)
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix")
+    assert (code, "Measured on 3 of 3 prompts" in out) == (0, True), err
+
+
+def test_so_little_time_that_one_prompt_does_not_fit_still_gives_an_answer(run: Any) -> None:
+    code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--minutes", "0.0001")
+    assert code == 0, err
+    assert "Measured on 1 of 3 prompts" in out
+    assert out.splitlines()[0] == tune.ANSWERS[verdict.TOO_FEW]
+    assert [line for line in err.splitlines() if "…" in line] == [
+        "loading tiny …", "preparing tiny …", "warming up …", "prompt 1, 0 s left …",
+    ]  # fmt: skip
+
+
 def test_bad_input_is_one_sentence(run: Any) -> None:
     for words, said in {
         ("tiny", "--minutes", "0"): "--minutes is above 0",
         ("tiny", "--prompts", "nowhere.txt"): "nowhere.txt",
         ("tiny", "--drafters", "nobody"): "unknown drafter 'nobody'",
-        ("tiny", "--prompts", "mine.txt", "--minutes", "0.0001"): "were too short for one prompt; try --minutes 1\n",
     }.items():
         code, _, err = run(*words)
         assert code == 2

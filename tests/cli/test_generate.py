@@ -9,6 +9,9 @@ import pytest
 from commands import COPY, SHORT, Wager
 
 from wager.cli import options
+from wager.cli.shown import explained
+from wager.core import OFF, Arm, Round
+from wager.policies.base import Option
 
 
 def test_standard_output_holds_the_text_and_nothing_else(wager: Wager, loaded: Any) -> None:
@@ -130,15 +133,31 @@ def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wa
     plain = wager("generate", COPY, "--max-tokens", "24")
     assert done.code == 0, done.err
     assert done.out == plain.out
-    *lines, closing = done.err.splitlines()
+    loading, preparing, *lines, closing = done.err.splitlines()  # nothing is silent without a terminal
+    assert (loading, preparing) == ("loading smollm2-135m …", "preparing smollm2-135m …")
     assert "tokens/s" in closing
     expected = r"\S+: \d+\.\d\d tokens, \d+\.\d\d ms, \d+\.\d/s"
     for number, line in enumerate(lines, 1):
-        whole = rf" *{number} +(\S+) \| {expected}(?: \| {expected})? \| \d+/\d+ accepted, \d+\.\d\d ms"
+        trial = r"(?: \| exploration: costs about \d+\.\d\d ms, (?:may bring \d+\.\d/s|times plain decoding))?"
+        whole = rf" *{number} +(\S+) \| {expected}(?: \| {expected})?{trial} \| \d+/\d+ accepted, \d+\.\d\d ms"
         said = re.fullmatch(whole, line)
         assert said, line
         assert f"| {said[1]}: " in line
-    assert any(line.count(" | ") == 3 for line in lines), "some round had a choice"
+        speeds = [float(each) for each in re.findall(r"ms, (\d+\.\d)/s", line)]
+        slower = len(speeds) > 1 and speeds[0] < speeds[1]
+        assert ("exploration" in line) >= slower, "an arm that seems slower is not played without saying why"
+    assert any(line.count(" | ") >= 3 for line in lines), "some round had a choice"
+
+
+def test_a_round_that_is_not_expected_to_pay_is_marked_with_what_it_may_cost_and_bring() -> None:
+    slow, fast = Option(Arm("suffix", 3), 1.0, 0.2), Option(OFF, 1.0, 0.1)  # 5/s and 10/s
+    played = Round(Arm("suffix", 3), drafted=3, accepted=1, emitted=2, draft_seconds=0.0, verify_seconds=0.21)
+    said = "exploration: costs about 100.00 ms, may bring 20.0/s"
+    assert said in explained(1, played, slow, fast)
+    assert "exploration" not in explained(1, played, fast, slow)
+    assert "exploration" not in explained(1, played, slow, None)
+    plain = Round(OFF, drafted=0, accepted=0, emitted=1, draft_seconds=0.0, verify_seconds=0.2)
+    assert "times plain decoding" in explained(1, plain, Option(OFF, 1.0, 0.2), Option(Arm("suffix", 3), 1.0, 0.1))
 
 
 def test_explain_in_json_is_what_the_policy_said_and_the_rounds_that_came(

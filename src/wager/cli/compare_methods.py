@@ -19,6 +19,7 @@ from wager.cli import options as given
 from wager.cli.files import Output
 from wager.cli.options import Workload
 from wager.cli.parameters import opt, options, parse_ints
+from wager.cli.screen import stage
 from wager.cli.suite import progress, show
 from wager.core import OFF, Arm, require
 from wager.policies import build
@@ -106,7 +107,8 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     from wager.bench.draft_models import truncated
     from wager.bench.engine import described
 
-    model, tokenizer = target.load()
+    with stage(f"loading {target.model} …"):
+        model, tokenizer = target.load()
     how = {"do_sample": True, "temperature": plan.temperature, "top_k": 0} if plan.temperature else {}
     classify = _classifier(plan.router, plan.corpora, model, tokenizer) if plan.router is not None else None
     draft = truncated(model, plan.layers) if plan.layers and not plan.arms else None

@@ -105,6 +105,12 @@ class Requests:
         return [prompt.messages for prompt in found]
 
 
+def _say(what: str) -> None:
+    """A line on standard error where there is no terminal for a bar."""
+    if not sys.stderr.isatty():
+        print(what, file=sys.stderr, flush=True)
+
+
 @options
 def serve(
     url: Annotated[str, option("An OpenAI-compatible server, as in http://127.0.0.1:8000.")],
@@ -124,9 +130,11 @@ def serve(
     interrupted, warmup = False, requests.warmup
     try:
         if warmup:
+            _say(f"warming up with {warmup} requests …")
             places = min(warmup, plan.concurrency or CONCURRENCY)
             # From the end of the order, so that what is measured is not yet in the server's prefix cache.
             replace(load, plan=closed(places, warmup), prompts=asked[::-1], _answers=[]).run()
+        _say(f"measuring {url} …")
         load.run()
     except KeyboardInterrupt:
         interrupted = True

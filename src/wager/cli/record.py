@@ -12,7 +12,7 @@ from wager.bench.workloads import ALL, PARTS, Prompt, prompts, read_file
 from wager.cli.files import check_new
 from wager.cli.options import Drafters, Options, Target
 from wager.cli.parameters import argument, opt, option, options
-from wager.cli.screen import bar
+from wager.cli.screen import bar, stage
 from wager.cli.session import quietly
 from wager.cli.suite import fitted, model_name
 from wager.core import Arm, Tree
@@ -90,7 +90,7 @@ def command(
 
     console = Console(stderr=True)
     with quietly():
-        with console.status(f"loading {target.model} …", spinner="dots"):
+        with stage(f"loading {target.model} …", console):
             model, tokenizer = target.load(progress=console.print)
             asks = build_drafters(choices.specs, model, tokenizer)
             # The first cheap drafter writes the text.

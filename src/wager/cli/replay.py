@@ -139,7 +139,8 @@ def _explained(scenario: Replay, spec: str, seed: int, count: int) -> Iterator[s
             return
         label, context = environment.label, environment.context()
         outcome = environment.play(policy.choose(context))
-        yield f"{label:{wide}} {explained(context.tokens, outcome, policy.options()[:2])}"
+        ours, other = [*policy.options(), None, None][:2]
+        yield f"{label:{wide}} {explained(context.tokens, outcome, ours, other)}"
         policy.observe(outcome)
 
 

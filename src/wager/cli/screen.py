@@ -1,24 +1,70 @@
 """What commands draw: a bar while they work, tables when they are done."""
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+EVERY = 15.0  # seconds between two lines of a bar where there is no terminal
+
+
+def stderr() -> Console:
+    """Standard error; what is printed there without a terminal is never wrapped."""
+    console = Console(stderr=True, highlight=False)
+    return console if console.is_terminal else Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def stage(what: str, console: Console | None = None) -> Iterator[Callable[[str], object]]:
+    """Say on standard error what is being done: a spinner on a terminal, a line elsewhere; call it for the next."""
+    told = console or stderr()
+    if told.is_terminal:
+        with told.status(Text(what), spinner="dots") as status:
+            yield lambda next_one: status.update(Text(next_one))
+        return
+
+    def line(what: str) -> None:
+        told.print(what, markup=False, soft_wrap=True)
+
+    line(what)
+    yield line
 
 
 @contextmanager
 def bar(what: str, total: int | None = None, *, done: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar on standard error with the time left; call what it gives as ``Progress.update``, or with a ``note``."""
+    """A bar on standard error with the time left; call what it gives as ``Progress.update``, or with a ``note``.
+
+    Without a terminal it is a line at the beginning and one every few seconds.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    note, console = TextColumn("left {task.fields[note]}"), Console(stderr=True)
+    note, console = TextColumn("left {task.fields[note]}"), stderr()
     with Progress(*columns, note, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield functools.partial(progress.update, progress.add_task(what, total=total, completed=done, note=""))
+        task = progress.add_task(what, total=total, completed=done, note="")
+        due = monotonic() + EVERY
+
+        def update(**changed: Any) -> None:
+            nonlocal due
+            progress.update(task, **changed)
+            if progress.disable and monotonic() >= due:
+                due = monotonic() + EVERY
+                console.print(_line(progress.tasks[0]), markup=False, soft_wrap=True)
+
+        if progress.disable:
+            console.print(_line(progress.tasks[0]), markup=False, soft_wrap=True)
+        yield update
+
+
+def _line(task: Task) -> str:
+    """How far a bar is, in words."""
+    of = "" if task.total is None else f" of {task.total:g}"
+    left = "" if task.time_remaining is None or task.finished else f", about {task.time_remaining:.0f} s left"
+    return f"{task.description}: {task.completed:g}{of}{left}"
 
 
 def tracked(what: str, items: Iterable[Any], total: int) -> Iterator[Any]:

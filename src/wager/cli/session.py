@@ -13,6 +13,7 @@ from rich.console import Console
 
 from wager.bench.workloads import chat_ids
 from wager.cli.options import Options
+from wager.cli.screen import stage
 from wager.core import TraceWriter
 from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
@@ -59,11 +60,11 @@ def open_session(options: Options, console: Console) -> Session:
     from wager.models import resolve
 
     drafts = [value for name, value in map(registry.parse, options.specs) if name == "draft-model"]
-    with console.status(f"loading {options.model} …", spinner="dots") as status:
+    with stage(f"loading {options.model} …", console) as now:
         for draft in drafts:  # told before the target is loaded
             resolve(draft, progress=console.print)
         model, tokenizer = options.load(progress=lambda line: console.print(line))
-        status.update(f"preparing {options.model} …")
+        now(f"preparing {options.model} …")
         from wager.decoding.decoder import Decoder
 
         arms: dict[str, Any] = {"lengths": options.lengths_tried, "trees": options.trees}

@@ -16,7 +16,7 @@ from wager.bench import verdict, workloads
 from wager.bench.runs import Run, TokenizedPrompt, tokenize
 from wager.cli.options import Reset, Target
 from wager.cli.parameters import opt, option, options
-from wager.cli.screen import bar, table
+from wager.cli.screen import bar, stage, table
 from wager.cli.session import quietly
 from wager.core.provenance import provenance
 from wager.models.fingerprint import fingerprint
@@ -24,7 +24,7 @@ from wager.policies.base import PAPER, RESETS, require
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
-SAVED = 30.0  # seconds between two savings of run.json, and two lines of progress where there is no terminal
+SAVED = 30.0  # seconds between two savings of run.json
 OUT = Path("wager-bench")
 METHODS = """Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as suffix:4,
 policies such as auto, which choose among those arms."""
@@ -95,7 +95,7 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
 
     told, settings = Console(stderr=True, highlight=False), given.settings()
     tokens = settings["max_tokens"]
-    with told.status(f"loading {target.model} …", spinner="dots"):
+    with stage(f"loading {target.model} …", told):
         model, tokenizer = target.load(progress=told.print)
     if not named and not has_assistant(model):
         methods = [method for method in methods if method.name != made.ASSISTED]
@@ -111,7 +111,7 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
         elif run.answers:
             told.print(f"resuming: {len(run.answers)} of {total} answers are there")
         if len(run.answers) < total:
-            with told.status("preparing the methods …", spinner="dots"):
+            with stage("preparing the methods …", told):
                 planned = {"tokens": len(prompts) * tokens, "answer": tokens, "reset": given.reset}
                 shared = made.Target(model, tokenizer, seed=given.seed, **planned)
                 generators = [method.make(shared, arms) for method in methods]
@@ -155,27 +155,14 @@ def _play(run: Run, generators: list[made.TextGenerator], tokenizer: Any, told: 
 @contextmanager
 def progress(told: Console, total: int, done: int = 0) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
     """A bar, or lines of text where there is no terminal: what to call after each answer and before each warm-up."""
-    began = last = monotonic()
-    count = done
-    with bar("warming up", total, done=done) as update:
+    with bar("answers", total, done=done) as update:
 
         def warming(name: str) -> None:
-            nonlocal began
-            began = monotonic()
             update(description=f"warming up {name}")
             if not told.is_terminal:
                 told.print(f"warming up {name}")
 
-        def tell(what: str) -> None:
-            nonlocal count, last
-            count += 1
-            update(advance=1, description=what)
-            if not told.is_terminal and monotonic() - last > SAVED:
-                last = monotonic()
-                left = (last - began) / (count - done) * (total - count)
-                told.print(f"{count} of {total} answers, about {max(left / 60, 1):.0f} min left")
-
-        yield tell, warming
+        yield lambda what: update(advance=1, description=what), warming
 
 
 def model_name(model: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from wager.bench.runs import Run, interleaved
 from wager.cli import options as given
 from wager.cli.options import MODEL, Options
 from wager.cli.parameters import argument, option
+from wager.cli.screen import stage
 from wager.cli.session import Session, open_session, quietly
 from wager.cli.suite import LongestPrompt, fitted, model_name, show
 from wager.core import OFF, Arm, require
@@ -41,7 +41,7 @@ ANSWERS = {
 def command(
     model: Annotated[str, argument("smollm2-135m (embedded), a folder, or a Hugging Face id.", shown=True)] = MODEL,
     prompts: Annotated[Path | None, option("Your own prompts: one a line, or JSON lines.", shown="wager's own")] = None,
-    minutes: Annotated[float, option("Time for all of it, loading the model included.")] = 2.0,
+    minutes: Annotated[float, option("Time to measure in; loading and preparing the model are not counted.")] = 2.0,
     drafters: given.Drafters = given.DRAFTERS,
     device: given.Device = "auto",
     dtype: given.Dtype = "auto",
@@ -52,7 +52,6 @@ def command(
 
     What the policy auto learns meanwhile is kept, and wager generate and wager chat start from it.
     """
-    began = monotonic()
     require(0 < minutes <= 24 * 60, f"--minutes is above 0 and at most a day, not {minutes:g}")
     options = Options(model=model, drafters=drafters, device=device, dtype=dtype)
     chosen = workloads.in_turn(workloads.own_prompts() if prompts is None else workloads.read_file(prompts), 0)
@@ -60,7 +59,7 @@ def command(
 
     with quietly():
         session = open_session(options, told)
-        measured = _measure(session, chosen, longest, began, 60 * minutes, told)
+        measured = _measure(session, chosen, longest, 60 * minutes, told)
         session.keep()
     summary, played, tokens = measured["summary"], measured["prompts"], measured["max_tokens"]
     said = [*answer(summary), *verdict.words(summary, options.specs)]
@@ -108,15 +107,14 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _measure(
-    session: Session, chosen: Sequence[workloads.Prompt], longest: int, began: float, seconds: float, told: Console
+    session: Session, chosen: Sequence[workloads.Prompt], longest: int, seconds: float, told: Console
 ) -> dict[str, Any]:
-    """Whole prompts until the time is up, as JSON."""
+    """Whole prompts until the time is up, and always one, as JSON."""
     from wager.bench.engine import described
 
     options, target = session.options, session.decoder.model
-    ends = began + seconds * (1 - RESERVE)
     asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
-    with told.status("warming up …", spinner="dots") as status:
+    with stage("warming up …", told) as now:
         specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
         arms = [OFF, *(Arm.parse(arm) for spec in specs for arm in fixed_arms(spec))]
         auto = made.Method("auto", "policy", lambda given, _: made.decoder_generator("auto", session.decoder, given))
@@ -129,12 +127,11 @@ def _measure(
             before = monotonic()
             count = generator.warm_up(target.device, FEWEST)
             pace = max(pace, (monotonic() - before) / count)
-        tokens = answer_tokens(pace, len(methods), ends - monotonic())
+        began = monotonic()
+        ends = began + seconds * (1 - RESERVE)
+        tokens = answer_tokens(pace, len(methods), ends - began)
         run = Run(methods, asked, (), max_tokens=tokens)
-        played = play(run, generators, ends, lambda n, left: status.update(f"prompt {n}, {left:.0f} s left …"))
-    if not played:
-        more = 2 * max(1.0, pace * tokens * len(methods) + monotonic() - began) / 60
-        raise ValueError(f"{seconds / 60:g} minutes were too short for one prompt; try --minutes {ceil(more)}")
+        played = play(run, generators, ends, lambda n, left: now(f"prompt {n}, {left:.0f} s left …"))
     prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
     how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
     how["timed"] = timed(session.decoder)
@@ -155,15 +152,18 @@ def answer_tokens(pace: float, methods: int, seconds: float) -> int:
 
 
 def play(run: Run, generators: Sequence[made.TextGenerator], ends: float, tell: Callable[[int, float], object]) -> int:
-    """Prompts in turn until there is no time for another; how many were answered by all, which alone count."""
+    """Prompts in turn until there is no time for another; how many were answered by all, which alone count.
+
+    The first is played to its end: an answer from one prompt is better than none.
+    """
     longest = 0.0  # seconds of a prompt
     for number, prompt in enumerate(run.prompts):
         began = monotonic()
-        if began >= ends or began + longest > ends:
+        if number and (began >= ends or began + longest > ends):
             return number
         tell(number + 1, ends - began)
         for _, generator in interleaved(generators, [prompt], seed=number):
-            if monotonic() >= ends:
+            if number and monotonic() >= ends:
                 return number
             run.add((prompt.id, generator.name), generator.run(prompt.ids, run.head["max_tokens"]))
         longest = max(longest, monotonic() - began)

@@ -15,8 +15,8 @@ from wager.policies.base import Policy
 # Settings of ``model.generate`` that transformers compares or adds up without looking: the least each may be.
 WHOLE = {"max_new_tokens": 1, "max_length": 1, "num_beams": 1, "num_return_sequences": 1, "min_length": 0}
 WHOLE |= dict.fromkeys(("min_new_tokens", "top_k", "no_repeat_ngram_size"), 0)
-NUMBERS = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty")
-NUMBERS += ("length_penalty", "guidance_scale", "max_time")
+NUMBERS: tuple[str, ...] = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "max_time")
+NUMBERS += ("repetition_penalty", "length_penalty", "guidance_scale")
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "forced_bos_token_id", "forced_eos_token_id")
 CALLED = ("logits_processor", "stopping_criteria")
 MODES = ("greedy_search", "sample", "assisted_generation")

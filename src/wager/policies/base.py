@@ -97,8 +97,9 @@ class Policy(Learner, ABC):
         return policy
 
     def __init__(self, arms: Arms, *, seed: int = 0) -> None:
-        listed = isinstance(arms, Iterable) and not isinstance(arms, str)
-        self.arms = tuple(arms) if listed else (arms,)
+        given: Any = arms
+        listed = isinstance(given, Iterable) and not isinstance(given, str)
+        self.arms: tuple[Arm, ...] = tuple(given) if listed else (given,)
         wrong = next((arm for arm in self.arms if not isinstance(arm, Arm)), OFF)
         require_type(wrong is OFF, f"a policy's arms are a list of wager.core.Arm, not {wrong!r}; Arm.parse reads one")
         require(is_whole(seed) and seed >= 0, f"a policy's seed is a whole number, 0 or more, not {seed!r}")
