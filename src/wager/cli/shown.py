@@ -118,7 +118,11 @@ class Explaining:
     def json(self) -> list[dict[str, Any]]:
         told = []
         for i, (played, *both) in enumerate(self.rounds, 1):
-            came = {"accepted": played.accepted, "drafted": played.drafted, "seconds": round(played.seconds, 6)}
+            came: dict[str, Any] = {
+                "accepted": played.accepted,
+                "drafted": played.drafted,
+                "seconds": round(played.seconds, 6),
+            }
             expected, other = (option and {
                 "arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": round(option.seconds, 6),
                 "tokens_per_second": round(option.goodput, 3),
