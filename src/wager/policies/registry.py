@@ -3,7 +3,6 @@
 import inspect
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, get_type_hints
 
 from wager.core.require import require_type
@@ -90,7 +89,7 @@ def build(spec: str, arms: Arms, *, seed: int = 0, **known: Any) -> Policy:
     types = get_type_hints(entry.make.__init__)
     values = {key: value for key, value in known.items() if key in takes}
     for key, value in values.items():
-        counts = types[key] not in (int, float) or isinstance(value, Real)
+        counts = types[key] not in (int, float) or isinstance(value, (int, float))
         require(counts, f"parameter {key!r} of policy {name!r} is a number, not {value!r}")
     values |= {key: _convert(name, key, text, types[key]) for key, text in given.items()}
     missing = [key for key, default in takes.items() if default is inspect.Parameter.empty and key not in values]
