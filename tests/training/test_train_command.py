@@ -47,6 +47,9 @@ def test_from_prompts_to_a_judged_drafter_that_decodes(tmp_path: Path, corpora: 
     asked = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
     assert run(*asked, "--shard", "1/2").exit_code == 0
     some = set((tmp_path / "answers").iterdir())
+    late = run(*asked, "--minutes", "0").stdout
+    assert f"{len(some)} of " in late, late
+    assert set((tmp_path / "answers").iterdir()) == some
     assert run(*asked).exit_code == 0
     parts = set((tmp_path / "answers").iterdir())
     assert some < parts
@@ -122,9 +125,10 @@ def test_answers_of_vllm_are_those_of_transformers(target: Path, monkeypatch: py
 def test_specialists_trained_together_take_the_same_steps(tmp_path: Path, corpora: Path, target: Path) -> None:
     plan, folder = tmp_path / "plan.toml", tmp_path / "drafters"
     kept = plan_text(steps=1000).replace("TARGET", str(target)).split("[[drafter]]")[0]
-    shape = 'kind = "eagle"\nsteps = 1000\nevaluate = 1000\ntokens = 512\nunroll = 2\n'
-    for name, domains in (("wiki", '["wiki"]'), ("mixed", '["code", "wiki"]')):
-        kept += f'[[drafter]]\nname = "eagle-{name}"\ndomains = {domains}\n{shape}'
+    shape = "steps = 1000\nevaluate = 1000\ntokens = 512\nunroll = 2\n"
+    for name, domains in (("eagle-wiki", '["wiki"]'), ("eagle-mixed", '["*"]'), ("eagle3-mixed", '["*"]')):
+        kind = name.split("-")[0]
+        kept += f'[[drafter]]\nname = "{name}"\nkind = "{kind}"\ndomains = {domains}\n{shape}'
     plan.write_text(kept)
     asked = ("--answers", tmp_path / "answers", "--device", "cpu")
     assert run("train", "answers", plan, "--data", corpora, *asked).exit_code == 0
@@ -132,7 +136,7 @@ def test_specialists_trained_together_take_the_same_steps(tmp_path: Path, corpor
     done = run(*learn, "--together", "--minutes", "0.005")
     assert done.exit_code == 0, (done.output, done.exception)
     steps = {each.name: json.loads((each / "config.json").read_text())["wager"] for each in folder.iterdir()}
-    assert len(steps) == 2
+    assert steps.keys() == {"eagle-wiki", "eagle-mixed", "eagle3-mixed"}
     (reached,) = {notes["held_out"]["step"] for notes in steps.values()}
     assert 0 < reached < 1000
     assert "needs --together" in str(run(*learn, "--minutes", "1").exception)

@@ -17,6 +17,7 @@ from wager.models import load_model
 from wager.training.answers import Text
 from wager.training.config import KINDS, Drafter, Plan
 from wager.training.eagle3_learner import Eagle3Learner, layers_of
+from wager.training.evaluate import LENGTHS
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
@@ -147,6 +148,6 @@ def loaded(folder: Path, target: Target) -> Learner:
         config, weights = model.config, model.state_dict()
     if config.vocab_size != target.embed.shape[0] or (kind in HEADS and config.hidden_size != target.embed.shape[1]):
         raise ValueError(f"{folder} was trained for another target: its sizes differ")
-    made, _ = learner(Drafter(f"{kind}-judged", kind), target, config, columns)
+    made, _ = learner(Drafter(f"{kind}-judged", kind, unroll=max(LENGTHS)), target, config, columns)
     made.module.load_state_dict(weights)
     return made
