@@ -70,7 +70,9 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     running = Trainer(made, drafter, own, work / drafter.name, target.embed.device)
 
     def export(folder: Path, about: Mapping[str, Any]) -> None:
-        recipe = {**asdict(drafter), "domains": list(domains), "steps": running.progress.step}
+        answered = {text.domain for text in own}
+        trained = {"domains": [name for name in domains if name in answered], "steps": running.progress.step}
+        recipe = {**asdict(drafter), **trained}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out, "depth": target.model.config.num_hidden_layers}
         save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
