@@ -1,6 +1,6 @@
 """Heads in public formats: what wager drafts with them is, token for token, what vLLM drafts.
 
-The heads have random weights. WAGER_HEAD=FOLDER adds one that `wager train` made, for the target that its notes name.
+The heads have random weights. With WAGER_HEAD=FOLDER it is one that `wager train` made, for the target that its notes name.
 """
 
 import json
@@ -87,7 +87,7 @@ def given(head: Path) -> Case:
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """Every case, with what vLLM writes and drafts in it."""
     place, made = tmp_path_factory.mktemp("heads"), dict[str, Case]()
-    for name, (kind, method, make) in CASES.items():
+    for name, (kind, method, make) in ({} if GIVEN else CASES).items():
         model = public_heads.target(kind)
         model.save_pretrained(place / kind)
         made[name] = Case(model, place / kind, make(place / name), method, PROMPT)
@@ -99,7 +99,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         for name, case in made.items()
     ]  # fmt: skip
     command = [sys.executable, vllm_drafts.__file__]
-    ran = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=1200)
     assert ran.returncode == 0, ran.stderr[-3000:]
     for case, found in zip(made.values(), json.loads(ran.stdout.splitlines()[-1]), strict=True):
         case.written = found["text"]
@@ -125,7 +125,7 @@ def same(case: Case, kind: Any = runner) -> bool:
     return ours == case.drafts
 
 
-@pytest.mark.parametrize("name", [*CASES, *filter(None, [GIVEN])])
+@pytest.mark.parametrize("name", [GIVEN] if GIVEN else [*CASES])
 def test_drafts_are_vllms(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
     assert len(case.drafts) >= TOKENS // 2
@@ -133,6 +133,7 @@ def test_drafts_are_vllms(name: str, cases: dict[str, Case]) -> None:
     assert all(same(case, kind) for kind in (runner, HFRunner))
 
 
+@pytest.mark.skipif(bool(GIVEN), reason="needs the heads with random weights")
 def test_the_oracle_would_notice_a_wrong_layer_and_a_wrong_token_map(
     cases: dict[str, Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
