@@ -1,6 +1,6 @@
 """Heads in public formats: what wager drafts with them is, token for token, what vLLM drafts.
 
-The heads have random weights. With WAGER_HEAD=FOLDER it is one that `wager train` made, for the target that its notes name.
+The heads have random weights. With WAGER_HEAD=FOLDER there is one that `wager train` made instead, and its own target.
 """
 
 import json
