@@ -13,6 +13,7 @@ from wager.core import provenance
 def test_paths_stay_out_of_the_command() -> None:
     said = "wager bench --out /home/me/made --data ~/data -m ./model --suite quick"
     assert provenance.without_paths(said) == "wager bench --out made --data data -m ./model --suite quick"
+    assert provenance.without_paths("wager bench --drafter eagle:x=/home/me/x") == "wager bench --drafter eagle:x=x"
     joined = "wager bench --out=/home/me/made --data=~/data --methods=fixed:length=4 --model=ORG/NAME"
     assert (
         provenance.without_paths(joined)

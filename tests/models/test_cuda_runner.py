@@ -179,6 +179,20 @@ def test_changed_weights_are_captured_anew() -> None:
             model.lm_head.weight.mul_(-1)
 
 
+def test_a_head_that_watches_states_can_be_added_when_graphs_are_captured() -> None:
+    """All graphs are dropped and captured anew while an output of the old ones is still held."""
+    model = tiny()
+    graphs, eager = CUDAGraphRunner(model), HFRunner(model)
+    graphs.begin()
+    held = graphs.forward([1, 2, 3], 3)
+    for each in (graphs, eager):
+        each.watch((1, 2))
+        each.begin()
+    assert torch.allclose(graphs.forward([1, 2, 3], 3), eager.forward([1, 2, 3], 3), atol=1e-4)
+    assert torch.allclose(graphs.states[2][:3], eager.states[2][:3], atol=1e-4)
+    assert held.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_stays_as_close_as_two_widths_of_the_model_are(dtype: torch.dtype) -> None:
     assert isinstance(runner(tiny(dtype=dtype)), CUDAGraphRunner)  # which compares them

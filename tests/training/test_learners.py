@@ -9,10 +9,10 @@ import pytest
 import torch
 from training_setup import head, plan_text, some_texts, tiny
 
-from wager.training import build, config, learners, prompts
+from wager.training import build, config, features, learners, prompts
 from wager.training.batches import Batch, batches, split
+from wager.training.config import Drafter
 from wager.training.evaluate import Judged, at_home
-from wager.training.features import FeatureCache, fits
 from wager.training.learners import EagleLearner, Target, soft_cross_entropy
 from wager.training.trainer import Trainer
 
@@ -195,14 +195,32 @@ def test_no_prompt_is_both_learned_from_and_judged_by() -> None:
     assert not {t.key for t in train} & {t.key for t in held}
 
 
-def test_cached_features_are_those_of_the_target(batch: Batch) -> None:
+@pytest.mark.parametrize("room", ["states", "features", "none"])
+def test_features_kept_for_learners_are_what_they_would_read(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For heads of both kinds, which read different texts; one that finds no room computes them itself."""
+    target, texts = Target(tiny(layers=7)), some_texts()
+    monkeypatch.setattr(
+        features, "fits", lambda target, texts, layers: {"states": 9, "features": 0, "none": -1}[room] >= len(layers)
+    )
+    eagle, _ = build.learner(head(), target)
+    eagle3, _ = build.learner(Drafter("eagle3-x", "eagle3"), target)
+    pairs = [(eagle, texts[::3]), (eagle3, texts[1:90])]
+    for (learner, some), kept in zip(pairs, features.known(pairs), strict=True):
+        for made in islice(batches(some, 400), 5):
+            if room == "none" or (room == "features" and learner is eagle3):
+                assert kept(made) is None
+                continue
+            inside = torch.arange(made.tokens.shape[1]) < made.lengths[:, None]
+            assert torch.allclose(kept(made)[inside], target.features(made, learner.layers)[inside], atol=1e-4)
+            assert torch.equal(learner.accepted(made, kept(made)), learner.accepted(made))
+            assert torch.allclose(learner.loss(made, kept(made)), learner.loss(made), atol=1e-4)
+
+
+def test_there_is_room_for_the_states_of_few_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     target, texts = Target(tiny()), some_texts()
-    some = texts[::3]
-    known = FeatureCache(target, texts).of(some)
-    for made in islice(batches(some, 400), 5):
-        inside = torch.arange(made.tokens.shape[1]) < made.lengths[:, None]
-        assert torch.allclose(known(made)[inside], target.features(made)[inside], atol=1e-4)
-    assert fits(target, texts)
+    assert features.fits(target, texts, (2, 3, 4))
+    monkeypatch.setattr(features, "CPU_SHARE", 1e-9)
+    assert not features.fits(target, texts)
 
 
 def test_batches_go_on_where_they_were_left() -> None:

@@ -47,6 +47,9 @@ def test_from_prompts_to_a_judged_drafter_that_decodes(tmp_path: Path, corpora: 
     asked = ("train", "answers", plan, "--data", corpora, "--answers", tmp_path / "answers", "--device", "cpu")
     assert run(*asked, "--shard", "1/2").exit_code == 0
     some = set((tmp_path / "answers").iterdir())
+    late = run(*asked, "--minutes", "0").stdout
+    assert f"{len(some)} of " in late, late
+    assert set((tmp_path / "answers").iterdir()) == some
     assert run(*asked).exit_code == 0
     parts = set((tmp_path / "answers").iterdir())
     assert some < parts
@@ -67,14 +70,21 @@ def test_from_prompts_to_a_judged_drafter_that_decodes(tmp_path: Path, corpora: 
     judge(tmp_path, plan, target, sorted(folder.iterdir()))
 
 
+CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
+
+
+def benchmark(data: Path) -> Path:
+    """Prompts of Spec-Bench's categories."""
+    data.mkdir()
+    records = [json.dumps({"category": c, "turns": [f"{c} {w * 4}"]}) for c in CATEGORIES for w in "xyz"]
+    (data / "spec_bench.jsonl").write_text("\n".join(records))
+    return data
+
+
 def judge(tmp_path: Path, plan: Path, target: Path, folders: list[Path]) -> None:
     """Drafters are judged and get their cards; wrong answers and broken weights are told."""
-    data, kept = tmp_path / "prompts", tmp_path / "kept"
-    data.mkdir()
-    categories = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
-    records = [json.dumps({"category": c, "turns": [f"{c} {w * 4}"]}) for c in categories for w in "xyz"]
-    (data / "spec_bench.jsonl").write_text("\n".join(records))
-    tasks = [word for t in ("mt_bench", *categories[1:]) for word in ("--task", t)]
+    data, kept = benchmark(tmp_path / "prompts"), tmp_path / "kept"
+    tasks = [word for t in ("mt_bench", *CATEGORIES[1:]) for word in ("--task", t)]
     asked = ("train", "evaluate", *folders, "-m", target, "--data", data, *tasks, "--device", "cpu", "--answers", kept)
     done = run(*asked, "--prompts", "2", "--max-tokens", "12", "--json", tmp_path / "j.json", "--cards", plan)
     assert done.exit_code == 0, (done.output, done.exception)
@@ -122,9 +132,10 @@ def test_answers_of_vllm_are_those_of_transformers(target: Path, monkeypatch: py
 def test_specialists_trained_together_take_the_same_steps(tmp_path: Path, corpora: Path, target: Path) -> None:
     plan, folder = tmp_path / "plan.toml", tmp_path / "drafters"
     kept = plan_text(steps=1000).replace("TARGET", str(target)).split("[[drafter]]")[0]
-    shape = 'kind = "eagle"\nsteps = 1000\nevaluate = 1000\ntokens = 512\nunroll = 2\n'
-    for name, domains in (("wiki", '["wiki"]'), ("mixed", '["code", "wiki"]')):
-        kept += f'[[drafter]]\nname = "eagle-{name}"\ndomains = {domains}\n{shape}'
+    shape = "steps = 1000\nevaluate = 1000\ntokens = 512\nunroll = 2\n"
+    for name, domains in (("eagle-wiki", '["wiki"]'), ("eagle-mixed", '["*"]'), ("eagle3-mixed", '["*"]')):
+        kind = name.split("-")[0]
+        kept += f'[[drafter]]\nname = "{name}"\nkind = "{kind}"\ndomains = {domains}\n{shape}'
     plan.write_text(kept)
     asked = ("--answers", tmp_path / "answers", "--device", "cpu")
     assert run("train", "answers", plan, "--data", corpora, *asked).exit_code == 0
@@ -132,10 +143,32 @@ def test_specialists_trained_together_take_the_same_steps(tmp_path: Path, corpor
     done = run(*learn, "--together", "--minutes", "0.005")
     assert done.exit_code == 0, (done.output, done.exception)
     steps = {each.name: json.loads((each / "config.json").read_text())["wager"] for each in folder.iterdir()}
-    assert len(steps) == 2
+    assert steps.keys() == {"eagle-wiki", "eagle-mixed", "eagle3-mixed"}
     (reached,) = {notes["held_out"]["step"] for notes in steps.values()}
     assert 0 < reached < 1000
     assert "needs --together" in str(run(*learn, "--minutes", "1").exception)
+    data = benchmark(tmp_path / "prompts")
+    judged = (
+        "train",
+        "evaluate",
+        *sorted(folder.iterdir()),
+        "-m",
+        target,
+        "--data",
+        data,
+        "--task",
+        "qa",
+        "--prompts",
+        1,
+    )
+    held = ("--held-out", tmp_path / "answers", "--max-tokens", 8, "--device", "cpu", "--json", tmp_path / "j.json")
+    done = run(*judged, *held)
+    assert done.exit_code == 0, (done.output, done.exception)
+    rows = json.loads((tmp_path / "j.json").read_text())["drafters"]
+    assert rows.keys() == steps.keys()
+    for row in rows.values():
+        assert row["wiki (held out)"]["texts"] > 0
+        assert list(row["wiki (held out)"]["mat"]) == ["1", "2", "3", "4", "5", "6"]
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path, corpora: Path, target: Path) -> None:

@@ -33,6 +33,7 @@ def answers(
     plan_file: PlanFile,
     folder: AnswersFolder = Path("build/answers"),
     data: Annotated[Path, option("Folder the plan's files are in.")] = Path("."),
+    minutes: Annotated[float, option("Begin no part after so many.", min=0, shown="no limit")] = math.inf,
     shard: Annotated[str, option("I/N: only every N-th part, from the I-th; for several processes.")] = "1/1",
     engine: Annotated[str, option("What generates: transformers, or vllm.")] = "transformers",
     cache: Annotated[float | None, option("GiB of vLLM's KV cache.", "--cache", shown="most that is free")] = None,
@@ -69,8 +70,11 @@ def answers(
             total, seconds = total + tokens, seconds + taken
             update(advance=1, note=f"{total:,} tokens, {total / seconds:,.0f} a second" if seconds else "already there")
 
-        self_distillation.answer(asked, work, folder, plan.answers.max_tokens, shard=(first, count), done=done)
-    print(f"{mine} parts in {folder}: {total:,} new tokens" + (f", {total / seconds:,.0f} a second" if seconds else ""))
+        left = self_distillation.answer(
+            asked, work, folder, plan.answers.max_tokens, shard=(first, count), minutes=minutes, done=done
+        )
+    rate = f", {total / seconds:,.0f} a second" if seconds else ""
+    print(f"{mine - left} of {mine} parts in {folder}: {total:,} new tokens{rate}")
 
 
 @app.command("drafters")
@@ -167,7 +171,8 @@ def evaluate(
 
     held = [] if workload.held_out is None else evaluate.held_out(self_distillation.texts(workload.held_out))
     model, tokenizer = target.load()
-    judged = {folder.name: build.loaded(folder, learners.Target(model)) for folder in folders}
+    read = learners.Target(model)
+    judged = {folder.name: build.loaded(folder, read) for folder in folders}
     asked = [made.Prompt(p.task, tuple(p.messages)) for p in chosen]
     with bar("answering") as update:
         sizes = (workload.tokens, workload.longest, workload.kept)
@@ -175,7 +180,7 @@ def evaluate(
     columns = (*tasks, *dict.fromkeys(text.domain for text in held))
     with bar("judging", len(judged) * len(columns)) as update:
         tell = lambda name, task: update(advance=1, note=f"{name} on {task}")  # noqa: E731
-        rows = evaluate.judge_by_task(judged, [*texts, *held], columns, model, tell)
+        rows = evaluate.judge_by_task(judged, [*texts, *held], columns, tell)
     _print(rows, columns)
     over = evaluate.mat_over(rows, SPEC_BENCH) if set(SPEC_BENCH) <= set(tasks) else {}
     for name, mat in over.items():

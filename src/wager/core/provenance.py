@@ -15,7 +15,7 @@ import numpy as np
 
 import wager
 
-ABSOLUTE_PATH = re.compile(r"(^|^-[^=]*=)([/~].*)$", re.DOTALL)  # as a word, or as an option's value
+ABSOLUTE_PATH = re.compile(r"(^|^[^=/]*=)([/~].*)$", re.DOTALL)  # as a word, or as the value of an option or a drafter
 
 
 def provenance(program: str = "wager") -> dict[str, Any]:

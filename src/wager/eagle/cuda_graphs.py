@@ -18,7 +18,7 @@ from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.head import Chain, Head, Shape
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
-from wager.models.cuda_capture import capture
+from wager.models.cuda_capture import GraphPool
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
 
 log = logging.getLogger("wager")
@@ -63,7 +63,7 @@ class CUDAGraphHead(Head):
         self.bound: set[Hashable] = set()  # graphs that hold the addresses of cache and tables
         self.captures = True
         self.fused = device.type in FUSED_ON and fits_kernels(self)
-        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self.pool = GraphPool() if device.type == "cuda" else None
         self.inputs = torch.zeros(TOKENS + WIDTHS[-1], dtype=torch.long, device=device)
         self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
         self.features = torch.zeros((WIDTHS[-1], self.given), dtype=dtype, device=device)
@@ -308,10 +308,10 @@ class CUDAGraphHead(Head):
             finally:
                 self.ahead = None
 
-        if self.embed.device.type != "cuda":
-            return run  # nothing is captured: the same arithmetic, for tests
+        if self.pool is None:
+            return run  # no CUDA, nothing is captured: the same arithmetic, for tests
         with torch.cuda.device(self.embed.device):
-            graph, made = capture(run, self.pool)
+            graph, made = self.pool.capture(run)
 
         def replay() -> Made:
             graph.replay()

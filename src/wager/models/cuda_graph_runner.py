@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import embedding, linear
 
 from wager.models import kernels
-from wager.models.cuda_capture import capture
+from wager.models.cuda_capture import GraphPool
 from wager.models.llama_runner import LlamaRunner
 from wager.models.runner import CHUNK, ancestry
 
@@ -32,7 +32,7 @@ class CUDAGraphRunner(LlamaRunner):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.captured: dict[int, tuple[torch.cuda.CUDAGraph, Made]] = {}  # by width
-        self.pool = torch.cuda.graph_pool_handle()
+        self.pool = GraphPool()
         # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
         room = max(3 * WIDTHS[-1], WIDE[-1])
         self.inputs = torch.zeros(TOKENS_AT + room, dtype=torch.long, device=self.device)
@@ -72,7 +72,7 @@ class CUDAGraphRunner(LlamaRunner):
                 given += depths + words
             self.inputs[: len(given)] = torch.tensor(given)
             if padded not in self.captured:
-                self.captured[padded] = capture(lambda: self._body(padded), self.pool)
+                self.captured[padded] = self.pool.capture(lambda: self._body(padded))
             graph, (final, logits, states) = self.captured[padded]
             graph.replay()
             if self.watched:

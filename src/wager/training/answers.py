@@ -4,6 +4,7 @@ The work is cut into parts, each a file of its own written in one go: what a kil
 run goes on with the parts that are missing. Several processes can share the parts between them.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -60,17 +61,25 @@ def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: 
 
 
 def answer(engine: Engine, work: Sequence[Part], folder: Path, max_tokens: int, *, shard: tuple[int, int] = (0, 1),
-           done: Callable[[int, float], None] = lambda *_: None) -> None:  # fmt: skip
-    """Answer every part of this shard that is not in the folder yet; ``done`` gets the tokens and seconds of each."""
+           minutes: float = math.inf, done: Callable[[int, float], None] = lambda *_: None) -> int:  # fmt: skip
+    """Answer every part of this shard that is not in the folder yet; ``done`` gets the tokens and seconds of each.
+
+    No part is begun after so many minutes; the number of parts that are left.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    started, left = perf_counter(), 0
     for part in work[shard[0] :: shard[1]]:
         path = folder / f"{part.name}.npz"
         fresh, began = 0, perf_counter()
         if not path.exists():
+            if began - started >= 60 * minutes:
+                left += 1
+                continue
             texts = engine(part, max_tokens)
             _save(path, part, texts)
             fresh = sum(len(t) for t in texts) - sum(len(ids) for _, ids in part.prompts)
         done(fresh, perf_counter() - began if fresh else 0.0)
+    return left
 
 
 def transformers_engine(model: Any) -> Engine:

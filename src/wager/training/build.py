@@ -17,6 +17,7 @@ from wager.models import load_model
 from wager.training.answers import Text
 from wager.training.config import KINDS, Drafter, Plan
 from wager.training.eagle3_learner import Eagle3Learner, layers_of
+from wager.training.evaluate import LENGTHS
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
 from wager.training.trainer import Trainer
 
@@ -69,7 +70,9 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     running = Trainer(made, drafter, own, work / drafter.name, target.embed.device)
 
     def export(folder: Path, about: Mapping[str, Any]) -> None:
-        recipe = {**asdict(drafter), "domains": list(domains), "steps": running.progress.step}
+        answered = {text.domain for text in own}
+        trained = {"domains": [name for name in domains if name in answered], "steps": running.progress.step}
+        recipe = {**asdict(drafter), **trained}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out, "depth": target.model.config.num_hidden_layers}
         save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
@@ -147,6 +150,6 @@ def loaded(folder: Path, target: Target) -> Learner:
         config, weights = model.config, model.state_dict()
     if config.vocab_size != target.embed.shape[0] or (kind in HEADS and config.hidden_size != target.embed.shape[1]):
         raise ValueError(f"{folder} was trained for another target: its sizes differ")
-    made, _ = learner(Drafter(f"{kind}-judged", kind), target, config, columns)
+    made, _ = learner(Drafter(f"{kind}-judged", kind, unroll=max(LENGTHS)), target, config, columns)
     made.module.load_state_dict(weights)
     return made

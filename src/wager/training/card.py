@@ -29,8 +29,8 @@ The weights are under Apache-2.0; they hold none of the texts.
 
 Greedy drafts on prompts it was not trained on: {how}.
 
-| task | 1 | 2 | 3 | 4 | 5 tokens | acceptance at each position |
-| --- | --- | --- | --- | --- | --- | --- |
+| task | 1 | 2 | 3 | 4 | 5 | 6 tokens | acceptance at each position |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 

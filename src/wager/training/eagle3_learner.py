@@ -1,13 +1,12 @@
 """EAGLE-3 heads are trained through their own drafts too, on the target's states after three of its layers."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.nn.functional import linear
 
 from wager.core.require import require
 from wager.eagle.formats import default_layers
-from wager.training.batches import Batch
 from wager.training.config import Drafter
 from wager.training.learners import EagleLearner, Layer, Target
 
@@ -51,8 +50,6 @@ class Eagle3Learner(EagleLearner):
     Where it drafts some tokens only, their LM head is trained with it; else it has the target's own.
     """
 
-    by_features: ClassVar[bool] = False
-
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
         self.layers = layers_of(target.model.config.num_hidden_layers)
         self.rows = None if columns is None else target.head[columns.to(target.head.device)].float()
@@ -60,9 +57,6 @@ class Eagle3Learner(EagleLearner):
 
     def _made(self, config: Any) -> torch.nn.Module:
         return Eagle3Module(config, len(self.layers), self.target.model.model.norm.weight, self.rows)
-
-    def _read(self, batch: Batch, features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.target.states(batch, self.layers)
 
     def _entering(self, read: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.module.fc(read)

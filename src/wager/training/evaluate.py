@@ -6,16 +6,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from wager.training import answers
 from wager.training.answers import Text
 from wager.training.batches import once, split
 from wager.training.config import Answers
+from wager.training.features import Known, known
 from wager.training.learners import Learner, mixed
 from wager.training.prompts import Prompt
 
-LENGTHS = (1, 2, 3, 4, 5)  # of drafts
+LENGTHS = (1, 2, 3, 4, 5, 6)  # of drafts
 BATCH_TOKENS = 16384
 HELD_OUT = "{} (held out)"  # a domain as a task
 HOMES = {  # tasks that are of a domain's kind
@@ -62,13 +61,13 @@ class Judged:
 
 
 def judge(
-    learner: Learner, texts: Sequence[Text], tokens: int, device: torch.device, lengths: Sequence[int]
+    learner: Learner, texts: Sequence[Text], tokens: int, lengths: Sequence[int], features: Known = lambda _: None
 ) -> list[Judged]:
-    """The drafter on these greedy texts, once for every length."""
+    """The drafter on these greedy texts, once for every length; ``features`` where they are known."""
     found = [Judged(length) for length in lengths]
     for batch in once(texts, tokens):
-        with mixed(device):
-            rows = learner.accepted(batch).tolist()
+        with mixed(learner.target.device):
+            rows = learner.accepted(batch, features(batch)).tolist()
         for row in rows:
             for one in found:
                 one.add(row)
@@ -95,14 +94,15 @@ def held_out(texts: Iterable[Text]) -> list[Text]:
     return [replace(text, domain=HELD_OUT.format(text.domain)) for text in split(list(texts))[1]]
 
 
-def judge_by_task(drafters: Mapping[str, Any], texts: Sequence[Text], tasks: Sequence[str], model: Any,
+def judge_by_task(drafters: Mapping[str, Learner], texts: Sequence[Text], tasks: Sequence[str],
                   done: Callable[[str, str], None]) -> Rows:  # fmt: skip
-    """Tokens a round and acceptance of every drafter on every task."""
+    """Tokens a round and acceptance of every drafter, all of one target, on every task."""
     rows: Rows = {name: {} for name in drafters}
-    for name, learner in drafters.items():
-        for task in tasks:
-            own = [text for text in texts if text.domain == task]
-            found = judge(learner, own, BATCH_TOKENS, model.device, LENGTHS)
+    for task in tasks:
+        own = [text for text in texts if text.domain == task]
+        features = known([(learner, own) for learner in drafters.values()])
+        for (name, learner), read in zip(drafters.items(), features, strict=True):
+            found = judge(learner, own, BATCH_TOKENS, LENGTHS, read)
             rows[name][task] = {
                 "texts": len(own),
                 "mat": {str(j.length): round(j.mat, 4) for j in found},

@@ -5,7 +5,7 @@ EAGLE-3 heads are in ``eagle3_learner``.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.nn.functional import linear, silu, smooth_l1_loss
@@ -39,18 +39,15 @@ class Target:
         return where
 
     @torch.no_grad()
-    def features(self, batch: Batch) -> torch.Tensor:
-        """(texts, longest, hidden): what the output head is applied to, at every token."""
-        tokens = sent(batch.tokens, self.device)
-        out: torch.Tensor = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
-        return out
+    def features(self, batch: Batch, layers: Sequence[int] = ()) -> torch.Tensor:
+        """At every token what the LM head is applied to, then the states after so many layers each.
 
-    @torch.no_grad()
-    def states(self, batch: Batch, layers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and its states after so many layers each, joined: (texts, longest, states * hidden)."""
+        (texts, longest, (1 + layers) * hidden)
+        """
         tokens = sent(batch.tokens, self.device)
-        out = self.model.model(input_ids=tokens, use_cache=False, output_hidden_states=True)
-        return out.last_hidden_state, torch.cat([out.hidden_states[layer] for layer in layers], -1)
+        out = self.model.model(input_ids=tokens, use_cache=False, output_hidden_states=bool(layers))
+        last: torch.Tensor = out.last_hidden_state
+        return torch.cat((last, *(out.hidden_states[layer] for layer in layers)), -1) if layers else last
 
 
 def _products(sizes: dict[str, tuple[int, int]]) -> torch.nn.ModuleDict:
@@ -130,7 +127,7 @@ class EagleLearner:
     predicts token j + 2. In draft step s the feature is what step s - 1 made one entry earlier.
     """
 
-    by_features: ClassVar[bool] = True  # whether it learns from the target's features alone, which can be kept
+    layers: tuple[int, ...] = ()  # after how many layers the target's states are read, beside its features
     module: Any
 
     def __init__(self, target: Target, drafter: Drafter, config: Any, columns: torch.Tensor | None = None) -> None:
@@ -145,8 +142,9 @@ class EagleLearner:
 
     def _read(self, batch: Batch, features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The target's features, which its distributions follow from, and what the head reads of it."""
-        features = self.target.features(batch) if features is None else features
-        return features, features
+        found = self.target.features(batch, self.layers) if features is None else features
+        hidden = self.target.embed.shape[1]
+        return found[..., :hidden], found[..., hidden:] if self.layers else found
 
     def _entering(self, read: torch.Tensor) -> torch.Tensor:
         """Of what was read of the target the features of entries."""
@@ -204,13 +202,13 @@ class EagleLearner:
         return total / weights
 
     @torch.no_grad()
-    def accepted(self, batch: Batch) -> torch.Tensor:
+    def accepted(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
         """(texts, longest): of a draft made when the text reaches to this token, how many tokens are the target's own.
 
         A negative number where no draft is judged; the texts are greedy ones.
         """
         entries, at = (sent(x, self.device) for x in batch.window(0))
-        features, read = self._read(batch, None)
+        features, read = self._read(batch, features)
         choices = linear(_at(features[:, 1:], entries).flatten(0, 1)[at], self.target.head).argmax(-1)
         right = torch.zeros(entries.numel(), dtype=torch.bool, device=self.device)
         count, alive = torch.zeros_like(entries), torch.empty(0)
@@ -229,7 +227,7 @@ class EagleLearner:
 class SmallLearner:
     """Trains a small model of its own to say what the target says."""
 
-    by_features: ClassVar[bool] = True
+    layers: tuple[int, ...] = ()
 
     def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
         from transformers import LlamaForCausalLM
@@ -258,10 +256,11 @@ class SmallLearner:
         return soft_cross_entropy(self._logits(batch, judged), wanted)
 
     @torch.no_grad()
-    def accepted(self, batch: Batch) -> torch.Tensor:
+    def accepted(self, batch: Batch, features: torch.Tensor | None = None) -> torch.Tensor:
         """On greedy texts the small model reads what it would have drafted for as long as it is right."""
         judged = sent(batch.continued(), self.target.device)
-        choices = linear(self.target.features(batch)[judged], self.target.head).argmax(-1)
+        features = self.target.features(batch) if features is None else features
+        choices = linear(features[judged], self.target.head).argmax(-1)
         right = torch.zeros_like(judged)
         right[judged] = self._logits(batch, judged).argmax(-1) == choices
         alive, count = right, right.long()

@@ -16,10 +16,10 @@ from wager.training.answers import Text
 from wager.training.batches import Batch, batches, split
 from wager.training.config import Drafter
 from wager.training.evaluate import judge
-from wager.training.features import FeatureCache, fits
+from wager.training.features import Known, known
 from wager.training.learners import Learner, mixed
 
-WARM_UP = 100  # steps
+WARM_UP = 100  # steps, or a tenth of the plan's where that is less
 ADAM: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": 0.01}
 CLIP = 1.0  # longest gradient
 AVERAGE = 0.05  # weight of a step in the loss that is shown
@@ -84,7 +84,7 @@ class Trainer:
     def step(self, batch: Batch, features: torch.Tensor | None, gone: float) -> None:
         """Learn from one batch; ``gone``, in [0, 1], is the share of the time that is over.
 
-        ``features`` are the target's; None where the learner reads the target itself.
+        ``features`` are the target's; None where they are not known.
         """
         drafter, progress, began = self.drafter, self.progress, perf_counter()
         for group in self.optimizer.param_groups:
@@ -105,19 +105,20 @@ class Trainer:
 
     def _rate(self, step: int, gone: float) -> float:
         """Up in a straight line, then down along a cosine to a twentieth."""
-        if step < WARM_UP:
-            return (step + 1) / WARM_UP
-        gone = max(gone, (step - WARM_UP) / max(1, self.drafter.steps - WARM_UP))
+        warm_up = min(WARM_UP, self.drafter.steps // 10)
+        if step < warm_up:
+            return (step + 1) / warm_up
+        gone = max(gone, (step - warm_up) / max(1, self.drafter.steps - warm_up))
         return 0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, gone))) / 2
 
     def _stale(self) -> bool:
         behind = self.progress.step - self.progress.best_step
         return bool(self.progress.looks) and behind >= self.drafter.patience * self.drafter.evaluate
 
-    def look(self) -> Look:
-        """Judge by held-out answers, keep what is best, and write a checkpoint."""
+    def look(self, features: Known) -> Look:
+        """Judge by held-out answers, keep what is best, and write a checkpoint; ``features`` of those answers."""
         progress = self.progress
-        (held,) = judge(self.learner, self.held, self.drafter.tokens, self.device, [self.drafter.unroll])
+        (held,) = judge(self.learner, self.held, self.drafter.tokens, [self.drafter.unroll], features)
         look: Look = {"step": progress.step, "loss": progress.loss, "acceptance": held.acceptance, "mat": held.mat}
         look |= {"seconds": progress.seconds, "tokens": progress.tokens}
         progress.looks.append(look)
@@ -163,24 +164,17 @@ def train(
 
     With a limit all learning rates fall to their end within so many minutes, and all stop at the same step.
     """
-    target = trainers[0].learner.target
-    reading = [trainer for trainer in trainers if trainer.learner.by_features]
-    texts = list({id(text): text for trainer in reading for text in trainer.train}.values())
-    cache = FeatureCache(target, texts) if texts and fits(target, texts) else None
-    known: list[Callable[[Batch], torch.Tensor | None]] = [
-        (cache.of(trainer.train) if cache else target.features) if trainer in reading else lambda _: None
-        for trainer in trainers
-    ]
+    features = known([pair for t in trainers for pair in ((t.learner, t.train), (t.learner, t.held))])
     streams = [trainer.batches() for trainer in trainers]
     began = perf_counter()
     gone = 0.0
     while gone < 1 and not all(trainer.finished for trainer in trainers):
         gone = (perf_counter() - began) / (60 * minutes)
-        for trainer, stream, features in zip(trainers, streams, known, strict=True):
+        for trainer, stream, learned, held in zip(trainers, streams, features[::2], features[1::2], strict=True):
             if trainer.finished:
                 continue
             batch = next(stream)
-            trainer.step(batch, features(batch), gone)
+            trainer.step(batch, learned(batch), gone)
             step, drafter = trainer.progress.step, trainer.drafter
             due = step % drafter.evaluate == 0 or step == drafter.steps or gone >= 1
-            shown(trainer, trainer.look() if due else None)
+            shown(trainer, trainer.look(held) if due else None)
