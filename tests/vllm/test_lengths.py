@@ -61,3 +61,29 @@ def test_another_batch_is_asked_about_at_once() -> None:
     seen = asked("auto", slow, [4] * 40 + [9] * 3 + [4] * 160)
     assert 9 in seen
     assert 200 / (LONGEST_HOLD + 1) < len(seen) < 200 / 2
+
+
+def test_the_steps_of_a_hold_are_counted_as_if_the_policy_had_been_asked() -> None:
+    seen = []
+    for seconds in (0.0, 20 * DECIDING * 0.010):
+        policy = Slow(build("fixed:drafter=ngram,length=2", ARMS, tokens=1000), seconds)
+        policy.holds = True
+        options: Any = {"drafters": ("ngram",), "log_seconds": 0.0, "export": False, "clock": policy.clock}
+        meter = Meter("scheduler", "fixed", ARMS, **options)
+        lengths, length = Lengths(policy, ARMS, meter, clock=policy.clock), 0  # type: ignore[arg-type]
+        for number in range(100):
+            batch = 32 - number % 2
+            mixed, timed = number % 10 == 3, number % 10 != 2
+            step, began = lengths.plan(batch, batch, length * batch, mixed)
+            policy.now += 0.010
+            right = batch if length else 0
+            survivors = (batch, 0)[:length]
+            lengths.finish(step, began, right, batch + right, survivors, busy=number < 99, timed=timed)
+            length = step.length
+        totals = meter._now()
+        counts = totals.steps, totals.batch, totals.lengths, totals.drafted, totals.accepted, totals.emitted
+        seen.append((*counts, meter._tallies[ARMS[1]].totals[:4], lengths.rounds.tokens, len(policy.asked)))
+    assert seen[0][:-1] == seen[1][:-1]
+    assert seen[0][-1] >= 99
+    assert seen[1][-1] < 30
+    assert seen[0][0] == 100

@@ -123,19 +123,22 @@ class StepRounds:
             self._kinds.add(kind)
             return Counts(step.drafted, accepted, emitted, seconds)
         self._observed.add(kind[0])
-        if self.overlap:
-            self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
-            others, draft = self.latency.switching if step.lag else 0.0, 0.0
-        else:
+        late = 0.0  # seconds of catching up
+        if not self.overlap:
             self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
             others, draft = (self.latency.drafting(batch, length) for length in (step.length, arm.length))
+            late = self.latency.switching if step.lag else 0.0
+        elif step.lag and not self.latency.known(batch, arm.length):  # what of it was catching up cannot be told
+            others, draft = seconds, 0.0
+        else:
+            others = late = self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
+            draft = 0.0
         verify = max(1e-9, seconds - others)  # less what was not verifying: catching up, or the next round's drafting
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
-            lag_seconds = self.latency.switching if step.lag else 0.0
             rejected = batch - survivors[-1] if survivors else -1 if drafted else 0
             counts = arm, drafted, accepted, emitted, batch, rejected
-            step.policy.observe(Round(*counts, draft, verify, step.lag, lag_seconds, survivors=survivors))
+            step.policy.observe(Round(*counts, draft, verify, step.lag, late, survivors=survivors))
         return Counts(drafted, accepted, emitted, seconds)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
 
 from wager.core import Arm
 from wager.policies import Policy
@@ -35,7 +34,8 @@ class Lengths:
         self._repeated = 0  # times in a row that the policy chose the same
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
-        self._counts = [0.0] * 7  # of the hold, not counted yet: steps, mixed ones, requests, tokens as in Counts, seconds
+        # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts
+        self._counts = [0.0] * 7
 
     def plan(
         self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
