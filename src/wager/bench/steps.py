@@ -24,15 +24,16 @@ OTHER_DATA = 1 << 19  # numbers (4 MB) that are read and written between two ste
 def step_cost(hook: str, policy: str, batch: int, taken: Sequence[float]) -> dict[str, Any]:
     """Seconds a step of one hook with one policy at one batch size; the first fifth of the steps warms up."""
     warm = sorted(taken[len(taken) // 5 :])
-    seconds = {"median_seconds": statistics.median(warm), "p90_seconds": warm[int(0.9 * len(warm))]}
+    seconds = {"median_seconds": statistics.median(warm), "mean_seconds": statistics.fmean(warm)}
+    seconds["p90_seconds"] = warm[int(0.9 * len(warm))]
     return {"hook": hook, "policy": policy, "batch": batch, **seconds}
 
 
 def scheduler_hook(policy: str, batch: int, steps: int, acceptance: float = 0.5) -> dict[str, Any]:
     """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module.
 
-    Asynchronous scheduling: a step is scheduled before its predecessor is over. Between two steps the caches are filled
-    with other data, as by the rest of an engine's step.
+    Seconds of the processor. Asynchronous scheduling: a step is scheduled before its predecessor is over. Between two
+    steps the caches are filled with other data, as by the rest of an engine's step.
     """
     settings = Settings(("ngram",), 5, policy, log_seconds=0.0)
     hook, rng, names = _scheduler(settings, batch), random.Random(0), [f"request-{i}" for i in range(batch)]

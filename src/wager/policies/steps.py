@@ -92,11 +92,13 @@ class StepRounds:
 
     def hold(self, batch: int, verifying: int, drafted: int, mixed: bool) -> Step | None:
         """The step now being scheduled, with the arm chosen last and without asking the policy; None where it has to be
-        asked: drafting was just resumed, the load is another one, or a text begins alone.
+        asked: drafting was just resumed, policy or load are others, or a text begins alone.
 
         Nothing is observed of such a step. The same object stands for all that are alike.
         """
-        if self._lag or abs(batch - self._batch) > self._batch // SAME_LOAD or (mixed and batch == 1):
+        if self._lag or self._chose is not self.policy or (mixed and batch == 1):
+            return None
+        if abs(batch - self._batch) > self._batch // SAME_LOAD:
             return None
         arm, step = self._arm, self._held
         if not arm.length:
