@@ -187,3 +187,11 @@ def test_a_choice_is_held_while_the_load_is_about_the_same() -> None:
     assert rounds.hold(61, 61, 122, False) is not joined
     assert rounds.hold(59, 59, 118, False) is None, "another load"
     assert len(policy.contexts) == 3
+
+
+def test_a_probe_is_due_by_the_steps_that_a_drafter_has_missed() -> None:
+    """Steps in which a choice was held are no rounds, but they are steps without drafts."""
+    engine = StepEngine(True, seed=1)
+    engine.run(150, 8, (0.01,) * 4)
+    choices = [engine.rounds.policy.choose(Context(engine.rounds.arms, 8, 0, OFF, {"eagle": lag})) for lag in (3, 500)]
+    assert [arm.length for arm in choices] == [0, 1]

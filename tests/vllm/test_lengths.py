@@ -87,3 +87,30 @@ def test_the_steps_of_a_hold_are_counted_as_if_the_policy_had_been_asked() -> No
     assert seen[0][-1] >= 99
     assert seen[1][-1] < 30
     assert seen[0][0] == 100
+
+
+@pytest.mark.parametrize(("other", "most"), [(OFF, 10), (ARMS[1], 16)])
+def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int) -> None:
+    """Of 100 steps after a long hold; the other arm is chosen once every 25, or for good."""
+    policy = Slow(build("off", ARMS, tokens=1000), 20 * DECIDING * 0.010)
+    policy.holds = True
+    meter = Meter("scheduler", "off", ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    lengths, length, asked = Lengths(policy, ARMS, meter, clock=policy.clock), 0, 0  # type: ignore[arg-type]
+    probe = 0
+
+    def choose(context: Any) -> Arm:
+        nonlocal asked, probe
+        asked, policy.now = asked + 1, policy.now + policy.seconds
+        if number >= probe + 25:
+            probe = number
+            return ARMS[1]
+        return other if number > 200 else OFF
+
+    policy.choose = choose  # type: ignore[method-assign]
+    for number in range(300):
+        asked = 0 if number == 200 else asked
+        step, began = lengths.plan(4, 4, length * 4, False)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, 4, (0,) * step.arm.length, busy=True)
+        length = step.length
+    assert asked <= most + 4

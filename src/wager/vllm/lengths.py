@@ -32,6 +32,7 @@ class Lengths:
         self._choosing = 0.0  # seconds of the last choice
         self._longest = 0  # steps a choice may be held for, by what deciding and learning took last
         self._repeated = 0  # times in a row that the policy chose the same
+        self._before = arms[0], 0  # what was chosen before that, and how often
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
         # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts
@@ -50,8 +51,13 @@ class Lengths:
         step = self.rounds.plan(batch, verifying, drafted, mixed, drafted_by, off=off)
         self._choosing = self.clock() - began
         self._decision += self._choosing
-        # Right after a change every step tells something new.
-        self._repeated = self._repeated + 1 if step.next_arm is step.arm else 0
+        # Right after a change every step tells something new, but not where a probe is over.
+        arm, chosen = step.arm, step.next_arm
+        if chosen is arm:
+            self._repeated += 1
+        else:
+            probed, self._before = self._before, (arm, self._repeated)
+            self._repeated = probed[1] if chosen is probed[0] else 0
         self._hold = min(self._longest, self._repeated) if self.rounds.policy.holds else 0
         return step, began
 

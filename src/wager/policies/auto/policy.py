@@ -84,6 +84,8 @@ class Auto(ArmWeighing):
             self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
             return OFF
         if batch > 1:
+            # what a drafter has missed also counts the steps in which a choice was held
+            exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
             exploration.interval = self._probe_interval(context, seconds)
         probing = exploration.rounds_since_draft >= exploration.interval
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
