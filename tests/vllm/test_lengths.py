@@ -114,3 +114,19 @@ def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int) -> No
         lengths.finish(step, began, 0, 4, (0,) * step.arm.length, busy=True)
         length = step.length
     assert asked <= most + 4
+
+
+def test_what_is_not_drafted_while_prompts_come_is_not_held() -> None:
+    """Nothing is drafted beside prefills at a load that was not observed; the first step without one asks again."""
+    steps = [4] * 40 + [64] * 20
+    policy = Slow(build("fixed:drafter=ngram,length=2", ARMS, tokens=1000), 20 * DECIDING * 0.010)
+    policy.holds = True
+    meter = Meter("scheduler", "fixed", ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    lengths, length = Lengths(policy, ARMS, meter, clock=policy.clock), 0  # type: ignore[arg-type]
+    for number, batch in enumerate(steps):
+        mixed = 40 <= number < 58
+        step, began = lengths.plan(batch, batch, length * batch, mixed)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, batch, (0,) * step.arm.length, busy=True)
+        length = step.length
+        assert length == (0 if mixed else 2)

@@ -154,7 +154,7 @@ class _Listening(Meter):
         super().__init__(*given, **named)
         self.decisions: list[float] = []
 
-    def step(self, batch: int, length: float, decision_seconds: float, **named: Any) -> None:
+    def step(self, batch: float, length: float, decision_seconds: float, **named: Any) -> None:
         super().step(batch, length, decision_seconds, **named)
         self.decisions.append(decision_seconds)
 

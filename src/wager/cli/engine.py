@@ -193,11 +193,11 @@ def steps(
 ) -> None:
     """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
     logging.getLogger("vllm").setLevel(logging.ERROR)
+    cases: list[tuple[Callable[..., dict[str, Any]], str]]
     cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
     cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
     early, late = proposer_memory()  # first: the most a process ever held does not fall again
-    every: list[tuple[Callable[..., dict[str, Any]], str, int, dict[str, float]]]
-    every = [(hook, policy, batch, {}) for batch in STEP_LIMITS for hook, policy in cases]
+    every = [(hook, policy, batch, dict[str, float]()) for batch in STEP_LIMITS for hook, policy in cases]
     # Where nothing is ever accepted `auto` drafts nothing, and with 0.7 about four tokens.
     every += [(scheduler_hook, "auto", batch, {"acceptance": a}) for a in (0.0, 0.7) for batch in HELD_BATCHES]
     costs = [{**hook(policy, batch, count, **how), **how}

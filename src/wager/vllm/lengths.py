@@ -36,7 +36,7 @@ class Lengths:
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
         # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts
-        self._counts = [0.0] * 7
+        self._counts: list[float] = [0] * 7
 
     def plan(
         self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
@@ -54,11 +54,11 @@ class Lengths:
         # Right after a change every step tells something new, but not where a probe is over.
         arm, chosen = step.arm, step.next_arm
         if chosen is arm:
-            self._repeated += 1
+            self._repeated += not mixed  # beside a prefill the choice may be none
         else:
             probed, self._before = self._before, (arm, self._repeated)
             self._repeated = probed[1] if chosen is probed[0] else 0
-        self._hold = min(self._longest, self._repeated) if self.rounds.policy.holds else 0
+        self._hold = min(self._longest, self._repeated) if self.rounds.policy.holds and not mixed else 0
         return step, began
 
     def _count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:
@@ -83,13 +83,13 @@ class Lengths:
             self.meter.tick()
 
     def _count_held(self) -> None:
-        steps, mixed, requests, *tokens, seconds = self._counts
+        steps, mixed, requests, drafted, accepted, emitted, seconds = self._counts
         if steps:
+            self.rounds.tokens += int(emitted)
             batch = max(1, round(requests / steps))
-            self.rounds.tokens += int(tokens[2])
-            self.meter.played(self._arm, requests, *tokens, seconds, batch)
+            self.meter.played(self._arm, requests, drafted, accepted, emitted, seconds, batch)
             self.meter.step(requests, self._arm.length, 0.0, steps=steps, mixed=mixed)
-            self._counts = [0.0] * 7
+            self._counts = [0] * 7
 
     def finish(
         self, step: Step, scheduled: float, accepted: int, emitted: int, survivors: tuple[int, ...] = (),

@@ -83,6 +83,7 @@ class Auto(ArmWeighing):
         if batch == 1 and table.off and self._plain_overdue():
             self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
             return OFF
+        exploration.interval = self.config.probe_interval
         if batch > 1:
             # what a drafter has missed also counts the steps in which a choice was held
             exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
