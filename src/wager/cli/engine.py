@@ -189,14 +189,19 @@ def _rounds(repeats: int) -> list[dict[str, Any]]:
 
 @options
 def steps(
-    *, count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000, output: Output
+    *,
+    count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000,
+    scheduler: Annotated[bool, option("The scheduler hook only.", "--scheduler-only")] = False,
+    output: Output,
 ) -> None:
     """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
     logging.getLogger("vllm").setLevel(logging.ERROR)
     cases: list[tuple[Callable[..., dict[str, Any]], str]]
     cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
-    cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
-    early, late = proposer_memory()  # first: the most a process ever held does not fall again
+    cases += [(proposer_hook, p) for p in ("nightjar", "auto") if not scheduler]
+    held = dict[str, float]()
+    if not scheduler:  # first: the most a process ever held does not fall again
+        held["after_1000_requests"], held["after_3000_requests"] = proposer_memory()
     every = [(hook, policy, batch, dict[str, float]()) for batch in STEP_LIMITS for hook, policy in cases]
     # Where nothing is ever accepted `auto` drafts nothing, and with 0.7 about four tokens.
     every += [(scheduler_hook, "auto", batch, {"acceptance": a}) for a in (0.0, 0.7) for batch in HELD_BATCHES]
@@ -211,7 +216,8 @@ def steps(
         cells = (*(f"{1e6 * x:.0f}" for x in seconds), f"{1e6 * limit:.0f}" if limit else "-")
         shown.add_row(*about, *cells, style="red" if limit and seconds[0] > limit else None)
     Console().print(shown)
-    print(f"proposer hook: {early / 1e6:.1f} MB at most after 1,000 requests, {late / 1e6:.1f} MB after 3,000")
-    held = {"after_1000_requests": early, "after_3000_requests": late}
+    if held:
+        early, late = (f"{bytes_held / 1e6:.1f} MB" for bytes_held in held.values())
+        print(f"proposer hook: {early} at most after 1,000 requests, {late} after 3,000")
     limits = {str(k): v for k, v in STEP_LIMITS.items()}
     output.write({"steps": count, "limits_seconds": limits, "costs": costs, "proposer_bytes": held})
