@@ -136,10 +136,11 @@ bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs
 	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/wager lab endurance --json results/endurance-cpu.json -- --max-model-len 512 --enforce-eager
 
 # vLLM's GPU build is not in .venv: PYTHON is the environment that has it and wager.
-bench-gpu:  ## serving on a GPU with 140 GB, vLLM installed in PYTHON's environment; about thirteen minutes
+bench-gpu:  ## serving on a GPU with 140 GB, vLLM installed in PYTHON's environment; about forty minutes
 	mkdir -p results build
-	$(PYTHON) -m reproduction.turns default texts sampled stress --prompts build/prompts.json --out results/serving-small-gpu.json
-	$(PYTHON) -m reproduction.turns adaptive rates --prompts build/prompts.json --out results/serving-8b-gpu.json
+	$(PYTHON) -m reproduction.turns small --prompts build/prompts.json --out results/serving-small-gpu.json
+	$(PYTHON) -m reproduction.turns large --prompts build/prompts.json --out results/serving-8b-gpu.json
+	$(PYTHON) -m reproduction.turns rates --prompts build/prompts.json --out results/serving-rates-gpu.json
 
 bench-policies: $(READY)  ## the part of it that needs no model
 	mkdir -p results

@@ -50,7 +50,7 @@ class Extent:
     rounds: int | None = None
     window: float = 1.2  # seconds of arrivals in an open loop; twice that at low rates
     stress: float = 80.0  # seconds with random lengths, at most; under the changing load half as many
-    batches: tuple[int, ...] = (1, 8, 32, 128)
+    batches: tuple[int, ...] = (1, 8, 32, 128, 256)
     policies: tuple[str, ...] = COMPARED  # of the open loops
     rates: tuple[float, ...] = (4, 30, 100, 250)  # requests a second
     steps: int = 50_000  # of the stress, over all engines
@@ -128,7 +128,7 @@ def stock(extent: Extent) -> list[Order]:
 
 def open_loop(plan: str, policies: Mapping[str, tuple[str, ...]], profile: str, extent: Extent) -> list[Order]:
     """Poisson arrivals at every rate, then a piece of the Azure trace; before them a closed load to learn from."""
-    rounds = 1 if extent.rounds is None else extent.rounds
+    rounds = 3 if extent.rounds is None else extent.rounds
     own = [
         {"plan": plan, "engine": name, "policy": policy, "profile": profile, "kind": "chat"}
         for name, choices in policies.items()
@@ -200,10 +200,19 @@ PLANS: dict[str, Callable[[Extent], list[Order]]] = {
     "rates": rates, "small-rates": small_rates, "stress": stress, "sampled": sampled, "texts": texts,
 }  # fmt: skip
 
+# Several plans under one name: together they are the rows that serving on a GPU is judged by, each a few minutes.
+TOGETHER = {"small": ("default", "texts", "sampled", "stress"), "large": ("large-default", "adaptive")}
+
 
 def orders(plan: str, extent: Extent) -> list[Order]:
     """Every turn of a plan; with ``only``, those of some engines."""
     return [order for order in PLANS[plan](extent) if not extent.only or order["engine"] in extent.only]
+
+
+def most_seconds(turns: Iterable[Order]) -> float:
+    """What these turns take at most, loading left out."""
+    groups = grouped(turns)
+    return float(sum(max(order["seconds"] + order.get("drain", 0.0) for order in group) for group in groups))
 
 
 def grouped(turns: Iterable[Order]) -> list[list[Order]]:

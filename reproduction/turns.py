@@ -2,6 +2,11 @@
 
 python -m reproduction.turns PLAN [PLAN …] --prompts FILE --out FILE
 
+Three commands measure everything that serving on a GPU is judged by, with three rounds each and 1 to 256 requests:
+small: default, texts, sampled and stress with SmolLM2: chats and copying, texts, sampling, stalls and crashes.
+large: large-default and adaptive with the 8B shape: the default without matches, off beside a head, every length.
+rates: the open loops.
+
 Every engine is a process of its own with vLLM in it; all load at the same time, then take turns of less than a second,
 back and forth, so that what the machine does in the meantime meets all of them alike. Several plans load each engine
 once. Everything is counted, prefill included, and what earlier turns wrote is forgotten. The prompts are token ids by
@@ -37,7 +42,18 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.turn_models import LLAMA_8B, TINY, make_model, make_prompts
-from reproduction.turn_plans import COMPARED, ENGINES, PLANS, Extent, Order, best_lengths, grouped, orders
+from reproduction.turn_plans import (
+    COMPARED,
+    ENGINES,
+    PLANS,
+    TOGETHER,
+    Extent,
+    Order,
+    best_lengths,
+    grouped,
+    most_seconds,
+    orders,
+)
 from reproduction.turn_summary import lines, summary
 from wager.core.files import write_text
 from wager.core.provenance import provenance
@@ -111,8 +127,13 @@ def write(path: Path, plans: list[str], rows: list[Order], engines: Engines) -> 
 
 def arguments() -> argparse.ArgumentParser:
     """The options of this command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=PLANS, nargs="+")
+    took = {plan: most_seconds(orders(plan, Extent())) for plan in PLANS}
+    took |= {name: sum(took[plan] for plan in plans) for name, plans in TOGETHER.items()}
+    note = "seconds at most after loading (2 to 4 minutes): " + ", ".join(f"{name} {t:.0f}" for name, t in took.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=note, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("plan", choices=[*TOGETHER, *PLANS], nargs="+")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--out", type=Path)
     own = Extent()
@@ -137,6 +158,7 @@ def planned(given: argparse.Namespace) -> list[Order]:
     named: dict[str, Any] = {field.name: getattr(given, field.name) for field in fields(Extent)}
     named |= {name: tuple(value) for name, value in named.items() if isinstance(value, list)}
     extent = Extent(**named)
+    given.plan = list(dict.fromkeys(plan for name in given.plan for plan in TOGETHER.get(name, (name,))))
     return [order for plan in given.plan for order in orders(plan, extent)]
 
 
@@ -152,8 +174,8 @@ def main() -> None:
     turns = planned(given)
     names = list(dict.fromkeys(order["engine"] for order in turns))
     groups = grouped(turns)
-    seconds = sum(max(order["seconds"] + order.get("drain", 0.0) for order in group) for group in groups)
-    tell(f"{len(turns)} turns on {len(names)} engines ({', '.join(names)}), {seconds:.0f} s at most after loading")
+    most = most_seconds(turns)
+    tell(f"{len(turns)} turns on {len(names)} engines ({', '.join(names)}), {most:.0f} s at most after loading")
     if given.dry_run or not turns:
         return
     folder = Path(tempfile.mkdtemp(prefix="turns-"))
@@ -162,8 +184,8 @@ def main() -> None:
     if any(ENGINES[name].large for name in names):
         for head in (False, True):
             make_model(folder, TINY if given.tiny else LLAMA_8B, head=head)
-    most = max([*given.batches, 8])  # every draft length needs a number of requests of its own
-    engines = Engines(names, given.prompts, folder, most, tiny=given.tiny)
+    rows_at_most = max([*given.batches, 8])  # every draft length needs a number of requests of its own
+    engines = Engines(names, given.prompts, folder, rows_at_most, tiny=given.tiny)
     rows: list[Order] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit: what there is, is written and shown
     try:

@@ -37,7 +37,7 @@ def test_every_engine_has_its_turn_at_every_load_and_the_order_is_turned_round()
     assert ("matching", "off") in turns
 
 
-def test_every_plan_names_engines_that_there_are_and_lasts_six_minutes_with_loading_at_most() -> None:
+def test_every_plan_names_engines_that_there_are_and_lasts_ten_minutes_with_loading_at_most() -> None:
     for plan in PLANS:
         turns = grouped(orders(plan, Extent()))
         assert {order["engine"] for group in turns for order in group} <= ENGINES.keys()
@@ -45,8 +45,20 @@ def test_every_plan_names_engines_that_there_are_and_lasts_six_minutes_with_load
         lasts = sum(
             max(order["seconds"] for order in group) for group in turns if group[0]["do"] not in ("sample", "texts")
         )
-        assert lasts <= 220, plan
+        assert lasts <= 420, plan
     assert {order["engine"] for order in orders("stress", Extent(only=("head",)))} == {"head"}
+
+
+def test_three_commands_measure_every_row_with_three_rounds_and_up_to_256_requests() -> None:
+    given = command.arguments().parse_args(["small", "large", "rates", "--dry-run"])
+    turns = command.planned(given)
+    wanted = ["default", "texts", "sampled", "stress", "large-default", "adaptive", "rates"]
+    assert given.plan == wanted == list(dict.fromkeys(order["plan"] for order in turns))
+    for plan in ("default", "large-default", "adaptive", "rates"):
+        own = [order for order in turns if order["plan"] == plan]
+        assert {order["turn"] for order in own} == {-1, 0, 1, 2}
+        assert plan == "rates" or {order["batch"] for order in own} == {1, 8, 32, 128, 256}
+    assert "adaptive 263" in command.arguments().format_help()
 
 
 def test_every_acceptance_meets_every_policy_and_the_table_comes_after_the_lengths_it_is_made_of() -> None:

@@ -61,3 +61,72 @@ def test_another_batch_is_asked_about_at_once() -> None:
     seen = asked("auto", slow, [4] * 40 + [9] * 3 + [4] * 160)
     assert 9 in seen
     assert 200 / (LONGEST_HOLD + 1) < len(seen) < 200 / 2
+
+
+def test_the_steps_of_a_hold_are_counted_as_if_the_policy_had_been_asked() -> None:
+    seen = []
+    for seconds in (0.0, 20 * DECIDING * 0.010):
+        policy = Slow(build("fixed:drafter=ngram,length=2", ARMS, tokens=1000), seconds)
+        policy.holds = True
+        options: Any = {"drafters": ("ngram",), "log_seconds": 0.0, "export": False, "clock": policy.clock}
+        meter = Meter("scheduler", "fixed", ARMS, **options)
+        lengths, length = Lengths(policy, ARMS, meter, clock=policy.clock), 0  # type: ignore[arg-type]
+        for number in range(100):
+            batch = 32 - number % 2
+            mixed, timed = number % 10 == 3, number % 10 != 2
+            step, began = lengths.plan(batch, batch, length * batch, mixed)
+            policy.now += 0.010
+            right = batch if length else 0
+            survivors = (batch, 0)[:length]
+            lengths.finish(step, began, right, batch + right, survivors, busy=number < 99, timed=timed)
+            length = step.length
+        totals = meter._now()
+        counts = totals.steps, totals.batch, totals.lengths, totals.drafted, totals.accepted, totals.emitted
+        seen.append((*counts, meter._tallies[ARMS[1]].totals[:4], lengths.rounds.tokens, len(policy.asked)))
+    assert seen[0][:-1] == seen[1][:-1]
+    assert seen[0][-1] >= 99
+    assert seen[1][-1] < 30
+    assert seen[0][0] == 100
+
+
+@pytest.mark.parametrize(("other", "most"), [(OFF, 10), (ARMS[1], 16)])
+def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int) -> None:
+    """Of 100 steps after a long hold; the other arm is chosen once every 25, or for good."""
+    policy = Slow(build("off", ARMS, tokens=1000), 20 * DECIDING * 0.010)
+    policy.holds = True
+    meter = Meter("scheduler", "off", ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    lengths, length, asked = Lengths(policy, ARMS, meter, clock=policy.clock), 0, 0  # type: ignore[arg-type]
+    probe = 0
+
+    def choose(context: Any) -> Arm:
+        nonlocal asked, probe
+        asked, policy.now = asked + 1, policy.now + policy.seconds
+        if number >= probe + 25:
+            probe = number
+            return ARMS[1]
+        return other if number > 200 else OFF
+
+    policy.choose = choose  # type: ignore[method-assign]
+    for number in range(300):
+        asked = 0 if number == 200 else asked
+        step, began = lengths.plan(4, 4, length * 4, False)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, 4, (0,) * step.arm.length, busy=True)
+        length = step.length
+    assert asked <= most + 4
+
+
+def test_what_is_not_drafted_while_prompts_come_is_not_held() -> None:
+    """Nothing is drafted beside prefills at a load that was not observed; the first step without one asks again."""
+    steps = [4] * 40 + [64] * 20
+    policy = Slow(build("fixed:drafter=ngram,length=2", ARMS, tokens=1000), 20 * DECIDING * 0.010)
+    policy.holds = True
+    meter = Meter("scheduler", "fixed", ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    lengths, length = Lengths(policy, ARMS, meter, clock=policy.clock), 0  # type: ignore[arg-type]
+    for number, batch in enumerate(steps):
+        mixed = 40 <= number < 58
+        step, began = lengths.plan(batch, batch, length * batch, mixed)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, batch, (0,) * step.arm.length, busy=True)
+        length = step.length
+        assert length == (0 if mixed else 2)

@@ -13,6 +13,7 @@ serving = pytest.importorskip("serving", reason="vLLM is not installed; see the 
 from serving import Engine, abort, make_request, make_scheduler, true_text  # noqa: E402
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 
+from wager.bench.steps import scheduler_hook  # noqa: E402
 from wager.vllm.compat import drafts_break_sampling, set_draft_length  # noqa: E402
 
 KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
@@ -238,3 +239,9 @@ def test_nothing_is_drafted_beside_a_sampled_request_where_vllm_samples_wrongly(
     beside, without = (sum(sum(step.values()) for step in steps if ("sampled" in step) == it) for it in (True, False))
     assert beside == 0
     assert without > 0 or drafters == "suffix", "and drafting is taken up again"
+
+
+@pytest.mark.parametrize("policy", ["auto", "nightjar"])
+def test_the_hook_is_timed_around_a_scheduler_that_does_nothing(policy: str) -> None:
+    cost = scheduler_hook(policy, 4, 60, 0.5)
+    assert 0 < cost["median_seconds"] <= cost["p90_seconds"]

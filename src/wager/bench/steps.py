@@ -5,7 +5,7 @@ import resource
 import statistics
 from collections.abc import Sequence
 from itertools import cycle
-from time import perf_counter
+from time import thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,20 +18,50 @@ from wager.vllm.proposer import BatchProposer
 from wager.vllm.settings import PROPOSER, SCHEDULER, Settings
 
 CONTEXT = 2048  # tokens a request may have
+OTHER_DATA = 1 << 19  # numbers (4 MB) that are read and written between two steps
 
 
 def step_cost(hook: str, policy: str, batch: int, taken: Sequence[float]) -> dict[str, Any]:
     """Seconds a step of one hook with one policy at one batch size; the first fifth of the steps warms up."""
     warm = sorted(taken[len(taken) // 5 :])
-    seconds = {"median_seconds": statistics.median(warm), "p90_seconds": warm[int(0.9 * len(warm))]}
+    seconds = {"median_seconds": statistics.median(warm), "mean_seconds": statistics.fmean(warm)}
+    seconds["p90_seconds"] = warm[int(0.9 * len(warm))]
     return {"hook": hook, "policy": policy, "batch": batch, **seconds}
 
 
-def scheduler_hook(policy: str, batch: int, steps: int) -> dict[str, Any]:
-    """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module."""
-    from wager.vllm.scheduler import _Adaptive
+def scheduler_hook(policy: str, batch: int, steps: int, acceptance: float = 0.5) -> dict[str, Any]:
+    """The scheduler hook around a scheduler that does nothing itself. Needs vLLM, for the hook's own module.
 
+    Seconds of the processor. Asynchronous scheduling: a step is scheduled before its predecessor is over. Between two
+    steps the caches are filled with other data, as by the rest of an engine's step.
+    """
     settings = Settings(("ngram",), 5, policy, log_seconds=0.0)
+    hook, rng, names = _scheduler(settings, batch), random.Random(0), [f"request-{i}" for i in range(batch)]
+    joining: dict[str, Any] = {"scheduled_cached_reqs": SimpleNamespace(resumed_req_ids=()), "scheduled_new_reqs": []}
+    other, length, took = np.zeros(OTHER_DATA), 0, []
+    before: Any = None
+    for _ in range(steps):
+        output = SimpleNamespace(
+            num_scheduled_tokens=dict.fromkeys(names, length + 1),
+            scheduled_spec_decode_tokens=dict.fromkeys(names, [0] * length) if length else {},
+            total_num_scheduled_tokens=batch * (length + 1),
+            num_spec_tokens_to_schedule=0,
+            **joining,
+        )
+        right = [next((n for n in range(length) if rng.random() > acceptance), length) for _ in names]
+        result = SimpleNamespace(sampled_token_ids=[[0] * (n + 1) for n in right])
+        other += 1.0
+        began = thread_time()
+        hook._update_after_schedule(output)
+        if before is not None:
+            hook.update_from_output(*before)
+        took.append(thread_time() - began)
+        before, length = (output, result), output.num_spec_tokens_to_schedule
+    return step_cost(SCHEDULER, policy, batch, took)
+
+
+def _scheduler(settings: Settings, batch: int) -> Any:
+    from wager.vllm.scheduler import _Adaptive
 
     class Nothing:
         def __init__(self, vllm_config: Any) -> None:
@@ -48,28 +78,13 @@ def scheduler_hook(policy: str, batch: int, steps: int) -> dict[str, Any]:
 
     config = SimpleNamespace(
         additional_config=settings.additional_config(),
-        speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=5),
+        speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=settings.max_length),
         parallel_config=SimpleNamespace(pipeline_parallel_size=1, data_parallel_index=0),
-        scheduler_config=SimpleNamespace(max_num_seqs=batch),
+        scheduler_config=SimpleNamespace(max_num_seqs=batch, async_scheduling=True),
     )
-    hook, rng, names = Timed(vllm_config=config), random.Random(0), [f"request-{i}" for i in range(batch)]
-    resumed: dict[str, Any] = {"scheduled_cached_reqs": SimpleNamespace(resumed_req_ids=()), "scheduled_new_reqs": []}
-    length, took = 0, []
-    for _ in range(steps):
-        output = SimpleNamespace(
-            num_scheduled_tokens=dict.fromkeys(names, length + 1),
-            scheduled_spec_decode_tokens={name: [0] * length for name in names} if length else {},
-            total_num_scheduled_tokens=batch * (length + 1),
-            num_spec_tokens_to_schedule=0,
-            **resumed,
-        )
-        result = SimpleNamespace(sampled_token_ids=[[0] * rng.randint(1, length + 1) for _ in names])
-        began = perf_counter()
-        hook._update_after_schedule(output)
-        hook.update_from_output(output, result)
-        took.append(perf_counter() - began)
-        length = output.num_spec_tokens_to_schedule
-    return step_cost(SCHEDULER, policy, batch, took)
+    hook = Timed(vllm_config=config)
+    hook.lengths.clock = thread_time  # what other processes take is no part of a step
+    return hook
 
 
 def _proposer(settings: Settings, drafters: Sequence[Drafter], batch: int) -> tuple[BatchProposer, "_Listening"]:
@@ -141,7 +156,7 @@ class _Listening(Meter):
         super().__init__(*given, **named)
         self.decisions: list[float] = []
 
-    def step(self, batch: int, length: float, decision_seconds: float, **named: Any) -> None:
+    def step(self, batch: float, length: float, decision_seconds: float, **named: Any) -> None:
         super().step(batch, length, decision_seconds, **named)
         self.decisions.append(decision_seconds)
 

@@ -27,6 +27,7 @@ LIMITS = {8: 10, 64: 30}  # arms -> microseconds a decision may take
 ROUND_LIMIT = 50  # microseconds a round may take beside model and drafters, those that a device hides left out
 STEP_LIMITS = {16: 50e-6, 256: 300e-6}  # requests -> seconds deciding and bookkeeping may add to a step
 OVERHEAD = 1.02  # of a token's seconds with model.generate, that one of plain decoding may take
+HELD_BATCHES = (1, 8, 32, 128)  # requests at which `auto` is timed in the scheduler hook
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 16, 32)
 SENTENCE = "The sea was calm that morning, and the harbour lay quiet in the early light."
 # One of every family, and arms changed at random in every round.
@@ -232,22 +233,35 @@ def _rounds(repeats: int) -> list[dict[str, Any]]:
 
 @options
 def steps(
-    *, count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000, output: Output
+    *,
+    count: Annotated[int, option("Steps to time of each kind.", "--steps", min=50)] = 2000,
+    scheduler: Annotated[bool, option("The scheduler hook only.", "--scheduler-only")] = False,
+    output: Output,
 ) -> None:
     """Time what deciding and bookkeeping add to a server's step, and watch memory: both hooks, no model."""
     logging.getLogger("vllm").setLevel(logging.ERROR)
+    cases: list[tuple[Callable[..., dict[str, Any]], str]]
     cases = [(scheduler_hook, p) for p in ("nightjar", "dsd", "ucbspec")]
-    cases += [(proposer_hook, p) for p in ("nightjar", "auto")]
-    early, late = proposer_memory()  # first: the most a process ever held does not fall again
-    every = [(hook, policy, batch) for batch in STEP_LIMITS for hook, policy in cases]
-    costs = [hook(policy, batch, count) for hook, policy, batch in tracked("timing", every, len(every))]
-    shown = table("microseconds a step", ("hook", "policy", "batch", "median", "p90", "limit"), left=2)
+    cases += [(proposer_hook, p) for p in ("nightjar", "auto") if not scheduler]
+    held = dict[str, float]()
+    if not scheduler:  # first: the most a process ever held does not fall again
+        held["after_1000_requests"], held["after_3000_requests"] = proposer_memory()
+    every = [(hook, policy, batch, dict[str, float]()) for batch in STEP_LIMITS for hook, policy in cases]
+    # Where nothing is ever accepted `auto` drafts nothing, and with 0.7 about four tokens.
+    every += [(scheduler_hook, "auto", batch, {"acceptance": a}) for a in (0.0, 0.7) for batch in HELD_BATCHES]
+    costs = [{**hook(policy, batch, count, **how), **how}
+             for hook, policy, batch, how in tracked("timing", every, len(every))]  # fmt: skip
+    columns = ("hook", "policy", "batch", "acceptance", "median", "mean", "p90", "limit")
+    shown = table("microseconds a step", columns, left=2)
     for cost in costs:
-        seconds = cost["median_seconds"], cost["p90_seconds"], STEP_LIMITS[cost["batch"]]
-        about = cost["hook"], cost["policy"], str(cost["batch"])
-        shown.add_row(*about, *(f"{1e6 * x:.0f}" for x in seconds), style="red" if seconds[0] > seconds[2] else None)
+        seconds = [cost[name] for name in ("median_seconds", "mean_seconds", "p90_seconds")]
+        limit = STEP_LIMITS.get(cost["batch"])
+        about = cost["hook"], cost["policy"], str(cost["batch"]), str(cost.get("acceptance", "-"))
+        cells = (*(f"{1e6 * x:.0f}" for x in seconds), f"{1e6 * limit:.0f}" if limit else "-")
+        shown.add_row(*about, *cells, style="red" if limit and seconds[0] > limit else None)
     Console().print(shown)
-    print(f"proposer hook: {early / 1e6:.1f} MB at most after 1,000 requests, {late / 1e6:.1f} MB after 3,000")
-    held = {"after_1000_requests": early, "after_3000_requests": late}
+    if held:
+        early, late = (f"{bytes_held / 1e6:.1f} MB" for bytes_held in held.values())
+        print(f"proposer hook: {early} at most after 1,000 requests, {late} after 3,000")
     limits = {str(k): v for k, v in STEP_LIMITS.items()}
     output.write({"steps": count, "limits_seconds": limits, "costs": costs, "proposer_bytes": held})

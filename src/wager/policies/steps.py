@@ -11,6 +11,8 @@ from wager.policies.auto.latency import StepLatency
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
+SAME_LOAD = 16  # a choice is held while the number of requests is within a 16th of the one it was made for
+
 
 @dataclass(slots=True)
 class Step:
@@ -54,31 +56,27 @@ class StepRounds:
         self.latency = StepLatency()
         self.tokens = 0  # emitted since the engine started
         self._drafter = arms[-1].drafter
-        self._observed: set[int] = set()  # batch sizes of which a round was observed
+        self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
         self._kinds: set[tuple[int, int]] = set()  # buckets of batch sizes and lengths that have passed, with overlap
         self._chose = policy  # the arm of the last step
         self._arm = arms[0]  # off: nothing has been drafted before the first step
         self._batch = 0  # that the last step was planned for
+        self._held: Step | None = None  # the step that is planned again while the choice is held
         self._pause = 0  # steps since something was last drafted
         self._lag = 0  # the same when drafting was last resumed, until that round's step is planned
 
     def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
-             *, off: bool = False, hold: bool = False) -> Step:  # fmt: skip
+             *, off: bool = False) -> Step:  # fmt: skip
         """The step now being scheduled; ``Step.length`` is how much to draft in it.
 
         batch: requests that will decode in the next step; verifying: those that decode in this one; drafted_by: the
-        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted; hold: the
-        arm chosen last may be kept without asking the policy, if it was kept before and the batch is the same.
+        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted.
         """
         arm = drafted_by or self._arm
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
-        if hold and not (off or mixed) and batch == self._batch and arm is self._arm and not self._lag:
-            step.held = True
-            self._pause = 0 if arm.length else self._pause + 1
-            return step
-        self._lag, self._batch = 0, batch
+        self._lag, self._batch, self._held = 0, batch, None
         self._chose = self.policy
-        if off or (mixed and batch not in self._observed):
+        if off or (mixed and bucket(batch) not in self._observed):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
             # cost, where it costs most.
             step.next_arm = self.arms[0]
@@ -90,6 +88,24 @@ class StepRounds:
             self._lag = self._pause if step.resumed else 0
         self._pause = 0 if step.length else self._pause + 1
         self._arm = step.next_arm
+        return step
+
+    def hold(self, batch: int, verifying: int, drafted: int, mixed: bool) -> Step | None:
+        """The step now being scheduled, with the arm chosen last and without asking the policy; None where it has to be
+        asked: drafting was just resumed, policy or load are others, or a text begins alone.
+
+        Nothing is observed of such a step. The same object stands for all that are alike.
+        """
+        if self._lag or self._chose is not self.policy or (mixed and batch == 1):
+            return None
+        if abs(batch - self._batch) > self._batch // SAME_LOAD:
+            return None
+        arm, step = self._arm, self._held
+        if not arm.length:
+            self._pause += 1
+        if step is None or step.batch != verifying or step.drafted != drafted or mixed:
+            step = Step(self._chose, verifying, drafted, mixed, arm, 0, arm, held=True)
+            self._held = None if mixed else step
         return step
 
     def observe(
@@ -105,23 +121,26 @@ class StepRounds:
         if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
         kind = bucket(batch), arm.length
-        if step.held or (self.overlap and kind not in self._kinds):  # the first may pay for what others find done
+        if self.overlap and kind not in self._kinds:  # the first may pay for what others find done
             self._kinds.add(kind)
             return Counts(step.drafted, accepted, emitted, seconds)
-        self._observed.add(batch)
-        if self.overlap:
-            self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
-            others, draft = self.latency.switching if step.lag else 0.0, 0.0
-        else:
+        self._observed.add(kind[0])
+        late = 0.0  # seconds of catching up
+        if not self.overlap:
             self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
             others, draft = (self.latency.drafting(batch, length) for length in (step.length, arm.length))
+            late = self.latency.switching if step.lag else 0.0
+        elif step.lag and not self.latency.known(batch, arm.length):  # what of it was catching up cannot be told
+            others, draft = seconds, 0.0
+        else:
+            others = late = self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
+            draft = 0.0
         verify = max(1e-9, seconds - others)  # less what was not verifying: catching up, or the next round's drafting
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
-            lag_seconds = self.latency.switching if step.lag else 0.0
             rejected = batch - survivors[-1] if survivors else -1 if drafted else 0
             counts = arm, drafted, accepted, emitted, batch, rejected
-            step.policy.observe(Round(*counts, draft, verify, step.lag, lag_seconds, survivors=survivors))
+            step.policy.observe(Round(*counts, draft, verify, step.lag, late, survivors=survivors))
         return Counts(drafted, accepted, emitted, seconds)
 
 

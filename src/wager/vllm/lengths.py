@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
 
 from wager.core import Arm
 from wager.policies import Policy
@@ -11,7 +10,7 @@ from wager.vllm.metrics import Meter
 
 PAUSE = 1.0  # seconds between two steps beyond which the engine was idle
 DECIDING = 0.01  # of a step's seconds that deciding and learning may take; where they take more, a choice is held
-LONGEST_HOLD = 7  # steps
+LONGEST_HOLD = 15  # steps
 
 
 class Lengths:
@@ -31,25 +30,79 @@ class Lengths:
         self._ended = 0.0  # when the last step ended, if requests were left to go on with
         self._decision = 0.0  # seconds spent here since the last step was counted
         self._choosing = 0.0  # seconds of the last choice
-        self._hold = 0  # steps that it may be kept for
+        self._longest = 0  # steps a choice may be held for, by what deciding and learning took last
+        self._repeated = 0  # times in a row that the policy chose the same
+        self._before = arms[0], 0  # what was chosen before that, and how often
+        self._hold = 0  # steps that its choice is still held for
+        self._arm = arms[0]  # that is held
+        # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts
+        self._counts: list[float] = [0] * 7
 
-    def plan(self, *given: Any, **named: Any) -> tuple[Step, float]:
-        """As `StepRounds.plan`, and when it was scheduled."""
-        began = self.clock()
-        step = self.rounds.plan(*given, hold=self._hold > 0, **named)
-        took = self.clock() - began
-        if step.held:
+    def plan(
+        self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
+    ) -> tuple[Step, float]:
+        """As `StepRounds.plan`, or `hold` while a choice is held, and when it was scheduled."""
+        if self._hold > 0 and drafted_by is None and not off:
             self._hold -= 1
+            held = self.rounds.hold(batch, verifying, drafted, mixed)
+            if held is not None:
+                return held, 0.0
+        began = self.clock()
+        step = self.rounds.plan(batch, verifying, drafted, mixed, drafted_by, off=off)
+        self._choosing = self.clock() - began
+        self._decision += self._choosing
+        # Right after a change every step tells something new, but not where a probe is over.
+        arm, chosen = step.arm, step.next_arm
+        if chosen is arm:
+            self._repeated += not mixed  # beside a prefill the choice may be none
         else:
-            self._choosing, self._hold = took, 0
-        self._decision += took
+            probed, self._before = self._before, (arm, self._repeated)
+            self._repeated = probed[1] if chosen is probed[0] else 0
+        self._hold = min(self._longest, self._repeated) if self.rounds.policy.holds and not mixed else 0
         return step, began
 
-    def finish(
-        self, step: Step, scheduled: float, accepted: int, emitted: int, survivors: tuple[int, ...] = (), *, busy: bool
-    ) -> None:
-        """The step is over; survivors as in Round; ``busy``: requests are left, so the next one follows at once."""
+    def _count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:
+        """A step of a hold is over; metrics get all of them at once, at the end of the hold or of the load."""
         now = self.clock()
+        if step.arm is not self._arm:
+            self._count_held()
+            self._arm = step.arm
+        counts = self._counts
+        counts[0] += 1
+        counts[2] += step.batch
+        counts[3] += step.drafted
+        counts[4] += accepted
+        counts[5] += emitted
+        if step.mixed:
+            counts[1] += 1
+        elif timed and now - self._ended < PAUSE:
+            counts[6] += now - self._ended
+        self._ended = now if busy else 0.0
+        if not busy:
+            self._count_held()
+            self.meter.tick()
+
+    def _count_held(self) -> None:
+        steps, mixed, requests, drafted, accepted, emitted, seconds = self._counts
+        if steps:
+            self.rounds.tokens += int(emitted)
+            batch = max(1, round(requests / steps))
+            self.meter.played(self._arm, requests, drafted, accepted, emitted, seconds, batch)
+            self.meter.step(requests, self._arm.length, 0.0, steps=steps, mixed=mixed)
+            self._counts = [0] * 7
+
+    def finish(
+        self, step: Step, scheduled: float, accepted: int, emitted: int, survivors: tuple[int, ...] = (),
+        *, busy: bool, timed: bool = True,
+    ) -> None:  # fmt: skip
+        """The step is over; survivors as in Round; ``busy``: requests are left, so the next one follows at once;
+        ``timed``: its seconds are its own."""
+        if step.held:
+            self._count(step, accepted, emitted, busy, timed)
+            return
+        step.mixed = step.mixed or not timed
+        now = self.clock()
+        self._count_held()
         # From one step's end to the next's, so that what lies between them counts; an idle engine starts anew.
         began = self._ended if self._ended and scheduled - self._ended < PAUSE else scheduled
         self._ended = now if busy else 0.0
@@ -61,8 +114,8 @@ class Lengths:
         took = self.clock() - now
         self._decision += took
         switched = step.next_arm is not step.arm
-        if self.rounds.policy.holds and not (step.held or step.mixed or switched):
-            self._hold = min(LONGEST_HOLD, int((self._choosing + took) / (DECIDING * max(1e-9, now - began))))
+        if not step.mixed:
+            self._longest = min(LONGEST_HOLD, int((self._choosing + took) / (DECIDING * max(1e-9, now - began))))
         self.meter.step(step.batch, step.length, self._decision, mixed=step.mixed, switched=switched)
         self._decision = 0.0
         self.meter.tick()

@@ -161,9 +161,9 @@ class Meter:
             threading.Thread(target=_turn_when_idle, args=known, name="wager-metrics", daemon=True).start()
 
     def played(
-        self, arm: Arm, requests: int, drafted: int, accepted: int, emitted: int, seconds: float, batch: int
+        self, arm: Arm, requests: float, drafted: float, accepted: float, emitted: float, seconds: float, batch: int
     ) -> None:
-        """Count one step's totals over the requests that played this arm.
+        """Count the totals of one step, or of several alike, over the requests that played this arm.
 
         ``seconds`` is their share of the step, ``batch`` how many requests decoded in the whole step. 0 seconds: not
         timed, as in a mixed step; tokens count, goodput stays.
@@ -181,20 +181,23 @@ class Meter:
             if cell is None:
                 tally.goodput[bits] = [emitted, seconds, -1.0]
             else:
-                cell[0] = FORGET * cell[0] + emitted
-                cell[1] = FORGET * cell[1] + seconds
+                keep = FORGET if requests <= batch else FORGET ** (requests // batch)  # several steps at once
+                cell[0] = keep * cell[0] + emitted
+                cell[1] = keep * cell[1] + seconds
 
     def step(
-        self, batch: int, length: float, decision_seconds: float, *, mixed: bool = False, switched: bool = False
-    ) -> None:
-        """Count one step: its decoding requests, the mean length they were given and what deciding took.
+        self, batch: float, length: float, decision_seconds: float, *, mixed: float = 0, switched: bool = False,
+        steps: float = 1,
+    ) -> None:  # fmt: skip
+        """Count one step, or several of one length: their decoding requests, the mean length those were given and
+        what deciding took.
 
-        ``mixed``: the step held prefill work and was not learned from.
+        ``mixed``: how many of them held prefill work and were not learned from.
         """
         totals = self._totals
-        totals.steps += 1
-        totals.mixed += mixed
-        totals.batch += batch
+        totals.steps += int(steps)
+        totals.mixed += int(mixed)
+        totals.batch += int(batch)
         totals.lengths += length * batch
         totals.deciding += decision_seconds
         totals.switches += switched

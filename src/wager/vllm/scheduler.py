@@ -109,46 +109,50 @@ class _Adaptive(_Limits):
         self.control = PolicyFile(settings, policy) if settings.control else None
         pipeline = parallel.pipeline_parallel_size > 1
         self._arms: dict[str, Arm] | None = {} if pipeline else None  # request -> arm that drafts for it now
+        self._usual = 1  # tokens of a request that decodes in the next step, with its draft
         # steps scheduled and not over, oldest first, with when they were scheduled
         self._flights: deque[tuple[SchedulerOutput, Step, float]] = deque()
         logger.info("wager: %s decides over %s", settings.policy, ", ".join(map(str, settings.arms)))
 
     def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
-        if self.control is not None:
-            self.lengths.rounds.policy = self.control.policy()
-        scheduled = scheduler_output.num_scheduled_tokens
-        drafted = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
-        batch = verifying = len(scheduled)
+        drafts, batch = scheduler_output.scheduled_spec_decode_tokens, len(scheduler_output.num_scheduled_tokens)
+        drafted = sum(map(len, drafts.values())) if drafts else 0
         # A request that joins may be padded with drafts nobody made.
         joining = scheduler_output.scheduled_new_reqs or scheduler_output.scheduled_cached_reqs.resumed_req_ids
         mixed = bool(joining) or scheduler_output.total_num_scheduled_tokens != batch + drafted
+        verifying = batch
         if mixed:
             batch, verifying = self._decoding(scheduler_output)
-        step, began = self.lengths.plan(
-            batch, verifying, drafted, mixed, self._drafted_by(scheduler_output), off=bool(self._sampled)
-        )
+        if self.control is not None:
+            self.lengths.rounds.policy = self.control.policy()
+        drafted_by = None if self._arms is None else self._drafted_by(scheduler_output)
+        step, began = self.lengths.plan(batch, verifying, drafted, mixed, drafted_by, off=bool(self._sampled))
         if self._arms is not None:
             self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
-            self._arms.update(dict.fromkeys(scheduled, step.next_arm))
-        set_draft_length(scheduler_output, step.length)
+            self._arms.update(dict.fromkeys(scheduler_output.num_scheduled_tokens, step.next_arm))
+        length = step.next_arm.length
+        self._usual = 1 + length
+        set_draft_length(scheduler_output, length)
         self._flights.append((scheduler_output, step, began))
 
-    def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm | None:
-        """The arm whose drafts this step verifies, where that is not simply the one chosen last.
-
-        A pipeline has several steps under way, each with requests of its own.
-        """
-        if self._arms is None:
-            return None
+    def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm:
+        """The arm whose drafts this step verifies, in a pipeline: it has several steps under way, each with requests
+        of its own."""
+        assert self._arms is not None
         drafts = scheduler_output.scheduled_spec_decode_tokens or scheduler_output.num_scheduled_tokens
         return self._arms.get(next(iter(drafts), ""), OFF)
 
     def _decoding(self, scheduler_output: SchedulerOutput) -> tuple[int, int]:
         """Requests that will decode in the next step, and those that decode in this one: not those in prefill."""
-        after = now = 0
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        for name, tokens in scheduler_output.num_scheduled_tokens.items():
-            request = self.requests[name]
+        scheduled, drafts = scheduler_output.num_scheduled_tokens, scheduler_output.scheduled_spec_decode_tokens
+        # Most requests have the last step's draft and one token more: they decode. Only the others are looked at.
+        usual, joined = self._usual, [new.req_id for new in scheduler_output.scheduled_new_reqs]
+        joined += scheduler_output.scheduled_cached_reqs.resumed_req_ids
+        odd = [name for name, tokens in scheduled.items() if tokens != usual]
+        odd += [name for name in joined if scheduled[name] == usual]
+        after = now = len(scheduled) - len(odd)
+        for name in odd:
+            request, tokens = self.requests[name], scheduled[name]
             known = request.num_tokens + request.num_output_placeholders
             after += request.num_computed_tokens + tokens >= known
             now += tokens - len(drafts.get(name, ())) == 1 and request.num_computed_tokens >= request.num_prompt_tokens
@@ -163,20 +167,25 @@ class _Adaptive(_Limits):
         while self._flights:
             planned, step, began = self._flights.popleft()
             if planned is scheduler_output:
-                tokens = list(map(len, model_runner_output.sampled_token_ids))
-                emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
-                survivors: tuple[int, ...] = ()
-                if step.arm.length:  # every request has the target's own token, and one for each draft token accepted
-                    ended = [tokens.count(n) for n in range(step.arm.length + 1, 1, -1)]
-                    survivors = tuple(accumulate(ended))[::-1]
-                if self._flights and self._flights[0][1].mixed:
-                    # Its successor was launched meanwhile, and launching a prefill can take longer than this step.
-                    step.mixed = True
-                self.lengths.finish(step, began, emitted - requests, emitted, survivors, busy=bool(self.running))
+                self._finish(step, began, model_runner_output.sampled_token_ids)
                 break
-        if self.state_file is not None:
-            self.state_file.tick()
         return outputs
+
+    def _finish(self, step: Step, began: float, sampled: list[list[int]]) -> None:
+        """A step is over; sampled: tokens of each of its requests."""
+        tokens = list(map(len, sampled))
+        emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
+        survivors: tuple[int, ...] = ()
+        if step.arm.length and not step.held:
+            # every request has the target's own token, and one for each draft token accepted
+            ended = [tokens.count(n) for n in range(step.arm.length + 1, 1, -1)]
+            survivors = tuple(accumulate(ended))[::-1]
+        # A successor that prefills was launched meanwhile: launching it can take longer than this step.
+        timed = not (self._flights and self._flights[0][1].mixed)
+        counts = emitted - requests, emitted, survivors
+        self.lengths.finish(step, began, *counts, busy=bool(self.running), timed=timed)
+        if self.state_file is not None and not step.held:
+            self.state_file.tick()
 
     def shutdown(self) -> None:
         if self.state_file is not None:

@@ -112,6 +112,7 @@ class Exploration(Learner):
         self.selection = DrafterSelection(drafters, config)
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
+        self.interval = config.probe_interval  # rounds without drafts until one is made, to learn of a change
         self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
@@ -123,7 +124,7 @@ class Exploration(Learner):
 
     def drafted(self, again: bool) -> None:
         """Something was drafted; a probe is repeated if it is to be made again."""
-        probe = self.rounds_since_draft >= self.config.probe_interval
+        probe = self.rounds_since_draft >= self.interval
         self.rounds_since_draft = self.rounds_since_draft + 1 if probe and again else 0
 
     def follow(self, drafter: str) -> None:

@@ -199,8 +199,8 @@ class LatencyModel(Learner):
         elif not drafted:  # without a clock there is nothing to wait for
             self.verify.rounds[1] += 1.0
         self.rates.learn(batch, round.emitted, round.seconds)
-        if round.lag > 1:
-            self.drafts.caught_up(round.arm.drafter, round.lag, round.lag_seconds)
+        if round.lag * batch > 1 and round.verify_seconds > 1e-9:
+            self.drafts.caught_up(round.arm.drafter, round.lag * batch, round.lag_seconds)
 
     def learn_step(self, batch: int, drafted: int, longest: int, seconds: float) -> None:
         """A step of a batch that verified so many draft tokens, of at most ``longest`` a request; 0: one length."""
@@ -224,26 +224,34 @@ class StepLatency:
         self._draft: dict[tuple[int, int], list[float]] = {}
         self._switch = [0.0, 0.0]  # times drafting was resumed, mean seconds that took beyond what was expected
 
-    def observe(self, batch: int, verified: int, drafted: int, seconds: float, *, resumed: bool = False) -> None:
-        """A step took so long; ``resumed``: it was the first to draft after steps that did not."""
+    def observe(self, batch: int, verified: int, drafted: int, seconds: float, *, resumed: bool = False) -> float:
+        """A step took so long; ``resumed``: drafting was resumed after steps without any, and its cost is in this step.
+
+        Returns that cost: what the step took beyond another such step; 0 where it is not known.
+        """
         size, least = bucket(batch), 1.0 / self.config.round_memory
         verify = self._verify.setdefault((size, verified), [0, 0.0])
         draft = self._draft.setdefault((size, drafted), [0, 0.0])
         error = seconds - verify[1] - draft[1]
-        if resumed and min(verify[0], draft[0]) >= self.config.repeats:
+        if resumed and self.known(batch, verified) and (not drafted or draft[0] >= self.config.repeats):
             # What it took beyond such a step is the cost of resuming, and no part of the others.
             self._switch[0] += 1
             self._switch[1] += (error - self._switch[1]) * max(least, 1 / self._switch[0])
-            return
+            return max(0.0, error)
         verify[0] += 1
         if verify[0] == 1:  # nothing tells the two apart yet: drafting keeps what it was
             verify[1] = max(0.0, error)
-            return
+            return 0.0
         share = 0.5 if drafted else 1.0
         verify[1] += share * error * max(least, 1 / verify[0])
         if drafted:
             draft[0] += 1
             draft[1] = max(0.0, draft[1] + share * error * max(least, 1 / draft[0]))
+        return 0.0
+
+    def known(self, batch: int, verified: int) -> bool:
+        """Whether such steps were timed often enough to tell what another took beyond them."""
+        return self._verify.get((bucket(batch), verified), (0,))[0] >= self.config.repeats
 
     def drafting(self, batch: int, length: int) -> float:
         """Seconds it takes to draft this length for such a batch, 0 while unknown."""

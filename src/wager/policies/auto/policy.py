@@ -1,6 +1,6 @@
 """`auto`: the drafter and length of largest expected value, from learned acceptance and learned latency."""
 
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 
@@ -83,7 +83,12 @@ class Auto(ArmWeighing):
         if batch == 1 and table.off and self._plain_overdue():
             self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
             return OFF
-        probing = exploration.rounds_since_draft >= self.config.probe_interval
+        exploration.interval = self.config.probe_interval
+        if batch > 1:
+            # what a drafter has missed also counts the steps in which a choice was held
+            exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
+            exploration.interval = self._probe_interval(context, seconds)
+        probing = exploration.rounds_since_draft >= exploration.interval
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
         off = 1.0 - rate * plain if none and not probing else -inf
         bounded = batch == 1 and none is not None
@@ -122,6 +127,18 @@ class Auto(ArmWeighing):
         self._most_seconds = self._worst(found[1][0], context)
         return found[1]
 
+    def _probe_interval(self, context: Context, seconds: list[float]) -> int:
+        """Rounds of a batch without drafts until one is probed: all probes together cost `trial_share` of the time."""
+        interval, batch, lags = self.config.probe_interval, context.batch, context.lag
+        if self.exploration.rounds_since_draft < self.config.short_memory:
+            return interval
+        least = inf
+        for _, drafter, arms, _, line in self._plans.get(bucket(batch)) or self._plan(batch):
+            late = self.latency.drafts.catch_up(drafter, lags.get(drafter, 0) * batch, seconds[1])
+            length, width = arms[0][1:]
+            least = min(least, seconds[width] + (line.fixed + line.each * length + late) / batch)
+        return int(min(1.0, least / seconds[1] - 1.0) * interval)
+
     def _plain_overdue(self) -> bool:
         """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it."""
         verify, bound = self.latency.verify, self.exploration.bound
@@ -153,8 +170,9 @@ class Auto(ArmWeighing):
         if not drafted:
             exploration.rounds_since_draft += 1
         elif unhinted:  # as long as it goes better than usual
-            usual = self.positional.of(key, length).rate
-            exploration.drafted(round.accepted > usual * (round.accepted + round.rejected))
+            usual, tried = self.positional.of(key, length).rate, round.accepted + round.rejected
+            chance = sqrt(tried * usual * (1.0 - usual)) if batch > 1 else 0.0  # a batch has both at once
+            exploration.drafted(round.accepted > usual * tried + chance)
         else:  # acceptance is known anyway: until its latency is believed
             exploration.drafted(self.latency.verify.doubted(drafted + 1))
         exploration.follow(arm.drafter if unhinted else "")

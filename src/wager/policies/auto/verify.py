@@ -295,6 +295,11 @@ class BatchLatency(Learner):
         a, b, c, r = theta
         return max(a + b * count, 1e-9), c, r
 
+    def drafted(self, count: int) -> bool:
+        """Whether a step with drafts was learned from at about this batch size."""
+        fit = self.sizes.get(bucket(count))
+        return fit is not None and fit.sums[RAGGED][0] + fit.sums[UNIFORM][0] > 0.0
+
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
         """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
         size, kind, config = bucket(count), RAGGED if drafted else OFF_STEP, self.config

@@ -64,7 +64,7 @@ class ArmWeighing(Policy):
     def _catch_up(self, drafter: str, context: Context) -> float:
         """Seconds a drafter needs for the tokens it has not read."""
         lag = context.lag.get(drafter)
-        return self.latency.drafts.catch_up(drafter, lag, self._plain_seconds) if lag else 0.0
+        return self.latency.drafts.catch_up(drafter, lag * context.batch, self._plain_seconds) if lag else 0.0
 
     def _worst(self, arm: Arm, context: Context) -> float:
         """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out."""
@@ -148,6 +148,8 @@ class ArmWeighing(Policy):
         (most, best), batch, lags, drafts = found, context.batch, context.lag, self.latency.drafts
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
+        if batch > 1 and not self.latency.batches.drafted(batch):  # one token tells what the others will take
+            widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         for group, drafter, arms, counts, line in plan:
@@ -157,7 +159,7 @@ class ArmWeighing(Policy):
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
             if drafter in lags:
-                late = drafts.catch_up(drafter, lags[drafter], seconds[1])
+                late = drafts.catch_up(drafter, lags[drafter] * batch, seconds[1])
                 fixed += late / (self.exploration.expected_stay * batch)
             weighed.append((group, odds, factor, fixed, each))
             reach = tokens = 1.0
