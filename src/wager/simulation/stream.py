@@ -57,8 +57,8 @@ class Stream:
     phases, each begins with a prompt, and the prompt's features tell which phase it is, with some noise. An accepted
     token has occurred in the text before four times in five, a bonus token once in three.
 
-    Drafters are models: one that reads tokens it missed is told for each, with probability alpha, that it would have had
-    it accepted. To read without drafting takes a forward of its own, as long as drafting one token, besides the lag.
+    Drafters are models: one that reads tokens it missed would have had each accepted with probability alpha. To read
+    without drafting takes a forward of its own, as long as drafting one token, besides the lag.
     """
 
     drafters: tuple[Drafter, ...]

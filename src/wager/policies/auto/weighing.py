@@ -1,7 +1,7 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
 from collections.abc import Mapping, Sequence
-from math import exp, inf
+from math import exp, inf, sqrt
 
 from wager.core import OFF, Arm, Context
 from wager.policies.auto.acceptance import AcceptanceModel
@@ -11,6 +11,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
+from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
@@ -26,7 +27,7 @@ class ArmWeighing(Policy):
     config = AutoConfig()
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
-        *("acceptance", "exploration", "hinted", "index", "latency", "positional"),
+        *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
         *("_table", "_weighed"),
     )
@@ -34,6 +35,7 @@ class ArmWeighing(Policy):
     positional: PositionalAcceptance
     latency: LatencyModel
     exploration: Exploration
+    in_text: TextAcceptance
     hinted: set[str]  # drafters whose proposals are known before a round
     index: dict[str, int]
     budget: int
@@ -150,9 +152,17 @@ class ArmWeighing(Policy):
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
+        text, stale = self.in_text.factors if batch == 1 else {}, self.config.round_memory
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
-            odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
+            counts.age += 1
+            if counts.age > stale or not 0.5 * counts.drawn <= counts.total + 2.0 <= 2.0 * counts.drawn:
+                counts.draw, counts.drawn, counts.age = draws.pop(), counts.total + 2.0, 0
+            odds, draw, here = counts.odds, -1.0 if cautious else counts.draw, 1.0
+            if drafter in text:
+                here = text[drafter]
+                draw = draw if cautious else draw * self.in_text.unknown[drafter]
+            factor = exp(draw * counts.deviation) * here
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
@@ -173,6 +183,40 @@ class ArmWeighing(Policy):
                 if value > most and width <= widest and (room == inf or self._worst(arm, context) <= room):
                     most, best = value, (arm, tokens, taken)
         return most, best
+
+    def _worth_reading(self, context: Context, best: float, rate: float) -> dict[str, float]:
+        """Idle models whose reading is expected to bring more than it costs, and its seconds; the best first.
+
+        ``best`` is the value of the round that was chosen. Reading what a drafter missed moves the estimate of its
+        odds by some standard deviation; were it up by √3 of them, which of three equally wide cases has a sixth of the
+        probability, what it then gains over the best in the rounds to come is the worth.
+        """
+        plain, batch = self._plain_seconds, context.batch
+        left = self.config.round_memory
+        found: dict[str, tuple[float, float]] = {}
+        for group, odds, _, fixed, each in self._weighed:
+            name = group.drafter
+            missed, lag = self.in_text.of(name).missed, context.lag.get(name, 0)
+            if not missed:
+                continue
+            here = self.in_text.factors.get(name, 1.0)
+            chance = odds[0] * here / (1.0 + odds[0] * here)
+            up = here * exp(sqrt(3.0) * self.in_text.deviation(name, chance))
+            tokens = self.positional.tokens(odds, up)
+            now = self.positional.tokens(odds, here)
+            gain = most = 0.0
+            for _, length, width in group.arms:
+                taken = rate * (self._verify_seconds[width] + fixed + each * length)
+                if tokens[length] - taken > gain + best:
+                    gain = tokens[length] - taken - best
+                most = max(most, now[length] - taken - best)
+            rounds = left if context.remaining is None else min(left, context.remaining / now[-1])
+            seconds = (fixed + each + self.latency.drafts.catch_up(name, max(lag, missed), plain)) * batch
+            seconds *= self.in_text.slower.get(name, 1.0)
+            worth = rounds * max(0.0, gain - max(0.0, most)) / 6.0 - rate * seconds
+            if worth > found.get(name, (0.0, 0.0))[0]:
+                found[name] = worth, seconds
+        return {name: found[name][1] for name in sorted(found, key=lambda name: -found[name][0])}
 
     def _plan(self, batch: int) -> Plan:
         """The groups of drafters without hints, with what is known of each."""
