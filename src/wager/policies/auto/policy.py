@@ -118,12 +118,13 @@ class Auto(ArmWeighing):
         self._reading = {}
         if context.batch > 1 or self._chosen is None or not self._weighed:
             return ()
-        arm, tokens, seconds = self._chosen
+        arm = self._chosen[0]
         bound, plain, rate = self.exploration.bound, self._plain_seconds, self._value_rate
         # what is left of the text's bound once the round that was chosen has taken the most that it can
         room = bound.room - (self._most_seconds / plain - 1.0 if arm.length and self._most_seconds < inf else 0.0)
-        room = min(room / 2.0, bound.trials(context.remaining)) * plain  # reading may take twice what is expected
-        for name, taken in self._worth_reading(context, tokens - rate * seconds, rate).items():
+        # Reading may take twice what is expected, and no more than a half of what drafts have gained in the text.
+        room = 0.5 * min(room, self.config.allowed_share * bound.tokens + bound.standing) * plain
+        for name, taken in self._worth_reading(context, self._chosen, rate).items():
             if name != arm.drafter and taken <= room:
                 self._reading[name] = taken
                 room -= taken

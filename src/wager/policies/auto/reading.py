@@ -37,16 +37,16 @@ class TextAcceptance(Learner):
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.prior = config.shrinkage / 4.0  # information: p (1 - p) for each token
+        self.prior = config.shrinkage  # information, p (1 - p) a token, that drafters differ as usual
+        self.common = config.shrinkage / 4.0  # and that the text is as usual: texts differ more than drafters do
         self.drafters: dict[str, DrafterInText] = {}
         self.slower: dict[str, float] = {}  # drafter -> times the seconds expected that reading takes
         self.factors: dict[str, float] = {}  # drafter -> on its odds
-        self.unknown: dict[str, float] = {}  # drafter -> share of the text's evidence on it that is the prior's
 
     def begin(self) -> None:
         """A new text."""
         self.drafters.clear()
-        self.factors, self.unknown = {}, {}
+        self.factors = {}
 
     def of(self, drafter: str) -> DrafterInText:
         """What is known of the drafter."""
@@ -71,12 +71,13 @@ class TextAcceptance(Learner):
 
     def settle(self) -> None:
         known, prior = self.drafters, self.prior
-        together = sum(own.surplus for own in known.values()) / (sum(o.information for o in known.values()) + prior)
+        together = sum(own.surplus for own in known.values()) / (
+            sum(o.information for o in known.values()) + self.common
+        )
         self.factors = {
             name: exp(together + (own.surplus - together * own.information) / (own.information + prior))
             for name, own in known.items()
         }
-        self.unknown = {name: prior / (own.information + prior) for name, own in known.items()}
 
     def deviation(self, drafter: str, chance: float) -> float:
         """How far reading what it missed is expected to move its log odds, one standard deviation."""

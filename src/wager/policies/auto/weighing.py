@@ -152,6 +152,7 @@ class ArmWeighing(Policy):
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
+        read = self.in_text.slower  # those that have read without drafting: they need not be run to be known
         text, stale = self.in_text.factors if batch == 1 else {}, self.config.round_memory
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
@@ -161,7 +162,7 @@ class ArmWeighing(Policy):
             odds, draw, here = counts.odds, -1.0 if cautious else counts.draw, 1.0
             if drafter in text:
                 here = text[drafter]
-                draw = draw if cautious else draw * self.in_text.unknown[drafter]
+                draw = 0.0 if drafter in read and not cautious else draw
             factor = exp(draw * counts.deviation) * here
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
@@ -184,37 +185,34 @@ class ArmWeighing(Policy):
                     most, best = value, (arm, tokens, taken)
         return most, best
 
-    def _worth_reading(self, context: Context, best: float, rate: float) -> dict[str, float]:
+    def _worth_reading(self, context: Context, chosen: Estimate, rate: float) -> dict[str, float]:
         """Idle models whose reading is expected to bring more than it costs, and its seconds; the best first.
 
-        ``best`` is the value of the round that was chosen. Reading what a drafter missed moves the estimate of its
-        odds by some standard deviation; were it up by √3 of them, which of three equally wide cases has a sixth of the
-        probability, what it then gains over the best in the rounds to come is the worth.
+        Reading what a drafter missed moves the estimate of its log odds by some standard deviation. What it gains over
+        the drafter that was chosen, were they up by √3 of these, counts for a sixth of the rounds to come: of a normal
+        distribution that is the upper of three points.
         """
-        plain, batch = self._plain_seconds, context.batch
-        left = self.config.round_memory
-        found: dict[str, tuple[float, float]] = {}
+        plain, found = self._plain_seconds, dict[str, tuple[float, float]]()
+        best, values = chosen[1] - rate * chosen[2], dict[str, tuple[float, float, float]]()
         for group, odds, _, fixed, each in self._weighed:
-            name = group.drafter
-            missed, lag = self.in_text.of(name).missed, context.lag.get(name, 0)
-            if not missed:
-                continue
-            here = self.in_text.factors.get(name, 1.0)
+            here = self.in_text.factors.get(group.drafter, 1.0)
             chance = odds[0] * here / (1.0 + odds[0] * here)
-            up = here * exp(sqrt(3.0) * self.in_text.deviation(name, chance))
-            tokens = self.positional.tokens(odds, up)
-            now = self.positional.tokens(odds, here)
-            gain = most = 0.0
-            for _, length, width in group.arms:
-                taken = rate * (self._verify_seconds[width] + fixed + each * length)
-                if tokens[length] - taken > gain + best:
-                    gain = tokens[length] - taken - best
-                most = max(most, now[length] - taken - best)
-            rounds = left if context.remaining is None else min(left, context.remaining / now[-1])
-            seconds = (fixed + each + self.latency.drafts.catch_up(name, max(lag, missed), plain)) * batch
+            up = here * exp(sqrt(3.0) * self.in_text.deviation(group.drafter, chance))
+            now, then = (self.positional.tokens(odds, factor) for factor in (here, up))
+            costs = [(n, rate * (self._verify_seconds[width] + fixed + each * n)) for _, n, width in group.arms]
+            own = max(now[n] - cost for n, cost in costs), max(then[n] - cost for n, cost in costs), fixed + each
+            values[group.drafter] = max(own, values.get(group.drafter, own))
+        if chosen[0].drafter in values:  # without the draw that it was chosen by
+            best = values[chosen[0].drafter][0]
+        rounds = self.config.round_memory
+        if context.remaining is not None:
+            rounds = min(rounds, context.remaining / chosen[1])
+        for name, (value, then_value, step) in values.items():
+            missed, lag = self.in_text.of(name).missed, context.lag.get(name, 0)
+            seconds = step + self.latency.drafts.catch_up(name, max(lag, missed), plain)
             seconds *= self.in_text.slower.get(name, 1.0)
-            worth = rounds * max(0.0, gain - max(0.0, most)) / 6.0 - rate * seconds
-            if worth > found.get(name, (0.0, 0.0))[0]:
+            worth = rounds * (max(best, then_value) - max(best, value)) / 6.0 - rate * seconds
+            if missed and worth > 0.0:
                 found[name] = worth, seconds
         return {name: found[name][1] for name in sorted(found, key=lambda name: -found[name][0])}
 
