@@ -72,8 +72,7 @@ def written(model: Any, folders: dict[str, Path], **how: Any) -> Generation:
 
 def missed(name: str, made: Generation) -> Iterator[int]:
     """Places, among the new tokens, of those in whose rounds the drafter did not draft; the last ones are not read."""
-    at = 1
-    yield 0
+    at = 1  # the first is the prompt's forward's
     for played in made.rounds:
         if played.arm.drafter != name or not played.drafted:
             yield from range(at, at + played.emitted)

@@ -14,7 +14,8 @@ class TextScorer:
 
     Greedy: whether the likeliest token is the text's. With shared noise: whether the likeliest with the position's
     noise is, which is what the engine would have accepted there. By the residual rule: 1 - TV of target and drafter,
-    the probability with which a token drawn by the drafter is kept.
+    the probability with which a token drawn by the drafter is kept. The first token, which the prompt's own forward
+    gives, is no round's and has no score.
     """
 
     def __init__(self, text: list[int], prompt: int, sampler: Sampler, processors: Processors) -> None:
@@ -38,9 +39,14 @@ class TextScorer:
             del self.expected[:-MOST_SCORED]
 
     def hits(self, tokens: Sequence[int], first: int) -> list[float]:
-        return [float(token == own) for token, own in zip(tokens, self.text[first:], strict=False)]
+        begin = max(first, self.prompt + 1)
+        return [float(token == own) for token, own in zip(tokens[begin - first :], self.text[begin:], strict=False)]
 
     def overlap(self, logits: torch.Tensor, first: int) -> list[float]:
+        if (early := self.prompt + 1 - first) > 0:
+            logits, first = logits[early:], first + early
+        if not len(logits):
+            return []
         count = min(len(logits), len(self.text) - first)
         ids = NO_IDS
         if self.processors.needs_text:
