@@ -39,6 +39,7 @@ class ArmWeighing(Policy):
     hinted: set[str]  # drafters whose proposals are known before a round
     index: dict[str, int]
     budget: int
+    _verify_seconds: Table
 
     def reset(self) -> None:
         super().reset()
