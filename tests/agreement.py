@@ -10,6 +10,7 @@ from reference import REFERENCES
 from reference.history import Reference
 
 from wager.core import OFF, Arm, Context, Hint, PromptFeatures, Round
+from wager.core.round import Accepted
 from wager.policies import build
 
 SEED = 11
@@ -77,6 +78,7 @@ class Stream:
     def __init__(self, scenario: Scenario, seed: int = SEED) -> None:
         self.scenario = scenario
         self.rng = np.random.default_rng(seed)
+        self.told = np.random.default_rng([seed, 1])
         self.drafters = sorted(scenario.acceptance)
         self.behind = dict.fromkeys(self.drafters, 0)  # tokens each drafter has not read yet
         self.previous: Arm | None = None
@@ -155,12 +157,24 @@ class Stream:
             verify_seconds=clock * (0.02 + 0.0004 * (drafted + batch)) * (0.9 + 0.2 * rng.random()),
             lag_seconds=clock * (0.004 * lag * (1 + batch / 20)) * (0.5 + rng.random()) if lag else 0.0,
             repeated=None if rng.random() < 0.2 else self.integer(0, min(2, emitted)), lag=lag, overlap=overlap,
+            others=self.others(arm, emitted),
         )  # fmt: skip
         for drafter in self.behind:
             self.behind[drafter] = 0 if drafter == arm.drafter else self.behind[drafter] + -(-emitted // batch)
         self.previous = arm
         self.tokens += emitted
         return played
+
+    def others(self, arm: Arm, emitted: int) -> dict[str, Accepted]:
+        """What drafters would have had accepted: most tell it token by token, now and then one of a proposal."""
+        found: dict[str, Accepted] = {}
+        for drafter, p in self.scenario.acceptance.items():
+            draw = self.told.random()
+            if drafter != arm.drafter and draw < 0.1:
+                found[drafter] = int(self.told.integers(0, emitted + 1))
+            elif draw < (0.3 if drafter == arm.drafter else 0.8):
+                found[drafter] = tuple(float(u < p) for u in self.told.random(1 + int(self.told.integers(4))))
+        return found
 
 
 @dataclass

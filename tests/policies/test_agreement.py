@@ -22,6 +22,7 @@ SPECS += [
     "discounted-ucb:gamma=0.9,beta=0.2,reward=tokens,lag_cost=0.02",
     "sliding-ucb:window=40,beta=0.3,reward=goodput,lag_cost=0.1",
     "meta-exp3:gamma=0.1,reward=goodput",
+    "hedge:every=4,length=3",
     "halving:budget=300,reward=goodput",
     "halving:budget=5,reward=be",
     "halving:period=7,reward=tokens",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from agreement import disagreement_of
 from reference.banditspec import EXP3Spec, UCBSpec
+from reference.hedge import Hedge
 from reference.history import Reference
 from reference.metasd import DiscountedUCB, Halving, SlidingUCB
 from reference.nightjar import Nightjar
@@ -31,6 +32,21 @@ class LossWithoutImportance(EXP3Spec):
     def observe(self, round: Round) -> None:
         super().observe(round)
         self.z[round.arm][-1] = 1 - self.units[-1]
+
+
+class PlayedDrafterOnly(Hedge):
+    def known(self, name: str, past: Round) -> list[float]:
+        return super().known(name, past) if name == past.arm.drafter else [0.5]
+
+
+class RegretNotCut(Hedge):
+    def normal_hedge(self, regret: dict[str, float]) -> dict[str, float]:
+        return super().normal_hedge({name: abs(r) for name, r in regret.items()})
+
+
+class ScaleOfOne(Hedge):
+    def scale(self, positive: dict[str, float]) -> float:
+        return 1.0
 
 
 class WorseHalf(Halving):
@@ -106,6 +122,9 @@ class TrialsWithoutRejections(KLUCB):
         ("ucbspec", "drafters", RadiusOfTotalCount),
         ("ucbspec", "drafters", UnshiftedClock),
         ("exp3spec", "drafters", LossWithoutImportance),
+        ("hedge", "drafters", PlayedDrafterOnly),
+        ("hedge", "drafters", RegretNotCut),
+        ("hedge", "drafters", ScaleOfOne),
         ("halving", "drafters", WorseHalf),
         ("halving", "drafters", AllRoundsInOnePhase),
         ("discounted-ucb", "drafters", UndiscountedCount),

@@ -4,6 +4,7 @@ Each keeps the whole history and works its decision out anew; none shares code w
 """
 
 from reference.banditspec import EXP3Spec, UCBSpec
+from reference.hedge import Hedge
 from reference.history import Reference
 from reference.metasd import PETC, DiscountedUCB, Halving, MetaEXP3, MetaUCB, SlidingUCB
 from reference.nightjar import BinGreedy, Nightjar
@@ -23,6 +24,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "discounted-ucb": DiscountedUCB,
     "sliding-ucb": SlidingUCB,
     "meta-exp3": MetaEXP3,
+    "hedge": Hedge,
     "halving": Halving,
     "petc": PETC,
     "analytical": Analytical,

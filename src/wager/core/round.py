@@ -6,6 +6,13 @@ from dataclasses import dataclass, field
 
 from wager.core.arm import Arm
 
+MOST_SCORED = 64  # of the tokens that a model drafter missed, the last so many are scored when it reads them
+
+# What a drafter would have had accepted. Of a proposal made before the round: its leading tokens that are the text's
+# own. Of a model that read tokens it had missed, one number in [0, 1] for each, the oldest first: whether what it
+# predicts after the text before the token is that token; where tokens are drawn, how likely it is to be accepted.
+Accepted = int | tuple[float, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -22,10 +29,12 @@ class Round:
     lag: int = 0  # most tokens any request's drafter had to catch up on first
     lag_seconds: float = 0.0  # what that catching up took; not part of draft_seconds
     overlap: tuple[float, ...] = ()  # 1 - TV(target, drafter) at each drafted position, also after a rejection
-    others: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it would have had accepted
+    others: Mapping[str, Accepted] = field(default_factory=dict)  # by drafter, where it became known in this round
     repeated: int | None = None  # emitted tokens that had occurred before in prompt or output; None: not counted
     # of a batch, how many requests had their 1st, 2nd, … draft token accepted; empty: only the totals are known
     survivors: tuple[int, ...] = ()
+    # model drafter that did not draft -> seconds in which it read what it had missed, for the sake of ``others``
+    read_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         arm, batch = self.arm, self.batch
@@ -42,7 +51,7 @@ class Round:
             object.__setattr__(self, "rejected", min(batch, short) if self.drafted else 0)
         elif not 0 <= self.rejected <= batch:
             raise ValueError(f"{self.rejected} requests with a rejection do not fit a batch of {batch}")
-        seconds = (self.draft_seconds, self.verify_seconds, self.lag_seconds)
+        seconds = (self.draft_seconds, self.verify_seconds, self.lag_seconds, *self.read_seconds.values())
         if min(seconds) < 0 or not math.isfinite(sum(seconds)):
             raise ValueError(f"seconds are finite and at least 0, not {seconds}")
         if self.overlap and (len(self.overlap) > arm.budget or not all(0 <= x <= 1 for x in self.overlap)):
@@ -53,4 +62,5 @@ class Round:
     @property
     def seconds(self) -> float:
         """Wall time of the whole round."""
-        return self.draft_seconds + self.verify_seconds + self.lag_seconds
+        read = sum(self.read_seconds.values()) if self.read_seconds else 0.0
+        return self.draft_seconds + self.verify_seconds + self.lag_seconds + read

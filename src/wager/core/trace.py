@@ -69,7 +69,9 @@ def decode(line: str) -> Record:
                 features = PromptFeatures(**{**features, "tfidf": tuple(features.get("tfidf", ()))})
             return Request(prompt=features, **body)
         require(all(isinstance(body.get(count, 0), int) for count in COUNTS), "a count is a whole number")
-        return Round(arm=Arm.parse(body.pop("arm")), overlap=tuple(body.pop("overlap", ())), **body)
+        others = {name: x if isinstance(x, int) else tuple(x) for name, x in body.pop("others", {}).items()}
+        overlap = tuple(body.pop("overlap", ()))
+        return Round(arm=Arm.parse(body.pop("arm")), overlap=overlap, others=others, **body)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TraceError(f"not a trace record ({error})") from error
 

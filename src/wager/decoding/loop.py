@@ -8,11 +8,13 @@ from time import perf_counter
 import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
+from wager.core.round import Accepted
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
 from wager.decoding.generation import BONUS, PLAIN, Piece
 from wager.decoding.prepare import Prepared, Stopping
 from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
+from wager.decoding.scoring import TextScorer
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
@@ -40,6 +42,7 @@ class Loop:
         self.cheap = [d for d in drafters.values() if d.cheap and hinting]
         self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
         self.dear = [d for d in drafters.values() if not d.cheap]
+        self.readers = [d for d in self.dear if d.reads] if Signal.OTHERS in needs else []
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
@@ -60,7 +63,9 @@ class Loop:
         looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = _Ids(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
+        self.scorer = TextScorer(self.text, self.begins, sampler, self.processors) if self.readers else None
         for drafter in self.drafters.values():
+            drafter.scorer = self.scorer if drafter in self.readers else None
             drafter.begin(self.text)
         yield self._prefill()
         if self.calibrate is not None and not self.finish:
@@ -79,7 +84,10 @@ class Loop:
             self.prompt = self.features(self.text, perplexity)
         else:
             logits = self.target.prefill(unread)
-        tokens, _ = self._commit([self._accept(logits, NO_DRAFT)[1]])
+        _, token, scores = self._accept(logits, NO_DRAFT)
+        if self.scorer is not None:
+            self.scorer.taken(scores[:1])
+        tokens, _ = self._commit([token])
         return Piece("", tuple(tokens), (PLAIN,) * len(tokens), None)
 
     def _round(self) -> Piece:
@@ -107,7 +115,10 @@ class Loop:
             rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
         verified = perf_counter()
         shared = self._overlap(scores, draft, path)  # while the text is what the draft goes on from
+        if self.scorer is not None:
+            self.scorer.taken(scores[[0, *(at + 1 for at in path)]])
         tokens, repeated = self._commit([*kept, following])
+        read_seconds = self._read(context, arm)
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
@@ -115,12 +126,12 @@ class Loop:
         played = Round(
             arm, len(draft.tokens), accepted, len(tokens), draft_seconds=draft_seconds,
             verify_seconds=verified - drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, overlap=shared,
-            others=self._others(proposals, arm, tokens), repeated=repeated,
+            others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
         self.policy.observe(played)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
-        self.overhead = perf_counter() - verified + chose - began - proposing
+        self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
         sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
         return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected)
 
@@ -230,15 +241,31 @@ class Loop:
             self.seen.add(token)
         return tokens, known
 
-    def _others(self, proposals: Mapping[str, Draft], arm: Arm, tokens: Sequence[int]) -> dict[str, int]:
-        """What every other cheap drafter would have had accepted, as far as the text now tells."""
+    def _read(self, context: Context, arm: Arm) -> dict[str, float]:
+        """Let the models that the policy selects read the text without drafting; the seconds of each."""
+        seconds: dict[str, float] = {}
+        names = self.policy.select_readers(context) if self.readers and not self.finish else ()
+        for drafter in self.readers if names else ():
+            if drafter.name in names and drafter.name != arm.drafter:
+                before = perf_counter()
+                drafter.read()
+                seconds[drafter.name] = perf_counter() - before
+        return seconds
+
+    def _others(self, proposals: Mapping[str, Draft], arm: Arm, tokens: Sequence[int]) -> dict[str, Accepted]:
+        """What every other cheap drafter would have had accepted, as far as the text now tells, and what models that
+        have read tokens they had missed would have had accepted there."""
         if Signal.OTHERS not in self.needs:
             return {}
-        return {
+        known: dict[str, Accepted] = {
             name: accept_greedy([*tokens, -1], draft.tokens[: len(tokens)])
             for name, draft in proposals.items()
             if name != arm.drafter
         }
+        for drafter in self.readers:
+            if scores := drafter.take_scores():
+                known[drafter.name] = scores
+        return known
 
 
 def continued(path: Sequence[int], parents: Sequence[int]) -> list[int]:

@@ -116,7 +116,8 @@ class GumbelSampler(Greedy):
             self.generator = torch.Generator(device).manual_seed(seed)
         self.rows = torch.empty((LEAST, vocabulary), dtype=torch.float32, device=device)
         self.first = self.known = 0  # positions: that of the first row, and the first that has no noise yet
-        self.passed = 0  # the first position a token may still be chosen for
+        self.passed = 0  # the first position whose noise is kept
+        self.remembered = 0  # positions before the next token's whose noise is kept, too
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
         self._reach(at, scores.shape[-1])
@@ -142,8 +143,8 @@ class GumbelSampler(Greedy):
         return self.gumbel(at, 1)[0]
 
     def _reach(self, at: int, width: int) -> None:
-        """Earlier positions are not needed any more."""
-        self.passed = at
+        """Earlier positions are not needed any more, but for those remembered."""
+        self.passed = max(self.passed, at - self.remembered)
         if not self.known and width != self.rows.shape[1]:  # there may be fewer tokens to choose from than to read
             self.rows = self.rows.new_empty((LEAST, width))
 

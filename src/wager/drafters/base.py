@@ -36,6 +36,24 @@ class DraftSampler(Protocol):
         """
 
 
+class Scorer(Protocol):
+    """Says of tokens that model drafters predict at places of the text whether the target took them."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn: then a prediction is a distribution, and ``overlap`` is to be asked."""
+
+    @property
+    def noise(self) -> bool:
+        """Whether drafters know the noise that tokens are drawn with."""
+
+    def hits(self, tokens: Sequence[int], first: int) -> list[float]:
+        """1 for each token that is the text's own, else 0; ``first`` is the place of the first in the text."""
+
+    def overlap(self, logits: torch.Tensor, first: int) -> list[float]:
+        """Probability that what is drafted from each row of (places, vocabulary) is accepted there."""
+
+
 @dataclass(slots=True)
 class Draft:
     """A proposal: the tokens expected next, and how sure the drafter is of them; a chain, or a tree with ``parents``.
@@ -91,6 +109,9 @@ class Drafter(ABC):
     runner: Any = None  # runs the model it drafts with, if that is a whole one
     # share of its tokens that targets accept at each position, those before it accepted, where its maker says so
     acceptance: tuple[float, ...] = ()
+    reads: ClassVar[bool] = False  # whether it can `read` what it missed without drafting
+    scorer: Scorer | None = None  # scores its predictions at tokens it missed; None: nobody wants to know
+    scores: tuple[float, ...] = ()  # those that `take_scores` has not taken, the oldest first
 
     @abstractmethod
     def begin(self, prompt: Sequence[int]) -> None:
@@ -107,6 +128,19 @@ class Drafter(ABC):
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """A tree of what may come next: at most ``length`` deep, with at most the shape's nodes and children a node."""
         raise ValueError(f"drafter {self.name!r} drafts chains only; leave out its trees")
+
+    def read(self) -> None:
+        """Read the tokens that it missed, all in one forward, without drafting; for models."""
+        raise ValueError(f"drafter {self.name!r} does not read without drafting")
+
+    def take_scores(self) -> tuple[float, ...]:
+        """What ``scorer`` said of its predictions at tokens it missed and has read since it was asked last.
+
+        A token is missed where the drafter did not draft in its round. Each is predicted after the true text before
+        it: what the drafter would have drafted first, had it drafted there.
+        """
+        taken, self.scores = self.scores, ()
+        return taken
 
     def end(self) -> None:  # noqa: B027 - most drafters keep nothing
         """The text is over, and none follows yet; to say so twice is harmless."""

@@ -8,8 +8,10 @@ import torch
 
 from wager.core import Hint
 from wager.core.require import require
+from wager.core.round import MOST_SCORED
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.shipped import published_acceptance
+from wager.models.runner import CHUNK
 from wager.models.select import runner
 from wager.models.unwrap import unwrapped
 
@@ -25,6 +27,7 @@ class DraftModel(Drafter):
     """
 
     cheap: ClassVar[bool] = False
+    reads: ClassVar[bool] = True
 
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
         require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
@@ -36,6 +39,7 @@ class DraftModel(Drafter):
         self.text: list[int] = []
         self.view: list[int] = []  # what it sees of the text
         self.fed: list[int] = []  # tokens in the cache
+        self._drafting, self._missed = False, 0
         self._step_seconds = 0.0  # of one token, the last time it was timed
 
     def fit(self, vocabulary: int) -> None:
@@ -48,11 +52,16 @@ class DraftModel(Drafter):
     def begin(self, prompt: Sequence[int]) -> None:
         self.text, self.view = list(prompt), list(prompt)
         self.fed = []
+        self._drafting = False  # whether the next tokens are those of a round it drafts in
+        self._missed = len(prompt)  # the first token that it has not read, and did not draft for
+        self.scores = ()
         self.runner.begin()
 
     def extend(self, tokens: Sequence[int]) -> None:
         start = len(self.view)
         self.text += tokens
+        if self._drafting:
+            self._missed, self._drafting = len(self.text), False
         self.view += tokens
         # What it drafted and fed stays in the cache as far as it came true; the last token is always left to be read.
         kept = start
@@ -99,12 +108,13 @@ class DraftModel(Drafter):
         if length < 1 or max(feed) >= self.runner.vocabulary:  # no room, or a token its smaller table does not hold
             return Draft()
         lag = self.lag
+        self._drafting = True
         tokens: list[int] = []
         rows: list[torch.Tensor] = []  # what each is drawn from; its logits where none is drawn
         first_seconds = 0.0
         began = perf_counter()
         for at in range(length):
-            logits = self._fit(self.runner.prefill(feed)[0])
+            logits = self._fit(self._forward(feed) if at == 0 else self.runner.prefill(feed)[0])
             self.fed += feed
             if sample is None:
                 token, row = int(logits.argmax()), logits.clone()  # the next forward may overwrite it
@@ -125,6 +135,34 @@ class DraftModel(Drafter):
             return Draft(tokens, lag=lag, lag_seconds=paid, raw=lambda at: torch.stack([rows[i] for i in at]))
         sure = tuple(min(1.0, float(q[token])) for q, token in zip(rows, tokens, strict=True))
         return Draft(tokens, Hint(confidence=sure), torch.stack(rows), lag, paid)
+
+    def read(self) -> None:
+        self._let_go()
+        feed = self.view[len(self.fed) : -1]  # the last token is always left to be read
+        if feed and len(self.view) <= self.runner.limit and max(feed) < self.runner.vocabulary:
+            self._forward(feed, self.view[-1:])
+            self.fed += feed
+            self.runner.settle()
+
+    def _forward(self, feed: list[int], after: Sequence[int] = ()) -> torch.Tensor:
+        """Logits after the last of these tokens of the text, (vocabulary,); what it predicts at those it missed is
+        scored. ``after`` are the tokens that the text has after them."""
+        known = feed[1:] + list(after)
+        count = 0 if self.scorer is None else min(len(known), len(self.text) - self._missed, MOST_SCORED)
+        self._missed = len(self.text)
+        if self.scorer is None or not count:
+            return self.runner.prefill(feed)[0]
+        rows = count + (not after)  # the last one predicts what is not known yet
+        if len(feed) > CHUNK:
+            self.runner.prefill(feed[:-CHUNK])
+        logits = self.runner.forward(feed[-CHUNK:], rows)
+        told, first = logits[:count], len(self.text) - count
+        if self.scorer.samples:
+            found = self.scorer.overlap(torch.stack([self._fit(row) for row in told]), first)
+        else:
+            found = self.scorer.hits(told.argmax(-1).tolist(), first)
+        self.scores += tuple(found)
+        return logits[-1]
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits over the target's vocabulary: tables padded to different sizes hold the same tokens."""

@@ -150,8 +150,10 @@ class CUDAGraphHead(Head):
         self._reserve(padded, self.length + padded)
         self._tell([*tokens, *[0] * (padded - width)], width)
         self.features[:width] = features
-        if self._replayed(("read", padded), lambda: self._read(padded)) is None:
+        made = self._replayed(("read", padded), lambda: self._read(padded))
+        if made is None:
             return super().read(tokens, features, start)
+        self.outs = made[0][:width]
         self.length, self.slots = self.length + width, self.slots + width
         self._let_go()
         return self.last
@@ -223,7 +225,7 @@ class CUDAGraphHead(Head):
         self.part, self.rows = READ, self.inputs[None, READ : READ + WHERE]
         made = self.forward(self.inputs[TOKENS : TOKENS + width], self.entering(self.features[:width]))
         torch.index_select(made, 0, self.inputs[LAST : LAST + 1], out=self.last)
-        return ()
+        return (made,)
 
     def _chain(self, length: int, gumbel: GumbelNoise | None) -> Made:
         self.part, self.rows = CHAIN, self.inputs[CHAIN : CHAIN + WHERE] + self.steps[:length]

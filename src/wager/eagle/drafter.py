@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from wager.core import Arm, Hint, Tree
+from wager.core.round import MOST_SCORED
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.shipped import published_acceptance
 from wager.eagle.checkpoint import read
@@ -32,6 +33,7 @@ class Eagle(Drafter):
 
     cheap: ClassVar[bool] = False
     trees: ClassVar[bool] = True
+    reads: ClassVar[bool] = True
 
     def __init__(self, folder: str | Path, name: str = "eagle", *, window: int = 0) -> None:
         self.name = name
@@ -72,11 +74,16 @@ class Eagle(Drafter):
         self._text = list(prompt)
         self._newest = 0  # tokens the last round added
         self._out: torch.Tensor | None = None  # the head's output at the last entry it read
+        self._drafting = False  # whether the next tokens are those of a round it drafts in
+        self._missed = len(prompt)  # the first token that it has not read, and did not draft for
+        self.scores = ()
         self.head.begin()
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._text += tokens
         self._newest = len(tokens)
+        if self._drafting:
+            self._missed, self._drafting = len(self._text), False
 
     def end(self) -> None:
         self._out = None
@@ -118,6 +125,7 @@ class Eagle(Drafter):
         if length < 1 or entries < 1 or self._target is None or self._target.length < entries:
             return Draft()
         began, lag = perf_counter(), self.lag
+        self._drafting = True
         out = self._catch_up(self._target)
         if lag > 1 and self.head.embed.is_cuda:  # lag that is to be paid: the device has to be done with it
             torch.cuda.synchronize(self.head.embed.device)
@@ -128,13 +136,40 @@ class Eagle(Drafter):
         made.lag, made.lag_seconds = lag, max(0.0, caught - began - step) if lag > 1 else 0.0
         return made
 
+    def read(self) -> None:
+        entries = len(self._text) - 1
+        if entries >= 1 and self._target is not None and self._target.length >= entries:
+            self._catch_up(self._target)
+
     def _catch_up(self, target: Runner) -> torch.Tensor:
         """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
+        scoring = self.scorer is not None and self._missed < len(self._text)
         for start, end in self.head.spans(len(self._text) - 1):
+            before = None
+            if scoring and self._out is not None and start == self.head.length:
+                before = self._out.clone()  # the next reading may overwrite it
             features = self.head.features_of(target, start, end)
             self._out = self.head.read(self._text[start + 1 : end + 1], features, start)
+            if scoring and end == len(self._text) - 1:
+                self._score(before)
+        self._missed = len(self._text)
         assert self._out is not None
         return self._out
+
+    @torch.inference_mode()
+    def _score(self, before: torch.Tensor | None) -> None:
+        """Score what it predicts at the last tokens: all but the last entry's outputs, ``before`` the one before."""
+        rows = self.head.outs[:-1] if before is None else torch.cat((before, self.head.outs[:-1]))
+        count = min(len(rows), len(self._text) - self._missed, MOST_SCORED)
+        if self.scorer is None or not count:
+            return
+        logits, first = self.head.logits(rows[-count:]), len(self._text) - count
+        if not self.scorer.samples:
+            found = self.scorer.hits(self.head.named(logits.argmax(-1)).tolist(), first)
+        else:
+            sharper = SHARPER if self.scorer.noise else 1.0
+            found = self.scorer.overlap(self.head.spread(logits / sharper), first)
+        self.scores += tuple(found)
 
     def _chain(self, length: int, sample: DraftSampler | None, out: torch.Tensor) -> Draft:
         if sample is not None and not self.head.captures:

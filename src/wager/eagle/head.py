@@ -63,6 +63,7 @@ class Head:
         self.embed = torch.empty(0)  # (vocabulary, hidden), the target's or its own
         self.cache = torch.empty(0)  # (2 kv heads, capacity, head size), keys then values
         self.cos = self.sin = torch.empty(0)  # (positions, 1, head size)
+        self.outs = torch.empty(0)  # (width, hidden), of the entries read last, CHUNK at most; a buffer
         self.target: Runner | None = None
         self.shown = 0  # address of the target's embedding
         self.begin()
@@ -211,6 +212,7 @@ class Head:
         for at in range(0, len(tokens), CHUNK):
             out = self.forward(ids[at : at + CHUNK], self.entering(features[at : at + CHUNK]))
             self._let_go()
+        self.outs = out
         return out[-1:]
 
     @torch.inference_mode()

@@ -119,6 +119,11 @@ class Policy(Learner, ABC):
         """The cheap drafters that shall propose before the choice; the context has no hints yet. No side effect."""
         return self.drafters
 
+    def select_readers(self, context: Context) -> tuple[str, ...]:
+        """The model drafters that shall read the text after the round though they do not draft in it, so that
+        ``Round.others`` says what they would have had accepted; asked after ``choose``. No side effect."""
+        return ()
+
     @abstractmethod
     def choose(self, context: Context) -> Arm:
         """The arm to play, one of ``context.arms``."""

@@ -12,6 +12,7 @@ from wager.policies.banditspec import EXP3Spec, UCBSpec
 from wager.policies.base import Arms, Policy, RewardPolicy, require
 from wager.policies.goodput import DSD, Tetris
 from wager.policies.halving import PETC, Halving
+from wager.policies.hedge import Hedge
 from wager.policies.linear import LinTS, LinUCB
 from wager.policies.metasd import DiscountedUCB, MetaEXP3, MetaUCB, SlidingUCB
 from wager.policies.nightjar import AdaBinGreedy, Nightjar
@@ -57,6 +58,7 @@ POLICIES: dict[str, Entry] = {
     "meta-exp3": Entry(MetaEXP3, "MetaSD, Alg. 7"),
     "discounted-ucb": Entry(DiscountedUCB, "MetaSD, Alg. 6"),
     "sliding-ucb": Entry(SlidingUCB, "MetaSD, Alg. 8"),
+    "hedge": Entry(Hedge, "HedgeSpec; Chaudhuri et al. 2009"),
     "halving": Entry(Halving, "MetaSD, Alg. 5"),
     "petc": Entry(PETC, "MetaSD, Alg. 4"),
     "analytical": Entry(Analytical, "on-the-fly, eq. 1 and 2"),

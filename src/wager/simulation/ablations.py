@@ -37,7 +37,10 @@ class NoHints(Auto):
 
 
 class NoOthers(Auto):
-    """Only the drafter that was run is learned from."""
+    """Only the drafter that was run is learned from, and nobody reads without drafting."""
+
+    def select_readers(self, context: Context) -> tuple[str, ...]:
+        return ()
 
     def observe(self, round: Round) -> None:
         super().observe(replace(round, others={}))

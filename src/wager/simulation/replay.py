@@ -9,6 +9,7 @@ import numpy as np
 
 from wager.core import OFF, Arm, Calibration, Context, Round, Signal, require
 from wager.core.recording import Text, Track
+from wager.core.round import MOST_SCORED, Accepted
 from wager.policies import Policy, registry
 from wager.policies.base import NEVER, PAPER, RESETS, resets
 from wager.simulation.base import Environment
@@ -108,6 +109,7 @@ class Replayed(Environment):
         self._anew = policy if policy is not None and resets(policy, replay.reset) else None  # with every text
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
+        self._readers = policy.select_readers if policy is not None and Signal.OTHERS in policy.needs else None
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
         self._longest = max(arm.length for arm in replay.arms)
         rng = np.random.default_rng([seed, 0])
@@ -147,6 +149,7 @@ class Replayed(Environment):
             self._newest = 1  # tokens of the last round, which a head reads for nothing
             # tokens of the text that a model has read; those of the prompt lie before 0
             self._read = {name: -self._text.prompt for name, track in tracks.items() if not track.cheap}
+            self._missed = dict.fromkeys(self._read, 0)  # the first entry whose token it neither read nor drafted for
 
     def context(self) -> Context:
         assert self._text is not None, "the replay is over"
@@ -157,6 +160,7 @@ class Replayed(Environment):
         self._proposal_seconds = {}
         lag = {name: self._lag(name) for name in self._read}
         context = Context(self.arms, 1, at + 1, self.previous, lag, remaining=self._text.limit - at - 1)
+        self._context = context
         if self._select is None or not room:
             return context
         names = self._select(context)
@@ -167,7 +171,8 @@ class Replayed(Environment):
             if one in agreed and other in agreed:
                 n = common[at]
                 agreed[one][other] = agreed[other][one] = n if n < room else room
-        return replace(context, hints=hints, agreement=agreed, proposal_seconds=proposed)
+        self._context = replace(context, hints=hints, agreement=agreed, proposal_seconds=proposed)
+        return self._context
 
     def play(self, arm: Arm) -> Round:
         text, at, room, costs = self._text, self._at, self._room, self.replay.costs
@@ -193,11 +198,15 @@ class Replayed(Environment):
                 self._read[name] = at if track.head else at + 1 + min(accepted, drafted - 1)
         emitted = min(accepted + 1, text.tokens - 1 - at)
         noise = next(self._latency_noise)
-        others = {name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter}
+        others: dict[str, Accepted] = {
+            name: min(tracks[name].agreed[at], emitted, room) for name in proposed if name != arm.drafter
+        }
+        read_seconds = {name: s * noise for name, s in self._follow(arm, drafted, at + emitted, others).items()}
         outcome = self.advance(
             Round(
                 arm, drafted, accepted, emitted, draft_seconds=draft_seconds * noise, lag=lag, overlap=overlap,
                 verify_seconds=self._verify[drafted] * noise, lag_seconds=lag_seconds * noise, others=others,
+                read_seconds=read_seconds,
             )
         )  # fmt: skip
         for i, more in enumerate((emitted, 1, outcome.seconds)):
@@ -208,6 +217,33 @@ class Replayed(Environment):
         else:
             self._room = _room(text, self._at, self._longest)
         return outcome
+
+    def _follow(self, arm: Arm, drafted: int, end: int, others: dict[str, Accepted]) -> dict[str, float]:
+        """What models that read tokens they had missed would have had accepted there, as the engine tells: the one that
+        drafts, and after the round, up to entry ``end``, those that the policy selects; the seconds of these."""
+        if self._readers is None or self._text is None:
+            return {}
+        seconds: dict[str, float] = {}
+        if drafted and arm.drafter in self._read:
+            if scores := self._scores(arm.drafter, self._at):
+                others[arm.drafter] = scores
+            self._missed[arm.drafter] = end
+        costs = self.replay.costs
+        for name in self._readers(self._context) if end < self._text.tokens - 1 else ():
+            if name != arm.drafter and name in self._read and self._read[name] < end:
+                tokens = end - self._read[name]
+                seconds[name] = costs.step.get(name, 0.0) + (tokens - 1) * costs.lag.get(name, 0.0)
+                self._read[name] = end
+                if scores := self._scores(name, end):
+                    others[name] = scores
+        return seconds
+
+    def _scores(self, name: str, end: int) -> tuple[float, ...]:
+        """Whether a model's first token is right at each entry that it missed before this one."""
+        assert self._text is not None
+        track, first = self._text.tracks[name], max(self._missed[name], end - MOST_SCORED)
+        self._missed[name] = end
+        return tuple(float(track.agreed[at] > 0) for at in range(first, end) if track.size[at])
 
     def _lag(self, name: str) -> int:
         """Tokens a model has to catch up on; a head reads those of the last round along with its draft."""

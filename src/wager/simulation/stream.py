@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from wager.core import OFF, Arm, Context, PromptFeatures, Round, Signal
+from wager.core.round import MOST_SCORED, Accepted
 from wager.policies import Policy
 from wager.policies.base import expected_tokens, require
 from wager.simulation.base import Environment
@@ -54,6 +56,9 @@ class Stream:
     distribution with the drafter's acceptance as mean (MetaSD, assumption 1); 1 - TV is that alpha. Where there are
     phases, each begins with a prompt, and the prompt's features tell which phase it is, with some noise. An accepted
     token has occurred in the text before four times in five, a bonus token once in three.
+
+    Drafters are models: one that reads tokens it missed would have had each accepted with probability alpha. To read
+    without drafting takes a forward of its own, as long as drafting one token, besides the lag.
     """
 
     drafters: tuple[Drafter, ...]
@@ -82,7 +87,7 @@ class Stream:
         return self.goal
 
     def start(self, seed: int, policy: Policy | None = None) -> "Text":
-        return Text(self, seed, policy.needs if policy is not None else frozenset())
+        return Text(self, seed, policy)
 
     def draft_seconds(self, arm: Arm) -> float:
         """Seconds a round of this arm drafts."""
@@ -95,9 +100,11 @@ class Stream:
 
 
 class Text(Environment):
-    def __init__(self, stream: Stream, seed: int, needs: frozenset[Signal] = frozenset()) -> None:
+    def __init__(self, stream: Stream, seed: int, policy: Policy | None = None) -> None:
         super().__init__(stream.arms, stream.goal)
-        self.stream, self.needs = stream, needs
+        self.stream, self.needs = stream, policy.needs if policy is not None else frozenset()
+        self._select = policy.select_readers if policy is not None and Signal.OTHERS in self.needs else None
+        self._context = Context(self.arms)
         self._draft = {arm: stream.draft_seconds(arm) for arm in self.arms}
         self._verify = {arm: stream.verify(arm.length + 1) for arm in self.arms}
         phases = range(len(stream.drafters[0].acceptance))
@@ -108,6 +115,12 @@ class Text(Environment):
             for phase, acceptance in enumerate(d.acceptance)
         }
         self._synced = {d.name: 0 for d in stream.drafters}  # drafter -> tokens it has processed
+        self._missed = {d.name: 0 for d in stream.drafters}  # drafter -> the first token it neither read nor drafted
+        self._hits = {
+            (d.name, phase): _hits(acceptance, (seed, i, phase, 1))
+            for i, d in enumerate(stream.drafters)
+            for phase, acceptance in enumerate(d.acceptance)
+        }
         self._prompts = np.random.default_rng([seed, len(stream.drafters), len(self._best)])
         self._prompted = -1  # phase, counted from the start, whose prompt has been shown
 
@@ -119,7 +132,8 @@ class Text(Environment):
 
     def context(self) -> Context:
         lag = {name: self.tokens - at for name, at in self._synced.items() if at < self.tokens}
-        return Context(self.arms, tokens=self.tokens, previous=self.previous, lag=lag, prompt=self._prompt())
+        self._context = Context(self.arms, tokens=self.tokens, previous=self.previous, lag=lag, prompt=self._prompt())
+        return self._context
 
     def _prompt(self) -> PromptFeatures | None:
         """Features of the prompt a new phase begins with."""
@@ -141,15 +155,35 @@ class Text(Environment):
             repeated, lag = known[accepted], self.tokens - self._synced[arm.drafter]
         draft, verify, lag_seconds = self._draft[arm], self._verify[arm], lag * self.stream.lag_seconds
         known_tokens = repeated if Signal.REPEATS in self.needs else None
+        others: dict[str, Accepted] = {}
+        if arm.length and self._select is not None and (scores := self._scores(arm.drafter, self.tokens)):
+            others[arm.drafter] = scores
+        readers = self._read(arm, self.tokens + accepted + 1, others)
         outcome = self.advance(
             Round(
                 arm, arm.length, accepted, accepted + 1, draft_seconds=draft, verify_seconds=verify, lag=lag,
-                lag_seconds=lag_seconds, overlap=overlap, repeated=known_tokens,
+                lag_seconds=lag_seconds, overlap=overlap, repeated=known_tokens, others=others, read_seconds=readers,
             )
         )  # fmt: skip
         if arm.length:
-            self._synced[arm.drafter] = self.tokens
+            self._synced[arm.drafter] = self._missed[arm.drafter] = self.tokens
         return outcome
+
+    def _read(self, arm: Arm, end: int, others: dict[str, Accepted]) -> dict[str, float]:
+        """Let the drafters that the policy selects read up to this token; what it takes, and what it tells."""
+        seconds: dict[str, float] = {}
+        for name in self._select(self._context) if self._select is not None else ():
+            if name != arm.drafter and self._synced[name] < end:
+                step = next(d.step_seconds for d in self.stream.drafters if d.name == name)
+                seconds[name] = step + (end - self._synced[name]) * self.stream.lag_seconds
+                others[name] = self._scores(name, end)
+                self._synced[name] = end
+        return seconds
+
+    def _scores(self, name: str, end: int) -> tuple[float, ...]:
+        """Whether it would have had each of the tokens accepted that it missed up to this one."""
+        missed, self._missed[name] = end - self._missed[name], end
+        return tuple(islice(self._hits[name, self.phase], min(missed, MOST_SCORED)))
 
     def clairvoyant(self) -> Arm:
         return self._best[self.phase]
@@ -170,3 +204,10 @@ def _draws(
         before[:, 1:] = np.cumsum(rng.random(shape) < 0.8, axis=1)
         known = before + (rng.random((_BLOCK, 1)) < 1 / 3)
         yield from zip(runs[::-1].tolist(), map(tuple, alpha[::-1].tolist()), known[::-1].tolist(), strict=True)
+
+
+def _hits(mean: float, seed: Sequence[int]) -> Iterator[float]:
+    """Whether one drafter in one phase predicts the tokens that it reads."""
+    rng = np.random.default_rng(list(seed))
+    while True:
+        yield from (rng.random(_BLOCK) < mean).astype(float).tolist()
