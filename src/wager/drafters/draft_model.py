@@ -151,11 +151,12 @@ class DraftModel(Drafter):
         count = 0 if self.scorer is None else min(len(known), len(self.text) - self._missed, MOST_SCORED)
         self._missed = len(self.text)
         if self.scorer is None or not count:
-            return self.runner.prefill(feed)[0]
+            last: torch.Tensor = self.runner.prefill(feed)[0]
+            return last
         rows = count + (not after)  # the last one predicts what is not known yet
         if len(feed) > CHUNK:
             self.runner.prefill(feed[:-CHUNK])
-        logits = self.runner.forward(feed[-CHUNK:], rows)
+        logits: torch.Tensor = self.runner.forward(feed[-CHUNK:], rows)
         told, first = logits[:count], len(self.text) - count
         if self.scorer.samples:
             found = self.scorer.overlap(torch.stack([self._fit(row) for row in told]), first)
