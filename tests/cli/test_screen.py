@@ -14,7 +14,7 @@ def test_without_a_terminal_a_stage_is_a_line(capsys: pytest.CaptureFixture[str]
 def test_without_a_terminal_a_bar_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
+    now = [100.0]
     monkeypatch.setattr(screen, "monotonic", lambda: now[0])
     with screen.bar("answering", 100, done=2) as update:
         for _ in range(40):
@@ -22,8 +22,8 @@ def test_without_a_terminal_a_bar_is_a_line_now_and_then(
             update(advance=1, description="answers")
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in said] == [
-        "answering: 2 of 100", "answers: 17 of 100", "answers: 32 of 100",
+        "answers: 3 of 100", "answers: 18 of 100", "answers: 33 of 100",
     ]  # fmt: skip
     with screen.bar("reading") as update:
         update(advance=1)
-    assert capsys.readouterr().err == "reading: 0\n"
+    assert capsys.readouterr().err == "reading: 1\n"

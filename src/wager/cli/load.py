@@ -17,6 +17,7 @@ from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import table
+from wager.vllm.compat import check_version
 
 REQUESTS, TOKENS = 100, 128
 CONCURRENCY = 8  # where the load does not say, and while warming up
@@ -127,6 +128,7 @@ def serve(
     extra = {"seed": requests.seed} if requests.temperature else {}
     load = Load(url, plan, asked, extra=extra, progress=sys.stderr.isatty(), **settings)
     load.model = served_model(url, requests.model)
+    check_version()  # before anything is said to be under way
     interrupted, warmup = False, requests.warmup
     try:
         if warmup:

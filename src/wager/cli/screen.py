@@ -40,13 +40,13 @@ def stage(what: str, console: Console | None = None) -> Iterator[Callable[[str],
 def bar(what: str, total: int | None = None, *, done: int = 0) -> Iterator[Callable[..., None]]:
     """A bar on standard error with the time left; call what it gives as ``Progress.update``, or with a ``note``.
 
-    Without a terminal it is a line at the beginning and one every few seconds.
+    Without a terminal it is a line at the first update and one every few seconds.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     note, console = TextColumn("left {task.fields[note]}"), stderr()
     with Progress(*columns, note, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total, completed=done, note="")
-        due = monotonic() + EVERY
+        due = 0.0
 
         def update(**changed: Any) -> None:
             nonlocal due
@@ -55,8 +55,6 @@ def bar(what: str, total: int | None = None, *, done: int = 0) -> Iterator[Calla
                 due = monotonic() + EVERY
                 console.print(_line(progress.tasks[0]), markup=False, soft_wrap=True)
 
-        if progress.disable:
-            console.print(_line(progress.tasks[0]), markup=False, soft_wrap=True)
         yield update
 
 

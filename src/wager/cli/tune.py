@@ -131,7 +131,7 @@ def _measure(
         ends = began + seconds * (1 - RESERVE)
         tokens = answer_tokens(pace, len(methods), ends - began)
         run = Run(methods, asked, (), max_tokens=tokens)
-        played = play(run, generators, ends, lambda n, left: now(f"prompt {n}, {left:.0f} s left …"))
+        played = play(run, generators, ends, lambda n, left: now(f"prompt {n}, {max(0.0, left):.0f} s left …"))
     prompts, seconds = {"given": len(asked), "played": played}, round(monotonic() - began, 1)
     how = {"max_tokens": tokens, "drafters": options.specs, "remembered": session.remembered}
     how["timed"] = timed(session.decoder)
