@@ -86,7 +86,7 @@ class Loop:
             logits = self.target.prefill(unread)
         _, token, scores = self._accept(logits, NO_DRAFT)
         if self.scorer is not None:
-            self.scorer.taken(scores[:1])
+            self.scorer.taken(scores, [0])
         tokens, _ = self._commit([token])
         return Piece("", tuple(tokens), (PLAIN,) * len(tokens), None)
 
@@ -116,7 +116,7 @@ class Loop:
         verified = perf_counter()
         shared = self._overlap(scores, draft, path)  # while the text is what the draft goes on from
         if self.scorer is not None:
-            self.scorer.taken(scores[[0, *(at + 1 for at in path)]])
+            self.scorer.taken(scores, [0, *(at + 1 for at in path)])
         tokens, repeated = self._commit([*kept, following])
         read_seconds = self._read(context, arm)
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest

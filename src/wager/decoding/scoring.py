@@ -32,10 +32,10 @@ class TextScorer:
     def noise(self) -> bool:
         return isinstance(self.sampler, GumbelSampler)
 
-    def taken(self, scores: torch.Tensor) -> None:
-        """The text goes on with tokens that were chosen by these scores, (tokens, vocabulary)."""
+    def taken(self, scores: torch.Tensor, rows: Sequence[int]) -> None:
+        """The text goes on with tokens that were chosen by these rows of the scores, (positions, vocabulary)."""
         if self.samples and not self.noise:
-            self.expected += torch.softmax(scores, -1, dtype=torch.float32).unbind(0)
+            self.expected += torch.softmax(scores[list(rows)], -1, dtype=torch.float32).unbind(0)
             del self.expected[:-MOST_SCORED]
 
     def hits(self, tokens: Sequence[int], first: int) -> list[float]:
