@@ -23,21 +23,23 @@ CAUGHT_UP = 64  # tokens a drafter reads at once when its catching up is timed
 
 def record(
     recorder: Recorder, asked: Asked, count: int, about: dict[str, Any], out: Path, update: Callable[..., None],
-    *, temperature: float = 0.0, seed: int = 0, batch: int = 1,
+    *, temperature: float = 0.0, seed: int = 0, batch: int = 1, timed: bool = True,
 ) -> Iterator[Text]:  # fmt: skip
     """Texts of ``count`` tokens, each written to the recording before it is handed on; the file is made with the first.
 
     ``update`` is a bar's: it gets each task as ``description``, and ``advance`` after every text. Sampled texts have
     seeds from ``seed`` on. With a ``batch`` above 1 so many are written at once, by plain decoding.
+    Rounds are not ``timed`` where the machine is busy: the recording then has no costs.
     """
-    costs = round_costs(recorder)
+    costs = round_costs(recorder) if timed else {}
     writer: RecordingWriter | None = None
     with ExitStack() as stack:
         for text in _texts(recorder, asked, count, update, temperature, seed, batch):
             if text is None:
                 continue
             if writer is None:
-                costs["propose"] = {name: statistics.median(taken) for name, taken in recorder.seconds.items()}
+                if costs:
+                    costs["propose"] = {name: statistics.median(taken) for name, taken in recorder.seconds.items()}
                 writer = stack.enter_context(closing(RecordingWriter(out, {**about, "costs": costs})))
             writer.write(text)
             yield text
