@@ -94,6 +94,7 @@ class Outcome:
     parts: Sequence[Part] = ()
     untested: str = ""  # why nothing is claimed or can be tested
     because: str = ""  # what explains the parts that do not hold
+    premise: str = ""  # what the claim takes for granted and is not so here; parts that rest on it are undecided
 
     @property
     def verdict(self) -> str:
@@ -101,6 +102,7 @@ class Outcome:
 
     def json(self) -> dict[str, Any]:
         told = {"verdict": self.verdict, "headline": self.headline, "untested": self.untested, "because": self.because}
+        told["premise"] = self.premise
         return {**told, "parts": [part.json() for part in self.parts], "figures": self.figures.json()}
 
 
