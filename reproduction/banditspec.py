@@ -1,12 +1,13 @@
 """BanditSpec: tables 1 to 4 and figure 3."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from reproduction import runs
 from reproduction.experiment import Figures, Outcome, Part, decided_within, experiment
-from reproduction.inference import Sample, interval
+from reproduction.inference import UNDECIDED, Interval, Sample, interval
 from reproduction.measured import Memory
 from reproduction.recorded import Replayed
 from reproduction.recordings import Wanted
@@ -57,7 +58,18 @@ def check_bandits(results: Sequence[Result]) -> Outcome:
         each = [table.beats_all(bandit, arms, tasks, where=where, whom="every drafter alone") for bandit in BANDITS]
         parts.append(best_of(each, "{}, or the other bandit is"))
         parts.append(table.beats(*BANDITS, tasks, where=where))
+    parts += _absent(groups)
     return Outcome(_headline(table), table.figures(groups), parts, because=COSTLY)
+
+
+def _absent(groups: Mapping[str, Sequence[str]]) -> list[Part]:
+    """A benchmark of which no text is recorded is part of the claim, and undecided."""
+    nothing = Interval(math.nan, -math.inf, math.inf)
+    return [
+        Part(f"{name}: no text of it is recorded", nothing, Sample(prompts=0), UNDECIDED)
+        for name in BENCHMARKS
+        if name not in groups
+    ]
 
 
 def check_head(results: Sequence[Result]) -> Outcome:
@@ -65,6 +77,7 @@ def check_head(results: Sequence[Result]) -> Outcome:
     table = Table.of(results[0])
     groups = _groups(table)
     parts = [table.beats(b, HEAD, tasks, where=where) for where, tasks in groups.items() for b in BANDITS]
+    parts += _absent(groups)
     return Outcome(_headline(table), table.figures(groups), parts, because=COSTLY)
 
 

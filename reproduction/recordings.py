@@ -6,12 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from reproduction.perturb import OTHER_PROMPTS
 from reproduction.workspace import NotHereError
 from wager.core.recording import Text, Track, read
 
 FOLDER = Path("results") / "recordings"
 TARGET = "smollm2-135m"
-OTHER_PROMPTS = ("rephrased", "long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ def _load(path: Path, changed: int) -> Recording:
 def _fits(one: Recording, wanted: Wanted) -> bool:
     meta, tracks = one.meta, one.texts[0].tracks
     target = meta.get("model") == TARGET if wanted.target == TARGET else meta.get("model") != TARGET
-    prompts = meta.get("prompts") if meta.get("prompts") in OTHER_PROMPTS else "tasks"
+    named = str(meta.get("prompts", "")).partition(".")[0]  # the file they came from
+    prompts = named if named in OTHER_PROMPTS else "tasks"
     same = float(meta.get("temperature") or 0) == wanted.temperature and prompts == wanted.prompts
     if not (target and same and all(name in tracks for name in wanted.drafters)):
         return False
