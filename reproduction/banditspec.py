@@ -37,8 +37,8 @@ def replay(cost: str, labels: tuple[str, ...] = ()) -> Replayed:
 
 
 def _groups(table: Table) -> dict[str, tuple[str, ...]]:
-    own = {name: tuple(t for t in tasks if t in table.tasks) for name, tasks in BENCHMARKS.items()}
-    return {name: tasks for name, tasks in own.items() if tasks}
+    """The benchmarks of which every task was run."""
+    return {name: tasks for name, tasks in BENCHMARKS.items() if set(tasks) <= set(table.tasks)}
 
 
 def _headline(table: Table) -> str:
@@ -63,10 +63,10 @@ def check_bandits(results: Sequence[Result]) -> Outcome:
 
 
 def _absent(groups: Mapping[str, Sequence[str]]) -> list[Part]:
-    """A benchmark of which no text is recorded is part of the claim, and undecided."""
+    """A benchmark of which a task is not recorded is part of the claim, and undecided."""
     nothing = Interval(math.nan, -math.inf, math.inf)
     return [
-        Part(f"{name}: no text of it is recorded", nothing, Sample(prompts=0), UNDECIDED)
+        Part(f"{name}: not all of its tasks are recorded", nothing, Sample(prompts=0), UNDECIDED)
         for name in BENCHMARKS
         if name not in groups
     ]

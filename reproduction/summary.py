@@ -15,6 +15,7 @@ WAITS = {
     "recording": "which need a recording with heads and draft models; see each row",
     "not run": "which were not run",
 }
+NO_SPECIALISTS = "which need specialists that are such: the recorded ones hardly differ"
 ABOUT = {
     "banditspec": "Two bandits, UCBSpec and EXP3Spec, choose a drafter for every round by the tokens it has accepted.",
     "onthefly": "The draft length follows an estimate of acceptance, with nothing prepared in advance.",
@@ -68,6 +69,9 @@ def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experimen
     for name in names:
         row = rows[name]
         why = "; ".join(row["missing"]) if row is not None else "not run"
+        if row is not None and row.get("premise"):
+            waits.setdefault(NO_SPECIALISTS, []).append(f"[{experiments[name].place}](#{name})")
+            continue
         says = next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")
         waits.setdefault(says, []).append(f"[{experiments[name].place}](#{name})")
     return "; ".join(f"{', '.join(places)}, {says}" for says, places in waits.items()) + "."
