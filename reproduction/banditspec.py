@@ -1,13 +1,12 @@
 """BanditSpec: tables 1 to 4 and figure 3."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from reproduction import runs
-from reproduction.experiment import Figures, Outcome, Part, decided_within, experiment
-from reproduction.inference import UNDECIDED, Interval, Sample, interval
+from reproduction.experiment import Figures, Outcome, Part, decided_within, experiment, not_recorded
+from reproduction.inference import Sample, interval
 from reproduction.measured import Memory
 from reproduction.recorded import Replayed
 from reproduction.recordings import Wanted
@@ -64,12 +63,7 @@ def check_bandits(results: Sequence[Result]) -> Outcome:
 
 def _absent(groups: Mapping[str, Sequence[str]]) -> list[Part]:
     """A benchmark of which a task is not recorded is part of the claim, and undecided."""
-    nothing = Interval(math.nan, -math.inf, math.inf)
-    return [
-        Part(f"{name}: not all of its tasks are recorded", nothing, Sample(prompts=0), UNDECIDED)
-        for name in BENCHMARKS
-        if name not in groups
-    ]
+    return [part for name in BENCHMARKS if name not in groups for part in not_recorded(name, len(BANDITS))]
 
 
 def check_head(results: Sequence[Result]) -> Outcome:

@@ -85,6 +85,12 @@ def decided_within(says: str, found: Interval, sample: Sample, most: float, *, s
     return Part(says, found, sample, found.decide_within(most) if sample.enough else UNDECIDED, scale)
 
 
+def not_recorded(where: str, count: int) -> list[Part]:
+    """So many parts that nothing was run for: of what they are about, not all is recorded."""
+    nothing = Interval(math.nan, -math.inf, math.inf)
+    return [Part(f"{where}: not all that it takes is recorded", nothing, Sample(prompts=0), UNDECIDED)] * count
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came out: the figures in one sentence and as a table, and the claim's parts tested on them."""

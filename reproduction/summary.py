@@ -69,7 +69,7 @@ def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experimen
     for name in names:
         row = rows[name]
         why = "; ".join(row["missing"]) if row is not None else "not run"
-        if row is not None and row.get("premise"):
+        if row is not None and "specialists" in row.get("premise", ""):
             waits.setdefault(NO_SPECIALISTS, []).append(f"[{experiments[name].place}](#{name})")
             continue
         says = next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")

@@ -156,3 +156,10 @@ def test_every_row_about_specialists_asks_whether_they_are(name: str, tmp_path: 
     outcome = EXPERIMENTS[name].evaluate(results)
     assert "specialists are none" in outcome.premise
     assert outcome.verdict == "undecided"
+
+
+def test_a_model_that_stays_off_once_it_is_off_does_not_decide_a_row() -> None:
+    for name in (name for name in EXPERIMENTS if name.startswith("onthefly")):
+        for run in EXPERIMENTS[name].runs():
+            if isinstance(run, Replayed) and any(policy.startswith("analytical") for policy in run.policies):
+                assert not run.off, name
