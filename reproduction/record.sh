@@ -13,7 +13,7 @@
 #   wager train evaluate training/specialists.toml --data DATA
 #
 # and, for the second target, a head of its own, to be found as eagle:ofa in WAGER_DRAFTERS/NAME-OF-FOLDER/eagle-ofa.
-# On a busy CPU make a recording task by task (--task, --untimed) and join the parts with `python -m reproduction.join`.
+# On a busy CPU make a recording task by task (--task, --untimed): parts that were made alike count as one.
 set -eu
 : "${WAGER_DATA:?a folder with prompts/ and corpora/}" "${PROMPTS:=40}" "${TOKENS:=128}" "${BATCH:=64}" "${PYTHON:=.venv/bin/python}"
 : "${OUT:=results/recordings}" "${STORE:=build/corpora.store}" "${TINYLLAMA:=}" "${TIMED:=--timed}" "${TASKS:=}"

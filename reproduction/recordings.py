@@ -1,7 +1,7 @@
 """The recordings at hand: which one holds what a run asks for, and its texts."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,16 @@ from wager.core.recording import Text, Track, read
 
 FOLDER = Path("results") / "recordings"
 TARGET = "smollm2-135m"
+ALIKE = (
+    "model",
+    "drafters",
+    "longest",
+    "max_tokens",
+    "temperature",
+    "prompts",
+    "part",
+    "dtype",
+)  # of a recording's parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +60,25 @@ class Recording:
 
 
 def find(wanted: Wanted, folder: Path = FOLDER) -> Recording:
-    """Of the recordings that hold what is wanted the one with most texts."""
-    fitting = [one for path in sorted(folder.glob("*.jsonl*")) if _fits(one := load(path), wanted)]
-    if not fitting:
+    """Of the recordings that hold what is wanted the one with most texts; parts that were made alike are one."""
+    parts: dict[tuple[str, ...], list[Recording]] = {}
+    for path in sorted(folder.glob("*.jsonl*")):
+        if _fits(one := load(path), wanted):
+            parts.setdefault(tuple(str(one.meta.get(field)) for field in ALIKE), []).append(one)
+    if not parts:
         raise NotHereError(f"needs a recording with {wanted}")
-    return max(fitting, key=lambda one: len(one.texts))
+    return max(map(_joined, parts.values()), key=lambda one: len(one.texts))
+
+
+def _joined(parts: Sequence[Recording]) -> Recording:
+    """Recordings of different tasks as one; of two with a task in common the larger."""
+    whole, *rest = sorted(parts, key=lambda one: -len(one.texts))
+    for one in rest:
+        if not set(one.tasks) & set(whole.tasks):
+            first = len(whole.texts)
+            texts = tuple(_renamed(text, str(first + i)) for i, text in enumerate(one.texts))
+            whole = replace(whole, texts=whole.texts + texts, tasks=whole.tasks + one.tasks)
+    return whole
 
 
 def load(path: Path) -> Recording:

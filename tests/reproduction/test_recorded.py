@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from paper_recordings import HEADS, MODELS, TASKS, recording
 
-from reproduction import costs, flags, join, recordings
+from reproduction import costs, flags, recordings
 from reproduction.analyses import Batched, DraftAll, Rewards, Stopped
 from reproduction.recorded import EVERY_SET, NEVER, Lengths, Replayed
 from reproduction.recordings import Wanted
@@ -17,7 +17,6 @@ from reproduction.runs import UCB, pool
 from reproduction.units import Table
 from reproduction.workspace import NotHereError, Workspace, make
 from wager.core import OFF
-from wager.core.recording import read
 from wager.policies import fixed
 from wager.simulation import Replay, play
 
@@ -164,15 +163,11 @@ def test_runs_made_in_processes_give_what_they_give_in_one(tmp_path: Path) -> No
     assert len(workspace.done) == len(list((tmp_path / "keep").iterdir())) == 2
 
 
-def test_parts_of_a_recording_are_joined_and_those_that_differ_are_not(tmp_path: Path) -> None:
-    parts = [recording(tmp_path / f"{i}.gz", 2, tasks=(task,), command=task) for i, task in enumerate(("qa", "rag"))]
-    join.main([str(tmp_path / "all.jsonl.gz"), *map(str, parts)])
-    meta, texts = read(tmp_path / "all.jsonl.gz")
-    assert [text.label for text in texts] == ["qa", "qa", "rag", "rag"]
-    assert [part["command"] for part in meta["parts"]] == ["qa", "rag"]
-    assert texts == [text for path in parts for text in read(path)[1]]
-    with pytest.raises(ValueError, match="two parts hold texts of qa"):
-        join.joined([read(parts[0])] * 2)
-    other = recording(tmp_path / "other.gz", 1, tasks=("alpaca",), temperature=1.0)
-    with pytest.raises(ValueError, match="differ in temperature"):
-        join.joined([read(parts[0]), read(other)])
+def test_recordings_made_alike_of_different_tasks_are_one(tmp_path: Path) -> None:
+    for i, (task, how) in enumerate((("qa", {}), ("rag", {}), ("qa", {}), ("alpaca", {"temperature": 1.0}))):
+        recording(tmp_path / f"{i}.jsonl.gz", 3 - i // 2, tasks=(task,), seed=i, **how)
+    whole = recordings.find(Wanted(("suffix",)), tmp_path)
+    assert whole.tasks == ("qa",) * 3 + ("rag",) * 3  # the second part with qa, and the sampled one, are left out
+    assert [text.label for text in whole.texts] == list("012345")
+    alone = recordings.load(tmp_path / "1.jsonl.gz")
+    assert [text.tracks for text in whole.texts[3:]] == [text.tracks for text in alone.texts]
