@@ -163,3 +163,15 @@ def test_a_model_that_stays_off_once_it_is_off_does_not_decide_a_row() -> None:
         for run in EXPERIMENTS[name].runs():
             if isinstance(run, Replayed) and any(policy.startswith("analytical") for policy in run.policies):
                 assert not run.off, name
+
+
+@pytest.mark.parametrize("name", ["banditspec-table1", "banditspec-table3", "banditspec-table4"])
+def test_a_benchmark_of_which_tasks_are_missing_is_undecided_and_not_judged_by_the_rest(
+    name: str, tmp_path: Path
+) -> None:
+    recording(tmp_path / "one.jsonl.gz", 2, tasks=("math_reasoning", "humaneval"))
+    workspace, runs = Workspace(recordings=tmp_path), EXPERIMENTS[name].runs()
+    results = [workspace.result(replace(run, seeds=1)) for run in runs]  # type: ignore[type-var]
+    parts = [part for part in EXPERIMENTS[name].evaluate(results).parts if "Spec-Bench" in part.says]
+    assert parts
+    assert all("not all that it takes is recorded" in part.says and part.verdict == "undecided" for part in parts)
