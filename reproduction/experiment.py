@@ -12,6 +12,7 @@ from reproduction.workspace import Result, Run
 
 TEXTS = tomllib.loads(Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8"))
 PART, UNTESTED = "in part", "not tested"
+UNRECORDED = "not all that it takes is recorded"
 VERDICTS = (HOLDS, PART, FAILS, UNDECIDED, UNTESTED)
 
 
@@ -88,7 +89,7 @@ def decided_within(says: str, found: Interval, sample: Sample, most: float, *, s
 def not_recorded(where: str, count: int) -> list[Part]:
     """So many parts that nothing was run for: of what they are about, not all is recorded."""
     nothing = Interval(math.nan, -math.inf, math.inf)
-    return [Part(f"{where}: not all that it takes is recorded", nothing, Sample(prompts=0), UNDECIDED)] * count
+    return [Part(f"{where}: {UNRECORDED}", nothing, Sample(prompts=0), UNDECIDED)] * count
 
 
 @dataclass(frozen=True, slots=True)
