@@ -175,6 +175,7 @@ bench-policies: $(READY)  ## the part of it that needs no model
 reproduce: $(READY)  ## the papers' claims tested, and docs/reproduction.md; FULL=1 prints the commands behind every result
 ifdef FULL
 	$(BIN)/python -m reproduction --commands
+	@echo "results/recordings: sh reproduction/record.sh (its head says what to train before, and how to rehearse it)"
 else
 	$(BIN)/python -m reproduction --all --jobs 2 --out results/reproduction
 	$(BIN)/python -m reproduction --doc docs/reproduction.md

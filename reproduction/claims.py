@@ -1,8 +1,10 @@
 """The parts that claims about specialists are made of."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from reproduction.experiment import Part
+from reproduction.inference import UNDECIDED
 from reproduction.runs import FOR_ALL
 from reproduction.units import Table
 
@@ -13,6 +15,8 @@ HOME = {  # domain -> tasks it is at home in
     "chat": ("qa",),
     "math": ("math_reasoning",),
 }
+
+CLEAR = 0.15  # a specialist brings so many more tokens a round at home than any other; else it is none
 
 
 def specialists(table: Table, kind: str) -> dict[str, str]:
@@ -60,3 +64,32 @@ def away_from_home(table: Table, ours: str, kind: str) -> list[Part]:
         for other in everyone
         if other != arm
     ]
+
+
+def lead_at_home(table: Table, kind: str) -> dict[str, float]:
+    """Specialist -> by what share it brings more tokens a round on its own task than the best other one."""
+    everyone = list(specialists(table, kind).values())
+    return {
+        arm: table.mat(arm, (task,)) / max(table.mat(other, (task,)) for other in everyone if other != arm) - 1
+        for task, arm in homes(table, kind).items()
+        if len(everyone) > 1
+    }
+
+
+def not_specialists(table: Table, kind: str) -> str:
+    """Why nothing that rests on specialists can be tested with these drafters; empty where it can."""
+    leads = lead_at_home(table, kind)
+    short = {arm: lead for arm, lead in leads.items() if lead < CLEAR}
+    if not short:
+        return ""
+    own = ", ".join(f"{arm} {lead:+.0%}" for arm, lead in short.items())
+    return (
+        f"{len(short)} of {len(leads)} {kind} specialists are none: over the best other specialist they bring at home "
+        f"{own} tokens a round, and {CLEAR:.0%} is the least that counts. What this says is about these drafters, "
+        "not about the paper"
+    )
+
+
+def unless(why: str, parts: Sequence[Part]) -> list[Part]:
+    """The parts, undecided where there is a reason why they cannot be tested; their figures stay."""
+    return [replace(part, verdict=UNDECIDED) for part in parts] if why else list(parts)

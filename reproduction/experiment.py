@@ -12,6 +12,7 @@ from reproduction.workspace import Result, Run
 
 TEXTS = tomllib.loads(Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8"))
 PART, UNTESTED = "in part", "not tested"
+UNRECORDED = "not all that it takes is recorded"
 VERDICTS = (HOLDS, PART, FAILS, UNDECIDED, UNTESTED)
 
 
@@ -85,6 +86,12 @@ def decided_within(says: str, found: Interval, sample: Sample, most: float, *, s
     return Part(says, found, sample, found.decide_within(most) if sample.enough else UNDECIDED, scale)
 
 
+def not_recorded(where: str, count: int) -> list[Part]:
+    """So many parts that nothing was run for: of what they are about, not all is recorded."""
+    nothing = Interval(math.nan, -math.inf, math.inf)
+    return [Part(f"{where}: {UNRECORDED}", nothing, Sample(prompts=0), UNDECIDED)] * count
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came out: the figures in one sentence and as a table, and the claim's parts tested on them."""
@@ -94,6 +101,7 @@ class Outcome:
     parts: Sequence[Part] = ()
     untested: str = ""  # why nothing is claimed or can be tested
     because: str = ""  # what explains the parts that do not hold
+    premise: str = ""  # what the claim takes for granted and is not so here; parts that rest on it are undecided
 
     @property
     def verdict(self) -> str:
@@ -101,6 +109,7 @@ class Outcome:
 
     def json(self) -> dict[str, Any]:
         told = {"verdict": self.verdict, "headline": self.headline, "untested": self.untested, "because": self.because}
+        told["premise"] = self.premise
         return {**told, "parts": [part.json() for part in self.parts], "figures": self.figures.json()}
 
 

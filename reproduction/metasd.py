@@ -59,7 +59,8 @@ def mixed() -> tuple[Run, ...]:
     """Two recorded texts one after the other as one: the best drafter changes half-way."""
     pairs = (("math_reasoning", "humaneval"), ("translation", "math_reasoning"))
     wanted = Wanted(HEADS, overlap=True)
-    return (Replayed(wanted, (LENGTH,), (CHANGING,), labels=tuple({t for pair in pairs for t in pair}), pairs=pairs),)
+    labels = tuple(dict.fromkeys(t for pair in pairs for t in pair))
+    return Replayed(wanted, (LENGTH,), (CHANGING,), labels=labels, pairs=pairs), pool("eagle")
 
 
 def batched(kind: str) -> tuple[Run, ...]:
@@ -77,7 +78,7 @@ def at_temperature(name: str, kind: str, temperature: float, *older: str) -> Exp
 
 HOMES = tuple(SPECIALISED)
 EXPERIMENTS = (
-    experiment("metasd-table2", measured, lambda found: rewards.rewards(found, HOMES)),
+    experiment("metasd-table2", lambda: (*measured(), pool("draft")), lambda found: rewards.rewards(found, HOMES)),
     experiment("metasd-table3", lambda: (pool("draft"),), lambda found: claims.selection(found, "draft"), BLACK),
     experiment("metasd-table4", lambda: (pool("eagle"),), lambda found: claims.selection(found, "eagle"), WHITE),
     experiment(

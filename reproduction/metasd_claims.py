@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reproduction.claims import at_home, away_from_home, homes, one_for_all, specialists
+from reproduction.claims import at_home, away_from_home, homes, not_specialists, one_for_all, specialists, unless
 from reproduction.experiment import Figures, Outcome, Part, decided
 from reproduction.inference import interval
 from reproduction.runs import BE, EXP3, FOREIGN, HALVING, RANDOM, UCB
@@ -41,12 +41,14 @@ def selection(results: Sequence[Result], kind: str) -> Outcome:
     own, ofa = homes(table, kind), one_for_all(table, kind)
     parts = at_home(table, kind)
     parts += [table.beats(UCB, other, (task,), where=task) for task in own for other in (ofa, *RIVALS)]
-    return Outcome(headline(table, kind, list(own)), figures(table, list(own)), parts, because=EXPLORES)
+    why, told = not_specialists(table, kind), headline(table, kind, list(own))
+    return Outcome(told, figures(table, list(own)), unless(why, parts), because=EXPLORES, premise=why)
 
 
 def average(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
     """Figure 4: on the mean of the tasks UCB is the fastest of all methods, small models and heads."""
-    parts, rows, told = [], [], []
+    parts: list[Part] = []
+    rows, told, doubts = [], [], []
     for kind, result, lookup in zip(kinds, results[0::2], results[1::2], strict=True):
         content = {**result, "units": {**result["units"], **_aligned(result, lookup)}}
         table = Table.of(content)
@@ -56,10 +58,16 @@ def average(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
             *RIVALS,
             *(name for name in table.methods if name.startswith("prompt-lookup")),
         ]
-        parts += [table.beats(UCB, other, own, where=kind) for other in others]
+        doubts.append(not_specialists(table, kind))
+        parts += unless(doubts[-1], [table.beats(UCB, other, own, where=kind) for other in others])
         rows += [(f"{kind}: {name}", table.speed(name, own)) for name in table.methods]
         told.append(f"{kind}: {headline(table, kind, own)}")
-    return Outcome("; ".join(told), Figures(("method", "times plain decoding"), rows), parts, because=EXPLORES)
+    found = Figures(("method", "times plain decoding"), rows)
+    return Outcome("; ".join(told), found, parts, because=EXPLORES, premise=_said(doubts))
+
+
+def _said(doubts: Sequence[str]) -> str:
+    return "; ".join(filter(None, doubts))
 
 
 def _aligned(result: Result, other: Result) -> dict[str, dict[str, list[float]]]:
@@ -74,11 +82,12 @@ def draft_all(results: Sequence[Result], kind: str) -> Outcome:
     content = {**results[0], "units": {**results[0]["units"], **_aligned(results[0], results[1])}}
     table, everyone = Table.of(content), "all drafters"
     own = list(homes(table, kind))
+    why = not_specialists(table, kind)
     parts = [table.beats(UCB, EXP3, (task,), where=task) for task in own]
-    parts += away_from_home(table, UCB, kind)
+    parts = unless(why, parts + away_from_home(table, UCB, kind))
     parts += [table.beats("off", everyone, own), table.beats(UCB, everyone, own)]
     told = f"{headline(table, kind, own)}; all drafting at once {table.speed(everyone, own):.2f}"
-    return Outcome(told, figures(table, own), parts, because=EXPLORES)
+    return Outcome(told, figures(table, own), parts, because=EXPLORES, premise=why)
 
 
 def routing(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
@@ -100,22 +109,19 @@ def matrix(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
     """Table 9: every specialist is faster on its own task than each other one."""
     parts: list[Part] = []
     rows: list[tuple[str | float | None, ...]] = []
-    told = []
+    told, doubts = [], []
     for kind, result in zip(kinds, results, strict=True):
         table = Table.of(result)
         own, everyone = homes(table, kind), specialists(table, kind).values()
-        parts += [
-            table.beats(arm, other, (task,), where=task)
-            for task, arm in own.items()
-            for other in everyone
-            if other != arm
-        ]
+        doubts.append(not_specialists(table, kind))
+        pairs = [(task, arm, other) for task, arm in own.items() for other in everyone if other != arm]
+        parts += unless(doubts[-1], [table.beats(arm, other, (task,), where=task) for task, arm, other in pairs])
         tasks = list(homes(table, kind))
         rows += [(arm, *(table.mat(arm, (task,)) if task in tasks else None for task in _columns(results, kinds)))
                  for arm in everyone]  # fmt: skip
         told += [f"{arm} {table.mat(arm, (task,)):.2f} on {task}" for task, arm in own.items()]
     found = Figures(("tokens a round", *_columns(results, kinds)), rows)
-    return Outcome(f"tokens a round at home: {', '.join(told)}", found, parts)
+    return Outcome(f"tokens a round at home: {', '.join(told)}", found, parts, premise=_said(doubts))
 
 
 def _columns(results: Sequence[Result], kinds: Sequence[str]) -> list[str]:
@@ -127,35 +133,40 @@ def reworded(results: Sequence[Result], kind: str) -> Outcome:
     """Tables 8 and 12: UCB over the drafter for everything on rephrased prompts, by task."""
     table = Table.of(results[0])
     own, ofa = list(homes(table, kind)), one_for_all(table, kind)
-    parts = [table.beats(UCB, ofa, (task,), where=task) for task in own]
-    return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES)
+    why = not_specialists(table, kind)
+    parts = unless(why, [table.beats(UCB, ofa, (task,), where=task) for task in own])
+    return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES, premise=why)
 
 
 def long_texts(results: Sequence[Result], kind: str) -> Outcome:
     """Table 10: on long texts UCB comes within a few per cent of the best drafter."""
     table = Table.of(results[0])
     best = max(specialists(table, kind).values(), key=table.speed)
-    parts = [table.beats(UCB, best, where="long texts", margin=0.05)]
-    return Outcome(headline(table, kind, table.tasks), figures(table, table.tasks), parts, because=EXPLORES)
+    why = not_specialists(table, kind)
+    parts = unless(why, [table.beats(UCB, best, where="long texts", margin=0.05)])
+    told = headline(table, kind, table.tasks)
+    return Outcome(told, figures(table, table.tasks), parts, because=EXPLORES, premise=why)
 
 
 def abroad(results: Sequence[Result], kinds: Sequence[str], tasks: Sequence[str] = FOREIGN) -> Outcome:
     """Table 11: out of domain UCB is faster than the drafter for everything and than the specialists on their mean."""
     parts: list[Part] = []
-    rows = []
+    rows, doubts = [], []
     for kind, result in zip(kinds, results, strict=True):
         table = Table.of(result)
         ofa, own = one_for_all(table, kind), list(specialists(table, kind).values())
+        doubts.append(not_specialists(table, kind))
         for task in (task for task in tasks if task in table.tasks):
-            parts.append(table.beats(UCB, ofa, (task,), where=f"{kind}, {task}"))
+            both = [table.beats(UCB, ofa, (task,), where=f"{kind}, {task}")]
             logs = np.mean([table.logs(UCB, arm, (task,)) for arm in own], axis=0)
             says = f"{kind}, {task}: {UCB} is faster than the specialists on their mean"
-            parts.append(decided(says, interval(logs), table.sample((task,))))
+            parts += unless(doubts[-1], [*both, decided(says, interval(logs), table.sample((task,)))])
             best = max(table.speed(arm, (task,)) for arm in own)
             rows.append((kind, task, table.speed(UCB, (task,)), table.speed(ofa, (task,)), best))
     told = "; ".join(f"{kind} {task} {ours:.2f} against {ofa:.2f}" for kind, task, ours, ofa, _ in rows)
     found = Figures(("kind", "task", "UCB", "for everything", "best specialist"), rows)
-    return Outcome(f"UCB and the drafter for everything, times plain decoding: {told}", found, parts, because=EXPLORES)
+    told = f"UCB and the drafter for everything, times plain decoding: {told}"
+    return Outcome(told, found, parts, because=EXPLORES, premise=_said(doubts))
 
 
 def sampled(results: Sequence[Result], kind: str) -> Outcome:
@@ -163,31 +174,36 @@ def sampled(results: Sequence[Result], kind: str) -> Outcome:
     table = Table.of(results[0])
     own, ofa = list(homes(table, kind)), one_for_all(table, kind)
     parts = at_home(table, kind) + [table.beats(UCB, ofa, (task,), where=task) for task in own]
-    parts += away_from_home(table, UCB, kind)
-    return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES)
+    why = not_specialists(table, kind)
+    parts = unless(why, parts + away_from_home(table, UCB, kind))
+    return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES, premise=why)
 
 
 def mixed(results: Sequence[Result], ucb: str) -> Outcome:
     """Table 19: where the best drafter changes half-way UCB beats every single one, in speed and in tokens a round."""
-    table = Table.of(results[0])
+    table, why = Table.of(results[0]), not_specialists(Table.of(results[1]), "eagle")
     arms = [name for name in table.methods if name not in ("off", ucb)]
-    parts = []
+    parts: list[Part] = []
     for label in table.tasks:
         shared = {"where": label, "whom": "every single drafter"}
         parts += [table.beats_all(ucb, arms, (label,), column=c, **shared) for c in ("seconds", "rounds")]
     best = max(arms, key=table.speed)
     told = f"UCB {table.speed(ucb):.2f}, the best drafter alone, {best}, {table.speed(best):.2f} times plain decoding"
-    return Outcome(told, table.figures({label: (label,) for label in table.tasks}), parts, because=EXPLORES)
+    found = table.figures({label: (label,) for label in table.tasks})
+    return Outcome(told, found, unless(why, parts), because=EXPLORES, premise=why)
 
 
 def two_rewards(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
     """Table 7: with divergence UCB is faster than with efficiency, task by task, small models and heads."""
-    parts, rows = [], []
+    parts: list[Part] = []
+    rows, doubts = [], []
     for kind, result in zip(kinds, results, strict=True):
         table = Table.of(result)
+        doubts.append(not_specialists(table, kind))
         for task in homes(table, kind):
-            parts.append(table.beats(UCB, BE, (task,), where=f"{kind}, {task}"))
+            parts += unless(doubts[-1], [table.beats(UCB, BE, (task,), where=f"{kind}, {task}")])
             rows.append((f"{kind}, {task}", table.speed(BE, (task,)), table.speed(UCB, (task,))))
     told = "; ".join(f"{where} {be:.2f}, {bd:.2f}" for where, be, bd in rows)
     found = Figures(("drafters and task", "efficiency", "divergence"), rows)
-    return Outcome(f"times plain decoding with efficiency and with divergence: {told}", found, parts, because=EXPLORES)
+    told = f"times plain decoding with efficiency and with divergence: {told}"
+    return Outcome(told, found, parts, because=EXPLORES, premise=_said(doubts))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from reproduction.claims import one_for_all
+from reproduction.claims import not_specialists, one_for_all, unless
 from reproduction.experiment import Figures, Outcome, Part, decided, decided_within
 from reproduction.inference import Sample, interval
 from reproduction.metasd_claims import LATE
@@ -24,8 +24,10 @@ def _column(cells: Sequence[Result], reward: str, what: str) -> np.ndarray:
 
 def rewards(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
     """Table 2: on each task the home drafter's rewards beside the others'."""
-    rows, parts = [], []
-    for best, result in zip(at_home, results, strict=True):
+    rows: list[tuple[str | float, ...]] = []
+    parts: list[Part] = []
+    why = not_specialists(Table.of(results[-1]), "draft")
+    for best, result in zip(at_home, results[:-1], strict=True):
         own = result["drafters"]
         sample = Sample(prompts=len(own[best]))
         for name, cells in own.items():
@@ -39,12 +41,13 @@ def rewards(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
                 continue
             gaps = {k: _column(own[best], k, "mean") - _column(cells, k, "mean") for k in ("be", "bd")}
             says = f"{best} before {name}: the gap is wider in divergence than in efficiency"
-            parts.append(decided(says, interval(gaps["bd"] - gaps["be"]), sample, scale="difference"))
+            gap = decided(says, interval(gaps["bd"] - gaps["be"]), sample, scale="difference")
+            parts += unless(why, [gap])
             says = f"{name} on {best}'s task: efficiency is zero in at least half of the rounds"
             parts.append(decided(says, interval(zeros), sample, least=0.5, scale="difference"))
     told = "; ".join(f"{row[0]}: efficiency {row[1]:.2f}, divergence {row[2]:.2f}" for row in rows)
     columns = ("drafter", "BE mean", "BD mean", "BE variance", "BD variance", "BE zeros")
-    return Outcome(told, Figures(columns, rows), parts, because=SELDOM)
+    return Outcome(told, Figures(columns, rows), parts, because=SELDOM, premise=why)
 
 
 def spreads(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
@@ -107,7 +110,8 @@ def batches(results: Sequence[Result], kind: str, sizes: Sequence[int], tasks: S
     parts.append(decided(says, interval(-mixed[-1]), Sample(prompts=len(mixed[-1]))))
     told = ", ".join(f"{row[0]} {row[1]:.2f} and {row[2]:.2f}" for row in rows)
     figures = Figures(("UCB over one drafter for all", "batches of one task", "mixed batches"), rows)
-    return Outcome(f"UCB over one drafter for all, of one task and mixed: {told}", figures, parts, because=LATE)
+    why, told = not_specialists(table, kind), f"UCB over one drafter for all, of one task and mixed: {told}"
+    return Outcome(told, figures, unless(why, parts), because=LATE, premise=why)
 
 
 def by_length(results: Sequence[Result]) -> Outcome:
@@ -133,13 +137,18 @@ def by_length(results: Sequence[Result]) -> Outcome:
 
 def best_share(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
     """Figure 3: how often the drafter that is best for a task is played, text by text."""
-    rows, parts = [], []
+    rows: list[tuple[str, float]] = []
+    parts: list[Part] = []
+    doubts = []
     for kind, result in zip(kinds, results, strict=True):
+        doubts.append(not_specialists(Table.of(result), kind))
         shares = {name: np.array(own) for name, own in result["best"].items()}
         sample = Sample(prompts=len(result["labels"]), seeds=int(result["seeds"]))
         for rival in (EXP3, HALVING, BE):
             says = f"{kind}: {UCB} plays the best drafter more often than {rival}"
-            parts.append(decided(says, interval(shares[UCB] - shares[rival]), sample, scale="difference"))
+            more = decided(says, interval(shares[UCB] - shares[rival]), sample, scale="difference")
+            parts += unless(doubts[-1], [more])
         rows += [(f"{kind}, {name}", float(own.mean())) for name, own in shares.items()]
     told = ", ".join(f"{name} {x:.0%}" for name, x in rows)
-    return Outcome(f"share of rounds with the task's best drafter: {told}", Figures(("bandit", "share"), rows), parts)
+    found, premise = Figures(("bandit", "share"), rows), "; ".join(filter(None, doubts))
+    return Outcome(f"share of rounds with the task's best drafter: {told}", found, parts, premise=premise)

@@ -43,7 +43,7 @@ def stopping() -> tuple[Run, ...]:
 def trees() -> tuple[Run, ...]:
     """The recorded trees of a head, each alone and its depth chosen in every round."""
     wanted = Wanted(("eagle:ofa",), trees=True)
-    return (Replayed(wanted, (1,), (OURS,), off=True, reset=EVERY_SET, labels=("mt_bench", *THREE)),)
+    return (Replayed(wanted, (1,), (OURS,), reset=EVERY_SET, labels=("mt_bench", *THREE)),)
 
 
 def histories() -> tuple[Run, ...]:
@@ -55,10 +55,10 @@ def histories() -> tuple[Run, ...]:
 
 def ways(drafter: str, cost: str) -> tuple[Run, ...]:
     """All four ways to adapt; the first prompts of every order teach only, as RL's trials do in the paper."""
-    wanted = Wanted((drafter,))
-    return (
-        Replayed(wanted, LENGTHS, tuple(WAYS), cost=cost, off=True, reset=NEVER, labels=THREE, alone=(), warmup=TRIALS),
-    )
+    shared = {"cost": cost, "reset": NEVER, "labels": THREE, "alone": (), "warmup": TRIALS}
+    others = tuple(way for way in WAYS if way != OURS)
+    every = ((OURS,), False), (others, True)  # a counter may fall to 0; the model's windows begin at 1
+    return tuple(Replayed(Wanted((drafter,)), LENGTHS, ways, off=off, **shared) for ways, off in every)  # type: ignore[arg-type]
 
 
 EXPERIMENTS = (

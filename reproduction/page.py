@@ -35,6 +35,8 @@ RULE = """## How a verdict is reached
 - Beside the verdict stands what differs from the paper's protocol, field by field; ours is read from the run. Warnings
   are computed, too: a policy that played one arm in 99 % of its rounds and some other never, speeds that are not
   medians.
+- Claims about specialists are tested with specialists only. Where a drafter brings less than 15 % more tokens a round
+  on its own task than the best other specialist, the parts that rest on it are undecided, and the row says by how much.
 - Results of earlier runs without figures a prompt are shown, and no verdict rests on them.
 
 ```sh
@@ -170,6 +172,8 @@ def _found(experiment: Experiment, row: Mapping[str, Any]) -> list[str]:
     if row["untested"]:
         lines += [row["untested"], ""]
     lines += [f"- {_bold(part['verdict'])}: {part['says']}{_effect(part)}" for part in row["parts"]]
+    if row.get("premise"):
+        lines += ["", f"*Not tested by this*: {row['premise']}."]
     if row["because"] and row["verdict"] != "holds":
         lines += ["", row["because"]]
     if row["flags"]:

@@ -1,7 +1,17 @@
-"""Prompts in other words: the instruction around a question is rephrased, the question itself stays."""
+"""Prompts in other words, and long ones: `python -m reproduction.perturb rephrased|long --prompts N` prints them.
 
+The instruction around a question is rephrased, the question itself stays.
+"""
+
+import json
 import random
 import re
+import sys
+
+from wager.bench.workloads import prompts
+
+OTHER_PROMPTS = ("rephrased", "long")
+EACH, WORDS = 6, 220  # sentences a long prompt is made of at most, and the words from which it is long enough
 
 # task -> how its instruction begins, and other ways to say the same
 INSTRUCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -65,3 +75,24 @@ def lengthened(texts: list[str], words: int) -> str:
         if sum(len(t.split()) for t in joined) >= words:
             break
     return f"{head}: " + " ".join(joined)
+
+
+def main(kind: str, count: int) -> None:
+    """Print so many prompts a task of MetaSD's five, rephrased, or translations made long, as JSON lines."""
+    from reproduction.runs import FIVE
+
+    if kind == "rephrased":
+        chosen = prompts(None, tasks=FIVE, count=count, seed=1, part="test")
+        made = [(p.task, rephrased(p.task, p.text, i)) for i, p in enumerate(chosen)]
+    else:
+        own = [p.text for p in prompts(None, tasks=("translation",), count=EACH * count, seed=1, part="all")]
+        groups = [[own[(i + k * count) % len(own)] for k in range(EACH)] for i in range(count)]
+        made = [("translation", lengthened(group, WORDS)) for group in groups]
+    for task, text in made:
+        print(json.dumps({"prompt": text, "task": task}))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in OTHER_PROMPTS or sys.argv[2] != "--prompts":
+        sys.exit("python -m reproduction.perturb rephrased|long --prompts N")
+    main(sys.argv[1], int(sys.argv[3]))

@@ -51,14 +51,24 @@ class Chains(Replay):
         return (OFF, *(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths))))
 
 
-class Trees(Replay):
-    """Plain decoding, and the trees that are recorded of every drafter."""
+class TreePool(Replay):
+    """The trees that are recorded of every drafter."""
 
     __slots__ = ()
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        return (OFF, *(Arm.parse(f"{name}:{shape}") for name in self.drafters for shape in shapes(self.texts[0], name)))
+        return tuple(Arm.parse(f"{name}:{shape}") for name in self.drafters for shape in shapes(self.texts[0], name))
+
+
+class Trees(TreePool):
+    """Plain decoding, and those trees."""
+
+    __slots__ = ()
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (OFF, *super().arms)
 
 
 def shapes(text: Text, drafter: str) -> list[str]:
@@ -188,7 +198,7 @@ class Replayed:
         return [(i,) for i in own] if self.reset == EVERY_PROMPT else [tuple(own)]
 
     def _scenario(self, recording: Recording, group: Iterable[int], cost: RoundCost) -> Replay:
-        kind = Trees if self.wanted.trees else Chains if self.off else Pool
+        kind = (Trees if self.off else TreePool) if self.wanted.trees else (Chains if self.off else Pool)
         texts = tuple(recording.only(self._pool, tuple(group)))
         return kind(texts, cost, self.lengths, phases=bool(self.pairs), reset=KEPT)
 

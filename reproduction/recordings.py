@@ -1,17 +1,27 @@
 """The recordings at hand: which one holds what a run asks for, and its texts."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from reproduction.perturb import OTHER_PROMPTS
 from reproduction.workspace import NotHereError
 from wager.core.recording import Text, Track, read
 
 FOLDER = Path("results") / "recordings"
 TARGET = "smollm2-135m"
-OTHER_PROMPTS = ("rephrased", "long")
+ALIKE = (
+    "model",
+    "drafters",
+    "longest",
+    "max_tokens",
+    "temperature",
+    "prompts",
+    "part",
+    "dtype",
+)  # of a recording's parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +60,25 @@ class Recording:
 
 
 def find(wanted: Wanted, folder: Path = FOLDER) -> Recording:
-    """Of the recordings that hold what is wanted the one with most texts."""
-    fitting = [one for path in sorted(folder.glob("*.jsonl*")) if _fits(one := load(path), wanted)]
-    if not fitting:
+    """Of the recordings that hold what is wanted the one with most texts; parts that were made alike are one."""
+    parts: dict[tuple[str, ...], list[Recording]] = {}
+    for path in sorted(folder.glob("*.jsonl*")):
+        if _fits(one := load(path), wanted):
+            parts.setdefault(tuple(str(one.meta.get(field)) for field in ALIKE), []).append(one)
+    if not parts:
         raise NotHereError(f"needs a recording with {wanted}")
-    return max(fitting, key=lambda one: len(one.texts))
+    return max(map(_joined, parts.values()), key=lambda one: len(one.texts))
+
+
+def _joined(parts: Sequence[Recording]) -> Recording:
+    """Recordings of different tasks as one; of two with a task in common the larger."""
+    whole, *rest = sorted(parts, key=lambda one: -len(one.texts))
+    for one in rest:
+        if not set(one.tasks) & set(whole.tasks):
+            first = len(whole.texts)
+            texts = tuple(_renamed(text, str(first + i)) for i, text in enumerate(one.texts))
+            whole = replace(whole, texts=whole.texts + texts, tasks=whole.tasks + one.tasks)
+    return whole
 
 
 def load(path: Path) -> Recording:
@@ -72,7 +96,8 @@ def _load(path: Path, changed: int) -> Recording:
 def _fits(one: Recording, wanted: Wanted) -> bool:
     meta, tracks = one.meta, one.texts[0].tracks
     target = meta.get("model") == TARGET if wanted.target == TARGET else meta.get("model") != TARGET
-    prompts = meta.get("prompts") if meta.get("prompts") in OTHER_PROMPTS else "tasks"
+    named = str(meta.get("prompts", "")).partition(".")[0]  # the file they came from
+    prompts = named if named in OTHER_PROMPTS else "tasks"
     same = float(meta.get("temperature") or 0) == wanted.temperature and prompts == wanted.prompts
     if not (target and same and all(name in tracks for name in wanted.drafters)):
         return False

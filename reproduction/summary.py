@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reproduction.experiment import Experiment
+from reproduction.experiment import UNRECORDED, Experiment
 from reproduction.rows import counted
 
 Rows = Mapping[str, Mapping[str, Any] | None]
@@ -15,6 +15,8 @@ WAITS = {
     "recording": "which need a recording with heads and draft models; see each row",
     "not run": "which were not run",
 }
+NO_SPECIALISTS = "which need specialists that are such: the recorded ones hardly differ"
+MORE_TASKS = "of which not all data sets are recorded"
 ABOUT = {
     "banditspec": "Two bandits, UCBSpec and EXP3Spec, choose a drafter for every round by the tokens it has accepted.",
     "onthefly": "The draft length follows an estimate of acceptance, with nothing prepared in advance.",
@@ -66,11 +68,19 @@ def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experimen
     """Rows by what they wait for, in short."""
     waits: dict[str, list[str]] = {}
     for name in names:
-        row = rows[name]
-        why = "; ".join(row["missing"]) if row is not None else "not run"
-        says = next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")
-        waits.setdefault(says, []).append(f"[{experiments[name].place}](#{name})")
+        waits.setdefault(_waits_for(rows[name]), []).append(f"[{experiments[name].place}](#{name})")
     return "; ".join(f"{', '.join(places)}, {says}" for says, places in waits.items()) + "."
+
+
+def _waits_for(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return WAITS["not run"]
+    if "specialists" in row.get("premise", ""):
+        return NO_SPECIALISTS
+    why = "; ".join(row["missing"])
+    if "has no text" in why or any(UNRECORDED in part["says"] for part in row["parts"]):
+        return MORE_TASKS
+    return next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")
 
 
 def _evidence(rows: Rows) -> str:

@@ -43,14 +43,15 @@ def text(rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75
 
 
 def recording(
-    path: Path, prompts: int, *, tokens: int = 32, seed: int = 0, tasks: Sequence[str] = TASKS, **meta: object
-) -> Path:
-    """A recording of so many prompts of every task with every drafter."""
+    path: Path, prompts: int, *, tokens: int = 32, seed: int = 0, tasks: Sequence[str] = TASKS,
+    alike: bool = False, of: str = "tasks", **meta: object,
+) -> Path:  # fmt: skip
+    """A recording of so many prompts of every task with every drafter; ``alike``: specialists are no better at home."""
     rng = np.random.default_rng(seed)
-    told = {"model": "smollm2-135m", "device": "made up", "max_tokens": tokens, "prompts": "tasks", **meta}
+    told = {"model": "smollm2-135m", "device": "made up", "max_tokens": tokens, "prompts": of, **meta}
     path.parent.mkdir(parents=True, exist_ok=True)
     with RecordingWriter(path, told) as writer:
         for _ in range(prompts):
             for task in tasks:
-                writer.write(text(rng, task, tokens))
+                writer.write(text(rng, task, tokens, **({"home": 0.4} if alike else {})))
     return path

@@ -9,6 +9,7 @@ import pytest
 from paper_recordings import recording
 
 from reproduction import flags, metasd, onthefly, protocol, recordings
+from reproduction.claims import lead_at_home
 from reproduction.engine import Generated
 from reproduction.metasd_claims import selection
 from reproduction.onthefly_claims import check_stopping
@@ -16,9 +17,11 @@ from reproduction.recorded import EVERY_PROMPT, Replayed
 from reproduction.recordings import Wanted
 from reproduction.registry import EXPERIMENTS
 from reproduction.result_files import read
+from reproduction.units import Table
 from reproduction.workspace import Workspace
 from wager.bench.methods import Target, policy_method
 
+ALIKE = ("humaneval", "math_reasoning", "translation", "summarization", "qa", "rag", "alpaca", "mt_bench")
 RESULTS = Path(__file__).parents[2] / "results"
 
 
@@ -115,3 +118,60 @@ def test_simulated_rows_say_so_beside_the_papers_hardware() -> None:
         assert "simulated, stated costs" in ours
         assert not same
         assert "simulated" not in theirs
+
+
+@pytest.mark.parametrize(("lead", "clear"), [(1.30, True), (1.16, True), (1.10, False), (0.95, False)])
+def test_claims_that_rest_on_specialists_are_decided_with_specialists_only(lead: float, clear: bool) -> None:
+    rng = np.random.default_rng(1)
+    labels = ["humaneval", "math_reasoning"] * 30
+    home = {"draft:code:5": "humaneval", "draft:math:5": "math_reasoning"}
+    others = ("off", "draft:ofa:5", "meta-ucb", "meta-exp3", "halving:budget=1", "random")
+    units = {}
+    for name in (*home, *others):
+        rounds = np.array([20.0 / lead if home.get(name) == label else 20.0 for label in labels])
+        seconds = rounds * (0.5 if name == "meta-ucb" else 1.0) * np.exp(rng.normal(0, 0.01, 60))
+        units[name] = {"tokens": np.full(60, 30.0), "rounds": rounds, "seconds": seconds}
+    planted: dict[str, Any] = {"labels": labels, "units": units, "seeds": 5}
+    table, outcome = Table.of(planted), selection([planted], "draft")
+    assert lead_at_home(table, "draft") == pytest.approx(dict.fromkeys(home, lead - 1))
+    assert bool(outcome.premise) is not clear
+    if clear:
+        assert {part.verdict for part in outcome.parts} == {"holds"}
+    else:
+        assert outcome.verdict == "undecided"
+        assert {part.verdict for part in outcome.parts} == {"undecided"}
+        assert f"draft:code:5 {lead - 1:+.0%}" in outcome.premise
+        assert any(part.interval.low > 0 for part in outcome.parts)  # what was found stays to be seen
+
+
+@pytest.mark.parametrize(
+    "name", [f"metasd-table{n}" for n in (3, 4, 5, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 19)] + ["metasd-figure3"]
+)
+def test_every_row_about_specialists_asks_whether_they_are(name: str, tmp_path: Path) -> None:
+    other: tuple[dict[str, Any], ...] = ({"temperature": 0.7}, {"temperature": 1.0}, {"of": "long"})
+    for i, how in enumerate(({}, *other, {"of": "rephrased"})):
+        recording(tmp_path / f"{i}.jsonl.gz", 2, alike=True, tasks=ALIKE, **how)
+    workspace, runs = Workspace(recordings=tmp_path), EXPERIMENTS[name].runs()
+    results = [workspace.result(replace(run, seeds=1) if isinstance(run, Replayed) else run) for run in runs]
+    outcome = EXPERIMENTS[name].evaluate(results)
+    assert "specialists are none" in outcome.premise
+    assert outcome.verdict == "undecided"
+
+
+def test_a_model_that_stays_off_once_it_is_off_does_not_decide_a_row() -> None:
+    for name in (name for name in EXPERIMENTS if name.startswith("onthefly")):
+        for run in EXPERIMENTS[name].runs():
+            if isinstance(run, Replayed) and any(policy.startswith("analytical") for policy in run.policies):
+                assert not run.off, name
+
+
+@pytest.mark.parametrize("name", ["banditspec-table1", "banditspec-table3", "banditspec-table4"])
+def test_a_benchmark_of_which_tasks_are_missing_is_undecided_and_not_judged_by_the_rest(
+    name: str, tmp_path: Path
+) -> None:
+    recording(tmp_path / "one.jsonl.gz", 2, tasks=("math_reasoning", "humaneval"))
+    workspace, runs = Workspace(recordings=tmp_path), EXPERIMENTS[name].runs()
+    results = [workspace.result(replace(run, seeds=1)) for run in runs]  # type: ignore[type-var]
+    parts = [part for part in EXPERIMENTS[name].evaluate(results).parts if "Spec-Bench" in part.says]
+    assert parts
+    assert all("not all that it takes is recorded" in part.says and part.verdict == "undecided" for part in parts)

@@ -161,3 +161,13 @@ def test_runs_made_in_processes_give_what_they_give_in_one(tmp_path: Path) -> No
     make([*runs, *runs], workspace, 2)
     assert [workspace.result(run)["units"] for run in runs] == alone
     assert len(workspace.done) == len(list((tmp_path / "keep").iterdir())) == 2
+
+
+def test_recordings_made_alike_of_different_tasks_are_one(tmp_path: Path) -> None:
+    for i, (task, how) in enumerate((("qa", {}), ("rag", {}), ("qa", {}), ("alpaca", {"temperature": 1.0}))):
+        recording(tmp_path / f"{i}.jsonl.gz", 3 - i // 2, tasks=(task,), seed=i, **how)
+    whole = recordings.find(Wanted(("suffix",)), tmp_path)
+    assert whole.tasks == ("qa",) * 3 + ("rag",) * 3  # the second part with qa, and the sampled one, are left out
+    assert [text.label for text in whole.texts] == list("012345")
+    alone = recordings.load(tmp_path / "1.jsonl.gz")
+    assert [text.tracks for text in whole.texts[3:]] == [text.tracks for text in alone.texts]

@@ -17,31 +17,51 @@ from wager.models.runner import Runner
 
 CONTEXT, REPEATS = 300, 10  # tokens in the cache and repetitions when forwards are timed
 Asked = Sequence[tuple[Prompt, list[int]]]  # prompts and their tokens
+TOGETHER = 4  # batches whose prompts are sorted by length
 CAUGHT_UP = 64  # tokens a drafter reads at once when its catching up is timed
 
 
 def record(
     recorder: Recorder, asked: Asked, count: int, about: dict[str, Any], out: Path, update: Callable[..., None],
-    *, temperature: float = 0.0, seed: int = 0,
+    *, temperature: float = 0.0, seed: int = 0, batch: int = 1, timed: bool = True,
 ) -> Iterator[Text]:  # fmt: skip
     """Texts of ``count`` tokens, each written to the recording before it is handed on; the file is made with the first.
 
     ``update`` is a bar's: it gets each task as ``description``, and ``advance`` after every text. Sampled texts have
-    seeds from ``seed`` on.
+    seeds from ``seed`` on. With a ``batch`` above 1 so many are written at once, by plain decoding.
+    Rounds are not ``timed`` where the machine is busy: the recording then has no costs.
     """
-    costs = round_costs(recorder)
+    costs = round_costs(recorder) if timed else {}
     writer: RecordingWriter | None = None
     with ExitStack() as stack:
-        for at, (prompt, ids) in enumerate(asked):
-            update(description=prompt.task)
-            text = recorder.record(ids, prompt.task, count, temperature=temperature, seed=seed + at)
-            update(advance=1)
+        for text in _texts(recorder, asked, count, update, temperature, seed, batch):
             if text is None:
                 continue
             if writer is None:
-                costs["propose"] = {name: statistics.median(taken) for name, taken in recorder.seconds.items()}
+                if costs:
+                    costs["propose"] = {name: statistics.median(taken) for name, taken in recorder.seconds.items()}
                 writer = stack.enter_context(closing(RecordingWriter(out, {**about, "costs": costs})))
             writer.write(text)
+            yield text
+
+
+def _texts(
+    recorder: Recorder, asked: Asked, count: int, update: Callable[..., None], temperature: float, seed: int, batch: int
+) -> Iterator[Text | None]:
+    """One after the other, or a few batches at once, so that prompts of one length can be written together."""
+    if batch == 1:
+        for at, (prompt, ids) in enumerate(asked):
+            update(description=prompt.task)
+            yield recorder.record(ids, prompt.task, count, temperature=temperature, seed=seed + at)
+            update(advance=1)
+        return
+    for start in range(0, len(asked), TOGETHER * batch):
+        part = asked[start : start + TOGETHER * batch]
+        update(description=f"writing {len(part)} texts")
+        prompts, labels = [ids for _, ids in part], [prompt.task for prompt, _ in part]
+        how: dict[str, Any] = {"temperature": temperature, "seed": seed + start, "batch": batch}
+        for label, text in zip(labels, recorder.record_batch(prompts, labels, count, **how), strict=True):
+            update(advance=1, description=label)
             yield text
 
 

@@ -74,6 +74,9 @@ def command(
     max_tokens: Annotated[int, option("Tokens an answer.", min=2)] = 128,
     longest_prompt: Annotated[int, option("Longer prompts are cut.", min=16)] = 1024,
     trees: Annotated[str, option("Trees of heads, DEPTH@BREADTHxNODES, such as 4@4x16,6@8x32.", shown="none")] = "",
+    detail: Annotated[str, option("Drafters whose trees and confidence are recorded.", shown="all")] = "",
+    batch: Annotated[int, option("Texts written at once, by plain decoding; 1: with a cheap drafter.", min=1)] = 1,
+    timed: Annotated[bool, option("Time rounds first; not on a busy machine.", "--timed/--untimed")] = True,
     temperature: Annotated[float, option("Above 0 texts are sampled.", "--temperature", "-t", min=0.0)] = 0.0,
 ) -> None:
     """Record what each drafter would have had accepted at every position of texts that a model writes."""
@@ -98,7 +101,7 @@ def command(
             length = min(WRITES, longest)
             policy = f"fixed:drafter={registry.parse(writes)[0]},length={length}" if writes else "off"
             decoder = Decoder(model, tokenizer, drafters=writes or "off", policy=policy, lengths=(length, longest))
-        recorder = Recorder(decoder, asks, longest, shaped)
+        recorder = Recorder(decoder, asks, longest, shaped, detail.split(",") if detail else None)
         own = "tasks" if given.file is None else given.file.name
         about: dict[str, Any] = {"model": model_name(target.model), "drafters": list(recorder.drafters)}
         about |= {"longest": longest, "max_tokens": max_tokens, "temperature": temperature, "prompts": own}
@@ -107,7 +110,7 @@ def command(
         asked = [(one.prompt, one.ids[0].tolist()) for one in cut]
         with bar("timing forwards", len(asked)) as update:
             whole = {**provenance(), **described(model), **about}
-            how: dict[str, Any] = {"temperature": temperature, "seed": given.seed}
+            how: dict[str, Any] = {"temperature": temperature, "seed": given.seed, "batch": batch, "timed": timed}
             texts = list(record(recorder, asked, max_tokens, whole, out, update, **how))
     require(bool(texts), f"nothing to record: every one of {len(chosen)} answers ended with its first token")
     print(f"{out}: {len(texts):,} texts, {sum(text.tokens for text in texts):,} tokens")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +12,7 @@ from wager.core import Tree
 from wager.core.recording import Text, Track
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.decoder import Decoder, Prompt
-from wager.decoding.sampler import GumbelSampler
+from wager.decoding.writer import Noise, Written, write
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.drafters.draft_model import DraftModel
 from wager.eagle.drafter import SHARPER, Eagle
@@ -22,29 +22,26 @@ from wager.models.runner import Runner
 CHUNK = 256  # positions whose distributions are compared at once
 
 
-class Noise:
-    """The noise of a sampled text: ``rows[i]`` is added to the scores that its i-th token is chosen by."""
-
-    def __init__(self, target: Runner, seed: int, temperature: float, count: int) -> None:
-        sampler = GumbelSampler(target.vocabulary, target.device, seed)
-        self.rows, self.temperature = sampler.gumbel(0, count), temperature
-
-
 class Recorder:
     """Lets a decoder write texts, then asks drafters at every position how they would have gone on.
 
     The drafters must not be the decoder's own: one that remembers would know the text before it is asked.
     ``seconds`` holds what a proposal of each cheap drafter took, one number a position. Of heads trees are recorded
     too, of the shapes (depth and ``Tree``) in ``trees``. Sampled texts are those of shared noise, which do not depend
-    on what is drafted; model drafters then draft with that noise, as in the engine.
+    on what is drafted; model drafters then draft with that noise, as in the engine. Trees, and how sure model drafters
+    are, take most of the time and space: ``detail`` names the drafters of which they are recorded; None: all.
     """
 
     def __init__(
-        self, decoder: Decoder, drafters: Mapping[str, Drafter], longest: int, trees: Sequence[tuple[int, Tree]] = ()
-    ) -> None:
+        self, decoder: Decoder, drafters: Mapping[str, Drafter], longest: int, trees: Sequence[tuple[int, Tree]] = (),
+        detail: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
         if any(drafter in decoder.drafters.values() for drafter in drafters.values()):
             raise ValueError("a recorder needs drafters of its own, not those the decoder writes with")
         self.decoder, self.drafters, self.longest, self.trees = decoder, drafters, longest, trees
+        self.detail = frozenset(drafters if detail is None else detail)
+        if unknown := sorted(self.detail - set(drafters)):
+            raise ValueError(f"{unknown[0]} is not recorded, so there is no detail of it")
         for drafter in drafters.values():
             drafter.fit(decoder.target.vocabulary)
             drafter.follow(decoder.target)
@@ -59,55 +56,75 @@ class Recorder:
         ids: list[int] = prepared.ids[0].tolist()
         target = self.decoder.target
         tokens = [t for step in self.decoder.run(prepared, target, seed=seed) for t in step.tokens]
-        if len(tokens) < 2:
-            return None
-        limit = min(count, target.limit - len(ids))
-        noise = Noise(target, seed, temperature, limit + self.longest) if temperature else None
-        tracks: dict[str, Track] = {}
-        drafts: dict[str, list[list[int]]] = {}  # of the cheap drafters, by position
-        expected: torch.Tensor | None = None
-        for name, drafter in self.drafters.items():
-            if isinstance(drafter, Eagle) and not drafter.window:
-                tracks[name] = self._head(drafter, ids, tokens, limit, noise)
-        for name, drafter in self.drafters.items():
-            if isinstance(drafter, DraftModel):
-                tracks[name] = _compare(drafter, target, ids, tokens, self.longest, noise)
-            elif name not in tracks:
-                if noise is not None and not drafter.cheap:
-                    raise ValueError(f"{name} is not recorded on sampled texts; leave it out, or record greedy ones")
-                if expected is None:
-                    expected = _expected(target, ids, tokens[:-1], temperature or 1.0)
-                tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, limit, expected)
-        ordered = {name: tracks[name] for name in self.drafters}
-        return Text(label, len(ids), len(tokens), ordered, limit, _agreement(drafts))
+        features = target.features[: len(ids) + len(tokens) - 1] if target.watched else None
+        return self._text(Written(ids, tokens, min(count, target.limit - len(ids)), features), label, temperature, seed)
+
+    def record_batch(
+        self, prompts: Sequence[list[int]], labels: Sequence[str], count: int, *, temperature: float = 0.0,
+        seed: int = 0, batch: int = 16,
+    ) -> Iterator[Text | None]:  # fmt: skip
+        """As ``record`` of one after the other, seeds from ``seed`` on; so many are written at once."""
+        target, written = self.decoder.target, dict[int, Written]()
+        by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        for start in range(0, len(prompts), batch):
+            own = by_length[start : start + batch]
+            noise = [Noise(target, seed + i, temperature, count) for i in own] if temperature else []
+            texts = write(self.decoder.model, target, [prompts[i] for i in own], count, noise)
+            written |= dict(zip(own, texts, strict=True))
+        for i, label in enumerate(labels):
+            yield self._text(written.pop(i), label, temperature, seed + i)
 
     @torch.inference_mode()
-    def _head(
-        self, drafter: Eagle, prompt: Sequence[int], tokens: Sequence[int], limit: int, noise: Noise | None
-    ) -> Track:
+    def _text(self, text: Written, label: str, temperature: float, seed: int) -> Text | None:
+        """What every drafter makes of a finished text."""
+        ids, tokens, target = text.prompt, text.tokens, self.decoder.target
+        if len(tokens) < 2:
+            return None
+        noise = Noise(target, seed, temperature, text.limit + self.longest) if temperature else None
+        if text.features is None:
+            expected = _expected(target, ids, tokens[:-1])
+        else:
+            expected = target.project(text.features[len(ids) : len(ids) + len(tokens) - 1]).float()
+        expected = torch.softmax(expected / (temperature or 1.0), -1)
+        tracks: dict[str, Track] = {}
+        drafts: dict[str, list[list[int]]] = {}  # of the cheap drafters, by position
+        for name, drafter in self.drafters.items():
+            full = name in self.detail
+            if isinstance(drafter, Eagle) and not drafter.window:
+                tracks[name] = self._head(drafter, text, expected, noise, full)
+            elif isinstance(drafter, DraftModel):
+                tracks[name] = _compare(drafter, ids, tokens, self.longest, expected, noise, full)
+            else:
+                if noise is not None and not drafter.cheap:
+                    raise ValueError(f"{name} is not recorded on sampled texts; leave it out, or record greedy ones")
+                tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, text.limit, expected)
+        return Text(label, len(ids), len(tokens), tracks, text.limit, _agreement(drafts))
+
+    def _head(self, drafter: Eagle, text: Written, expected: torch.Tensor, noise: Noise | None, full: bool) -> Track:
         """A head's track, all positions at once; every one has the tokens that it may still draft (``room``)."""
-        target, count = self.decoder.target, len(tokens) - 1
+        tokens, count, limit = text.tokens, len(text.tokens) - 1, text.limit
         room = [max(0, min(self.longest, limit - at - 2)) for at in range(count)]
-        deepest = max([self.longest, *(depth for depth, _ in self.trees)])
-        head = drafter.plain(target)
-        every = Everywhere(head, [*prompt, *tokens], len(prompt) - 1, count, deepest)
+        shapes = self.trees if full else ()
+        deepest = max([self.longest, *(depth for depth, _ in shapes)])
+        head = drafter.plain(self.decoder.target)
+        whole = [*text.prompt, *tokens]
+        every = Everywhere(head, whole, len(text.prompt) - 1, count, deepest, text.features)
         coming = torch.full((count, deepest), -1)
         for at in range(count):
             coming[at, : len(tokens) - at - 1] = torch.tensor(tokens[at + 1 : at + 1 + deepest])
         coming = coming.to(every.at.device)
         sampled = (None, 1.0) if noise is None else (noise.rows[1:], SHARPER * noise.temperature)
-        chain = list(every.grow(self.longest, 1, *sampled))
-        agreed = accepted_chain(chain, coming).tolist()
+        sure: list[tuple[float, ...]] = [()] * count
+        if full and noise is None:  # with noise it would not be the head's own
+            chain = list(every.grow(self.longest, 1))
+            agreed, sure = accepted_chain(chain, coming).tolist(), _confidence(chain, room)
+        else:
+            agreed = every.agreed(coming[:, : self.longest], *sampled).tolist()
         q = torch.softmax(every.first_logits().float() / sampled[1], -1)
-        features = target.features[len(prompt) : len(prompt) + count]
-        p = torch.softmax(target.project(features).float() / (noise.temperature if noise else 1.0), -1)
-        shared = torch.minimum(p, q[:, : p.shape[-1]]).sum(-1).clamp(0, 1).tolist()
-        sure: list[tuple[float, ...]] = [()] * count  # with noise it would not be the head's own
-        if noise is None:
-            sure = _confidence(chain, room)
+        shared = torch.minimum(expected, q[:, : expected.shape[-1]]).sum(-1).clamp(0, 1).tolist()
         trees: dict[str, list[int]] = {}
-        for breadth in {shape.breadth for _, shape in self.trees}:
-            own = [(depth, shape) for depth, shape in self.trees if shape.breadth == breadth]
+        for breadth in {shape.breadth for _, shape in shapes}:
+            own = [(depth, shape) for depth, shape in shapes if shape.breadth == breadth]
             levels = list(every.grow(max(depth for depth, _ in own), breadth, *sampled))
             for depth, shape in own:
                 by_depth = [accepted_tree(levels[: d + 1], coming, shape.nodes).tolist() for d in range(depth)]
@@ -140,15 +157,14 @@ class Recorder:
         return track, drafts
 
 
-@torch.inference_mode()
-def _expected(target: Runner, prompt: Sequence[int], tokens: Sequence[int], temperature: float) -> torch.Tensor:
-    """The target's distribution after each of the tokens, (tokens, vocabulary)."""
+def _expected(target: Runner, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """The target's logits after each of the tokens, (tokens, vocabulary)."""
     target.begin()
     target.prefill(prompt)
     rows = []
     for start in range(0, len(tokens), CHUNK):
         part = tokens[start : start + CHUNK]
-        rows.append(torch.softmax(target.forward(part, len(part)).float() / temperature, -1))
+        rows.append(target.forward(part, len(part)).float().clone())
     return torch.cat(rows)
 
 
@@ -178,25 +194,26 @@ def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[i
 
 
 def _compare(
-    drafter: DraftModel, target: Runner, prompt: Sequence[int], tokens: Sequence[int], longest: int, noise: Noise | None
-) -> Track:
+    drafter: DraftModel, prompt: Sequence[int], tokens: Sequence[int], longest: int, expected: torch.Tensor,
+    noise: Noise | None, full: bool,
+) -> Track:  # fmt: skip
     """A model drafts the text's own tokens for as long as it agrees with it, so one reading of the text tells all."""
     # Its confidence past the first disagreement is that along the text, not along its own draft.
     positions = len(tokens) - 1
     readable = min(positions, _readable(drafter.runner, [*prompt, *tokens]) - len(prompt))
     if readable < 1:
         return Track([0] * positions, [0] * positions, [0] * positions, [()] * positions, cheap=False)
-    for runner in (drafter.runner, target):
-        runner.begin()
-        runner.prefill(prompt)
+    drafter.runner.begin()
+    drafter.runner.prefill(prompt)
     likeliest: list[int] = []
     sure: list[float] = []
     shared: list[float] = []
     for start in range(0, readable, CHUNK):
         part = tokens[start : min(start + CHUNK, readable)]
         heat = 1.0 if noise is None else noise.temperature
-        logits = drafter.runner.forward(part, len(part))[:, : target.vocabulary].float() / heat
-        q, p = torch.softmax(logits, -1), torch.softmax(target.forward(part, len(part)).float() / heat, -1)
+        p = expected[start : start + len(part)]
+        logits = drafter.runner.forward(part, len(part))[:, : p.shape[-1]].float() / heat
+        q = torch.softmax(logits, -1)
         if noise is not None:
             rows = noise.rows[start + 1 : start + 1 + len(part)]
             logits = logits[:, : rows.shape[1]] + rows[:, : logits.shape[1]]
@@ -209,7 +226,7 @@ def _compare(
         agreed[at] = agreed[at + 1] + 1 if likeliest[at] == tokens[at + 1] else 0
     blind = positions - readable  # positions at the end where it cannot draft
     right = [min(run, most) for run, most in zip(agreed, size, strict=False)]
-    confidence = [tuple(sure[at : at + most]) for at, most in enumerate(size)]
+    confidence = [tuple(sure[at : at + most]) if full else () for at, most in enumerate(size)]
     columns = size + [0] * blind, right + [0] * blind, [0] * positions, confidence + [()] * blind
     return Track(*columns, shared + [0.0] * blind, cheap=False)
 

@@ -4,6 +4,7 @@ Decoding drafts at one position, over a cache. Here the entries of the text are 
 that begins after entry e sees those up to e and its own nodes. The arithmetic is the head's (``Head``, ``tree.grow``).
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,13 +32,16 @@ class Nodes(NamedTuple):
 
 
 class Everywhere:
-    """A head over a text whose features its target holds; it drafts after each of the entries from ``first`` on."""
+    """A head over a text and its target's features; it drafts after each of the entries from ``first`` on."""
 
     @torch.inference_mode()
-    def __init__(self, head: Head, text: Sequence[int], first: int, count: int, deepest: int) -> None:
+    def __init__(
+        self, head: Head, text: Sequence[int], first: int, count: int, deepest: int, features: Tensor | None = None
+    ) -> None:
         assert head.target is not None, "the head follows no target"
-        self.head, self.end = head, first + count
-        device, features = head.fc.device, head.target.features[: self.end]
+        self.head, self.first, self.end = head, first, first + count
+        device = head.fc.device
+        features = (head.target.features if features is None else features)[: self.end]
         self.at = torch.arange(first, self.end, device=device)  # the last entry of each position
         head._reserve(0, self.end + deepest)
         self.x = self._joined(torch.tensor(text[1 : self.end + 1], device=device), features)  # (entries, hidden)
@@ -76,12 +80,40 @@ class Everywhere:
             features = made.gather(1, parent[..., None].expand(-1, -1, made.shape[-1]))
             made, nodes = self._branch(tokens.gather(1, best), features, level + 1, nodes, parent)
 
+    @torch.inference_mode()
+    def agreed(self, coming: Tensor, noise: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+        """(positions,): leading tokens of each chain that are those coming, (positions, depth); -1 is none.
+
+        As ``accepted_chain`` of ``grow``; a chain is drafted only as far as it agrees.
+        """
+        count = torch.zeros(len(coming), dtype=torch.long, device=coming.device)
+        here, every = torch.arange(len(coming), device=coming.device), self
+        made, nodes = self.out[:, None], None
+        for level in range(coming.shape[1]):
+            columns = every._likeliest(made, level, 1, noise, temperature)[1]
+            tokens = self.head.named(columns).flatten(1)
+            right = tokens[:, 0] == coming[here, level]
+            here, tokens, made = here[right], tokens[right], made[right]
+            count[here] += 1
+            if level + 1 == coming.shape[1] or not len(here):
+                break
+            every = every._only(right)
+            nodes = nodes if nodes is None else Nodes(nodes.keys[right], nodes.values[right])
+            made, nodes = every._branch(tokens, made, level + 1, nodes, torch.zeros_like(tokens))
+        return count
+
+    def _only(self, stay: Tensor) -> "Everywhere":
+        """The positions of these rows alone."""
+        one = copy.copy(self)
+        one.at, one.unseen = self.at[stay], self.unseen[stay]
+        return one
+
     def _likeliest(
         self, made: Tensor, level: int, count: int, noise: Tensor | None, temperature: float
     ) -> tuple[Tensor, Tensor]:
         logits = self.head.logits(made.flatten(0, 1)).view(*made.shape[:2], -1)
         if noise is not None:
-            rows = noise[level : level + len(made)]
+            rows = noise[self.at - self.first + level]
             rows = rows if self.head.pruned is None else rows[:, self.head.pruned.ids]
             logits = logits.float() / temperature + rows[:, None, : logits.shape[-1]]
         top = torch.log_softmax(logits.float(), -1).topk(count)
