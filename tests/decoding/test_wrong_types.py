@@ -59,7 +59,6 @@ def refused(call: Callable[[], object], says: str) -> None:
         ({"trace": "trace.jsonl"}, "trace is a wager.core.TraceWriter, .*, not a str"),
         ({"policy": build("ucbspec", (OFF, Arm("other", 3)))}, "made for the arms off, other:3, and .* pass arms="),
     ],
-    ids=str,
 )
 def test_a_decoder_says_which_argument_is_wrong(given: dict[str, Any], says: str) -> None:
     model = tiny()
@@ -105,7 +104,6 @@ def test_a_model_without_a_head_is_refused_for_that() -> None:
         ({"dola_layers": "high"}, "it has no dola generation"),
         ({"force_words_ids": [[1]]}, "it has no constrained beam search"),
     ],
-    ids=str,
 )
 def test_a_request_says_which_setting_is_wrong(settings: dict[str, Any], says: str) -> None:
     model = tiny()
@@ -174,7 +172,7 @@ def test_the_drop_in_says_what_is_wrong() -> None:
     assert generate(stopping_criteria=[criterion]).shape == (1, 13)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", [None, 5, ["x"], b"smollm2-135m", tiny], ids=str)
+@pytest.mark.parametrize("name", [None, 5, ["x"], b"smollm2-135m", tiny])
 def test_a_model_is_given_by_name(name: Any) -> None:
     refused(lambda: load(name), "a model is given by its name or path, not by a")
     refused(lambda: resolve(name), "a model is given by its name or path, not by a")
