@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from wager.models import load, load_model, load_tokenizer, resolve
 
 by_name = sys.modules["wager.models.resolve"]  # the module: its function has the same name
-NAMES = "smollm2-135m (downloaded once), a folder with config.json, or a Hugging Face id such as org/name"
+NAMES = "smollm2-135m (fetched once), a folder with config.json, or a Hugging Face id such as org/name"
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ class Speculation:
 @options
 def command(
     context: typer.Context,
-    model: Annotated[str, argument("smollm2-135m (downloaded once), a folder, or a Hugging Face id.")],
+    model: Annotated[str, argument("smollm2-135m (fetched once), a folder, or a Hugging Face id.")],
     speculation: Speculation,
     dry_run: Annotated[bool, option("Check, show what vLLM would get, and stop.", "--dry-run", panel=_KEEP)] = False,
 ) -> None:

@@ -39,7 +39,7 @@ ANSWERS = {
 
 
 def command(
-    model: Annotated[str, argument("smollm2-135m (downloaded once), a folder, or a Hugging Face id.", shown=True)] = MODEL,
+    model: Annotated[str, argument("smollm2-135m (fetched once), a folder, or a Hugging Face id.", shown=True)] = MODEL,
     prompts: Annotated[Path | None, option("Your own prompts: one a line, or JSON lines.", shown="wager's own")] = None,
     minutes: Annotated[float, option("Time to measure in; loading and preparing the model are not counted.")] = 2.0,
     drafters: given.Drafters = given.DRAFTERS,
