@@ -7,9 +7,11 @@ import weakref
 import pytest
 import torch
 from decoders import PROMPT, Told, informed, plain, tiny
+from transformers import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
 import wager
+from wager.models import load_tokenizer
 
 
 def test_the_drop_in_gives_what_generate_gives() -> None:
@@ -68,6 +70,22 @@ def test_a_streamer_gets_the_prompt_once_every_token_and_the_end() -> None:
     text = model.generate(ids, custom_generate=wager.generate, streamer=streamer, max_new_tokens=9, do_sample=False)
     assert streamer.heard == [*text[0].tolist(), -1]
     assert text[0, len(PROMPT) :].tolist() == plain(model, max_new_tokens=9)
+
+
+def test_stop_strings_work_as_a_stopping_criterion() -> None:
+    model, ids = tiny(), torch.tensor([PROMPT])
+    tokenizer = load_tokenizer("smollm2-135m")
+    tokens = plain(model, max_new_tokens=30)
+    end = next(i for i in range(6, 30) if tokens[i] not in tokens[:i])
+    stops = [tokenizer.decode(tokens[end])]
+    how = {"max_new_tokens": 30, "do_sample": False}
+    theirs = model.generate(ids, stop_strings=stops, tokenizer=tokenizer, **how)
+    assert len(PROMPT) < theirs.shape[1] < len(PROMPT) + 30
+    criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, stops)])
+    mine = model.generate(ids, stopping_criteria=criteria, custom_generate=wager.generate, **how)
+    assert torch.equal(mine, theirs)
+    with pytest.raises(ValueError, match="could not locate a tokenizer"):  # which docs/coming-from.md says
+        model.generate(ids, stop_strings=stops, tokenizer=tokenizer, custom_generate=wager.generate, **how)
 
 
 def test_an_assistant_model_is_a_drafter() -> None:
