@@ -278,7 +278,11 @@ def test_a_users_speculative_config_stays(launch: Any, smollm2_folder: str, monk
     assert (settings.names, settings.speculator) == (("suffix", "vllm:mtp"), True)
 
 
-def test_help_says_where_other_arguments_come_from_and_a_port_in_use_is_named(serve: Wager) -> None:
+def test_help_says_where_other_arguments_come_from_and_a_port_in_use_is_named(
+    serve: Wager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = "wager.cli.serve._check"  # vLLM's configuration takes long: the port is looked at before
+    monkeypatch.setattr(late, lambda parsed: pytest.fail("configured before the port was looked at"))
     assert "vllm serve --help" in serve("--help").out
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -84,12 +84,13 @@ def command(
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
         parsed, arguments = _configure(model, settings, context.args)
+        if not dry_run:
+            _check_port(parsed)  # before vLLM's configuration, which takes long
         overhead = _check(parsed)
         if dry_run:
             print(shlex.join(["vllm", "serve", *arguments]))
             print("\n".join(overhead) or "speculation changes nothing else in an idle engine here")
             return
-        _check_port(parsed)
         for sentence in overhead:
             print(f"wager: {sentence}", file=sys.stderr)
         from wager.vllm.server import run
