@@ -21,8 +21,9 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_SECONDS = 5.0  # to wait for the hub's first answer; its client alone would try for half a minute per file
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
-KNOWN = f"{embedded.NAME} (fetched once)"
-WOULD_WORK = f"a model is {KNOWN}, a folder with config.json, or a Hugging Face id such as org/name"
+WOULD_WORK = (
+    f"a model is {embedded.NAME} (fetched once), a folder with config.json, or a Hugging Face id such as org/name"
+)
 
 
 def load(
