@@ -101,7 +101,7 @@ def test_the_metadata_say_what_a_user_must_know(installed: Path) -> None:
     assert metadata["Version"] == wager.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert sorted(metadata.get_all("License-File") or ()) == ["LICENSE", "NOTICE"]
-    assert {"bench", "dev", "docs", "vllm"} == set(metadata.get_all("Provides-Extra") or ())
+    assert {"bench", "dev", "docs", "test", "vllm"} == set(metadata.get_all("Provides-Extra") or ())
     assert "wager = wager.cli:main" in (folder / "entry_points.txt").read_text()
     assert {path.name for path in (folder / "licenses").iterdir()} == {"LICENSE", "NOTICE"}
 

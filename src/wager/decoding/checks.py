@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wager.core import Arm, TraceWriter
+from wager.core import OFF, Arm, TraceWriter
 from wager.core.require import is_whole, require, require_type
 from wager.policies.base import Policy
 
@@ -41,7 +41,7 @@ def check_setup(tokenizer: Any, state: Any, tokens: Any, trace: Any) -> None:
 def check_policy(policy: Any, arms: Sequence[Arm]) -> None:
     """Refuse a policy that is none, or that was made for other arms than these."""
     require_type(isinstance(policy, Policy), f"a policy is a name or a wager.policies.Policy, not a {kind(policy)}")
-    unknown = [str(arm) for arm in arms if arm not in policy.slot]
+    unknown = [str(arm) for arm in arms if arm not in policy.slot and arm != OFF]  # it need not play plain decoding
     made = f"the policy was made for the arms {', '.join(map(str, policy.arms))}"
     require(not unknown, f"{made}, and the decoder has {', '.join(unknown)} too; pass arms=policy.arms")
 

@@ -37,10 +37,7 @@ class NoHints(Auto):
 
 
 class NoOthers(Auto):
-    """Only the drafter that was run is learned from, and nobody reads without drafting."""
-
-    def select_readers(self, context: Context) -> tuple[str, ...]:
-        return ()
+    """Only the drafter that was run is learned from."""
 
     def observe(self, round: Round) -> None:
         super().observe(replace(round, others={}))

@@ -39,7 +39,7 @@ def test_the_bound_holds_strictly_where_seconds_do_not_vary(
 def test_without_the_bound_a_text_loses_more() -> None:
     """The adversary has the power to show a policy that spends more than it may."""
     unbounded = "auto-scaled:field=allowed_tokens,times=1000"
-    assert max(most_lost(World(steep, accept), unbounded) for accept in ADVERSARIES.values()) > 3.5
+    assert max(most_lost(World(steep, accept), unbounded) for accept in ADVERSARIES.values()) > 4.0
 
 
 @pytest.mark.parametrize("accept", ADVERSARIES.values(), ids=ADVERSARIES)

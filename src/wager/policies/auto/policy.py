@@ -12,7 +12,6 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.positional import PositionalAcceptance
-from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
 from wager.policies.auto.weighing import ArmWeighing, Best, Estimate
 from wager.policies.base import Arms, Option, require
@@ -30,8 +29,8 @@ class Auto(ArmWeighing):
     per_request = True
     explains = True
     holds = True
-    learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
-    __slots__ = ("_chosen", "_most_seconds", "_reading", "_value_rate", "_verify_seconds", "batch")
+    learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
+    __slots__ = ("_chosen", "_most_seconds", "_value_rate", "_verify_seconds", "batch")
 
     def __init__(self, arms: Arms, *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
@@ -45,7 +44,6 @@ class Auto(ArmWeighing):
         config = self.config
         self.acceptance = AcceptanceModel(len(self.drafters), config)
         self.positional = PositionalAcceptance(self.rng, config)
-        self.in_text = TextAcceptance(config)
         self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config)
         self.exploration = Exploration(self.drafters, self.rng, config)
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
@@ -53,7 +51,6 @@ class Auto(ArmWeighing):
         self._verify_seconds: list[float] = []
         self._value_rate = 0.0
         self._most_seconds = inf  # that the round chosen last takes at most, proposals left out
-        self._reading: dict[str, float] = {}  # drafter that is to read after this round -> seconds expected
 
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
@@ -78,7 +75,6 @@ class Auto(ArmWeighing):
             self._read(context.arms)
         if batch == 1 and context.previous is None:
             self.acceptance.begin()
-            self.in_text.begin()
             exploration.begin()
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
@@ -117,23 +113,6 @@ class Auto(ArmWeighing):
         assert best is not None
         self._chosen = best
         return best[0]
-
-    def select_readers(self, context: Context) -> tuple[str, ...]:
-        """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
-        self._reading = {}
-        if context.batch > 1 or self._chosen is None or not self._weighed:
-            return ()
-        arm = self._chosen[0]
-        bound, plain, rate = self.exploration.bound, self._plain_seconds, self._value_rate
-        # what is left of the text's bound once the round that was chosen has taken the most that it can
-        room = bound.room - (self._most_seconds / plain - 1.0 if arm.length and self._most_seconds < inf else 0.0)
-        # Reading may take twice what is expected, and no more than a half of what drafts have gained in the text.
-        room = 0.5 * min(room, self.config.allowed_share * bound.tokens + bound.standing) * plain
-        for name, taken in self._worth_reading(context, self._chosen, rate).items():
-            if name != arm.drafter and taken <= room:
-                self._reading[name] = taken
-                room -= taken
-        return tuple(self._reading)
 
     def _affordable(self, best: Estimate, context: Context, off: float, room: float, probing: bool) -> Estimate | None:
         """The best draft if it may be tried, or else one that is expected to pay even with little trust in acceptance;
@@ -176,8 +155,8 @@ class Auto(ArmWeighing):
             agreed, length = -1, proposal.length  # -1: the true tokens are not known
             if proposal.name == arm.drafter:
                 agreed, hinted, length = round.accepted, True, min(length, drafted)
-            elif isinstance(known := others.get(proposal.name), int):
-                agreed = known
+            elif proposal.name in others:
+                agreed = others[proposal.name]
             self.acceptance.learn(proposal, min(agreed + 1, length, emitted), agreed)
             proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
         self._proposals = []
@@ -206,23 +185,6 @@ class Auto(ArmWeighing):
                 self.positional.learn_batch(key, round, length)
             else:
                 self.positional.learn(key, round.accepted, length)
-        if batch == 1 and len(self.hinted) < len(self.drafters):
-            self._follow_text(round, key if unhinted else "", length)
-
-    def _follow_text(self, round: Round, key: str, length: int) -> None:
-        """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
-        here = self.in_text
-        if key:
-            tried = min(round.accepted + 1, length)
-            chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
-            here.learn(round.arm.drafter, chances, round.accepted)
-        followed = [round.arm.drafter] if key else []
-        for name, known in round.others.items():
-            if not isinstance(known, int) and name in self.index:
-                here.learn(name, self.positional.read(name, known), sum(known))
-                followed += [name] if name in round.read_seconds else []
-        here.took(round.read_seconds, self._reading)
-        here.pass_by(round.emitted, followed, [name for name in self.drafters if name not in self.hinted])
 
     def _keep_account(self, round: Round) -> None:
         """What the text has lost or gained by this round."""
@@ -230,13 +192,11 @@ class Auto(ArmWeighing):
         plain = min(plain, self.latency.verify.plain or plain)
         proposing = sum(self._called.values())
         bound.asking = proposing / plain
-        reading = sum(round.read_seconds.values()) if round.read_seconds else 0.0
         if round.drafted:
             most = self._most_seconds * self.latency.verify.noise + proposing  # twice: four times the usual error
-            bound.drafted(round.emitted, round.seconds - reading, most, plain)
-            bound.balance -= reading / plain
+            bound.drafted(round.emitted, round.seconds, most, plain)
         else:
-            bound.decoded(round.emitted, (round.draft_seconds + reading) / plain)
+            bound.decoded(round.emitted, round.draft_seconds / plain)
 
     def options(self) -> list[Option]:
         """What was expected of the arms in the round chosen last: the chosen one first, then the best."""

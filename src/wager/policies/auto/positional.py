@@ -23,19 +23,14 @@ DRAWS = 256  # random numbers drawn at a time
 class AcceptanceCounts(Learner):
     """Of one drafter's chains, or of one of its trees."""
 
-    __slots__ = ("age", "deviation", "draw", "drawn", "kept", "latest", "odds", "rate", "shrinkage", "total", "tried")
-    learned = ("tried", "kept", "latest", "age", "draw", "drawn")
+    __slots__ = ("deviation", "kept", "latest", "odds", "rate", "shrinkage", "total", "tried")
+    learned = ("tried", "kept", "latest")
 
     def __init__(self, config: AutoConfig) -> None:
         self.shrinkage = config.shrinkage
         self.tried: list[float] = []  # tokens verified by position, all before them accepted
         self.kept: list[float] = []  # of those, accepted
         self.latest = (0.0, 0.0)  # tokens tried and kept over all positions in the latest rounds
-        self.draw = 0.0  # a standard normal number: where the odds are taken to lie among those that counts allow
-        # It holds until there is twice or half the evidence, or for `round_memory` rounds: the longer a drafter is run,
-        # the less a switch to another costs (the episodes of Ouyang et al. 2017, arXiv 1709.04047).
-        self.drawn = -1.0  # tokens of evidence when it was drawn
-        self.age = 0  # rounds since then
         self.settle()
 
     def settle(self) -> None:
@@ -92,18 +87,6 @@ class PositionalAcceptance(Learner):
         if len(self.draws) < count:
             self.draws = self.rng.standard_normal(DRAWS + count).tolist()
         return self.draws
-
-    def read(self, key: str, hits: Sequence[float]) -> list[float]:
-        """At tokens that a drafter read without drafting it would have had its first token accepted, or not: its
-        first position is known from that, and no other. The chance of each, by all that is known."""
-        own, count = self.of(key, 1), float(len(hits))
-        own.tried[0] += count
-        own.kept[0] += sum(hits)
-        own.settle()
-        if own.total > 1.1 * self.config.count_memory:
-            own.fade(self.config.count_memory)
-            own.settle()
-        return [own.odds[0] / (1.0 + own.odds[0])] * len(hits)
 
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""

@@ -1,7 +1,7 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
 from collections.abc import Mapping, Sequence
-from math import exp, inf, sqrt
+from math import exp, inf
 
 from wager.core import OFF, Arm, Context
 from wager.policies.auto.acceptance import AcceptanceModel
@@ -11,7 +11,6 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
-from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
@@ -27,7 +26,7 @@ class ArmWeighing(Policy):
     config = AutoConfig()
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
-        *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
+        *("acceptance", "exploration", "hinted", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
         *("_table", "_weighed"),
     )
@@ -35,11 +34,9 @@ class ArmWeighing(Policy):
     positional: PositionalAcceptance
     latency: LatencyModel
     exploration: Exploration
-    in_text: TextAcceptance
     hinted: set[str]  # drafters whose proposals are known before a round
     index: dict[str, int]
     budget: int
-    _verify_seconds: Table
 
     def reset(self) -> None:
         super().reset()
@@ -155,18 +152,9 @@ class ArmWeighing(Policy):
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
-        read = self.in_text.slower  # those that have read without drafting: they need not be run to be known
-        text, stale = self.in_text.factors if batch == 1 else {}, self.config.round_memory
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
-            counts.age += 1
-            if counts.age > stale or not 0.5 * counts.drawn <= counts.total + 2.0 <= 2.0 * counts.drawn:
-                counts.draw, counts.drawn, counts.age = draws.pop(), counts.total + 2.0, 0
-            odds, draw, here = counts.odds, -1.0 if cautious else counts.draw, 1.0
-            if drafter in text:
-                here = text[drafter]
-                draw = 0.0 if drafter in read and not cautious else draw
-            factor = exp(draw * counts.deviation) * here
+            odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
@@ -187,37 +175,6 @@ class ArmWeighing(Policy):
                 if value > most and width <= widest and (room == inf or self._worst(arm, context) <= room):
                     most, best = value, (arm, tokens, taken)
         return most, best
-
-    def _worth_reading(self, context: Context, chosen: Estimate, rate: float) -> dict[str, float]:
-        """Idle models whose reading is expected to bring more than it costs, and its seconds; the best first.
-
-        Reading what a drafter missed moves the estimate of its log odds by some standard deviation. What it gains over
-        the drafter that was chosen, were they up by √3 of these, counts for a sixth of the rounds to come: of a normal
-        distribution that is the upper of three points.
-        """
-        plain, found = self._plain_seconds, dict[str, tuple[float, float]]()
-        best, values = chosen[1] - rate * chosen[2], dict[str, tuple[float, float, float]]()
-        for group, odds, _, fixed, each in self._weighed:
-            here = self.in_text.factors.get(group.drafter, 1.0)
-            chance = odds[0] * here / (1.0 + odds[0] * here)
-            up = here * exp(sqrt(3.0) * self.in_text.deviation(group.drafter, chance))
-            now, then = (self.positional.tokens(odds, factor) for factor in (here, up))
-            costs = [(n, rate * (self._verify_seconds[width] + fixed + each * n)) for _, n, width in group.arms]
-            own = max(now[n] - cost for n, cost in costs), max(then[n] - cost for n, cost in costs), fixed + each
-            values[group.drafter] = max(own, values.get(group.drafter, own))
-        if chosen[0].drafter in values:  # without the draw that it was chosen by
-            best = values[chosen[0].drafter][0]
-        rounds = self.config.round_memory
-        if context.remaining is not None:
-            rounds = min(rounds, context.remaining / chosen[1])
-        for name, (value, then_value, step) in values.items():
-            missed, lag = self.in_text.of(name).missed, context.lag.get(name, 0)
-            seconds = step + self.latency.drafts.catch_up(name, max(lag, missed), plain)
-            seconds *= self.in_text.slower.get(name, 1.0)
-            worth = rounds * (max(best, then_value) - max(best, value)) / 6.0 - rate * seconds
-            if missed and worth > 0.0:
-                found[name] = worth, seconds
-        return {name: found[name][1] for name in sorted(found, key=lambda name: -found[name][0])}
 
     def _plan(self, batch: int) -> Plan:
         """The groups of drafters without hints, with what is known of each."""
