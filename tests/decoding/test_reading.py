@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 class Wandering(Policy):
     """Any arm, and any of the models reads along."""
 
-    needs = frozenset({Signal.OTHERS})
+    needs = frozenset({Signal.OTHERS, Signal.READ})
 
     def __init__(self, arms: Sequence[Arm], seed: int = 0) -> None:
         super().__init__(arms)

@@ -42,7 +42,7 @@ class Watched(Fixed):
 
 def watched(arms: Sequence[Arm], arm: Arm, *, asks: bool) -> Watched:
     policy = Watched(arms, drafter=arm.drafter, length=arm.length)
-    policy.needs = frozenset({Signal.HINTS, Signal.OTHERS}) if asks else frozenset()
+    policy.needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.READ}) if asks else frozenset()
     policy.contexts = []
     return policy
 

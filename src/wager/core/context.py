@@ -13,7 +13,8 @@ class Signal(Enum):
     """What an engine measures only for policies that need it, because it takes time."""
 
     HINTS = "hints"  # Context.hints, agreement and proposal_seconds: cheap drafters propose before the choice
-    OTHERS = "others"  # Round.others
+    OTHERS = "others"  # Round.others, of cheap drafters
+    READ = "read"  # and of models, at tokens that they missed and have read since
     OVERLAP = "overlap"  # Round.overlap
     PROMPT = "prompt"  # Context.prompt
     REPEATS = "repeats"  # Round.repeated

@@ -19,7 +19,7 @@ class Hedge(Policy):
     # NormalHedge (Chaudhuri, Freund & Hsu 2009): with R_i the regret towards drafter i,
     #   w_i ~ [R_i]+/c * exp([R_i]+^2 / 2c), where the mean of exp([R_i]+^2 / 2c) is e
     per_text = True
-    needs = frozenset({Signal.OTHERS})
+    needs = frozenset({Signal.OTHERS, Signal.READ})
     learned: ClassVar[tuple[str, ...]] = ("rounds", "regrets", "hits", "seen")
 
     def __init__(self, arms: Arms, *, every: int = 1, length: int = 0, seed: int = 0) -> None:

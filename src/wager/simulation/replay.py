@@ -109,7 +109,7 @@ class Replayed(Environment):
         self._anew = policy if policy is not None and resets(policy, replay.reset) else None  # with every text
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
-        self._readers = policy.select_readers if policy is not None and Signal.OTHERS in policy.needs else None
+        self._readers = policy.select_readers if policy is not None and Signal.READ in policy.needs else None
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
         self._longest = max(arm.length for arm in replay.arms)
         rng = np.random.default_rng([seed, 0])

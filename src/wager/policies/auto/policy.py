@@ -155,8 +155,8 @@ class Auto(ArmWeighing):
             agreed, length = -1, proposal.length  # -1: the true tokens are not known
             if proposal.name == arm.drafter:
                 agreed, hinted, length = round.accepted, True, min(length, drafted)
-            elif proposal.name in others:
-                agreed = others[proposal.name]
+            elif isinstance(known := others.get(proposal.name), int):
+                agreed = known
             self.acceptance.learn(proposal, min(agreed + 1, length, emitted), agreed)
             proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
         self._proposals = []
