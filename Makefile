@@ -126,7 +126,8 @@ bench-auto: $(READY) $(RECORDING)  ## the part of it that replays recorded texts
 	$(SIMULATE) --env costs --arms 0.58@2,0.59@2,0.6@2,0.61@2,0.62@2,0.6@2 --lengths 1,2,3,4 --verify 1:30,5:35 --lag-ms 0.6 \
 		--tokens 4000 --runs 12 -p auto -p auto-no-stay -p meta-ucb -p ucbspec --json results/alike.json
 	$(SIMULATE) --env costs --arms 0.55@2,0.5@2,0.55@2,0.75@2,0.5@2,0.55@2 --lengths 4 --verify 1:30,5:35 --lag-ms 0.05 \
-		--tokens 400 --warmup 45 --runs 40 -p auto -p auto-no-others -p meta-ucb -p ucbspec -p exp3spec -p hedge \
+		--tokens 400 --warmup 45 --runs 40 -p auto -p meta-ucb -p ucbspec -p exp3spec -p hedge -p hedge:every=8 \
+		--json results/right-head.json
 
 bench-serving: $(SERVING)  ## the part of it that starts servers; the same needs, and an hour and a half
 	mkdir -p results
