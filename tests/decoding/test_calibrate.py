@@ -43,8 +43,9 @@ class Machine:
 class Model(Drafter):
     name, cheap = "model", False
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, first: float = 0.0) -> None:
         self.machine, self.text = machine, list[int]()
+        self.first, self.drafted = first, set[int]()  # seconds beyond the usual of the first draft of a length
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.text = list(prompt)
@@ -53,13 +54,16 @@ class Model(Drafter):
         self.text += tokens
 
     def propose(self, length: int, sample: object = None) -> Draft:
-        self.machine.now += 0.001 * length + 0.004
-        return Draft([1] * length, lag=len(self.text), lag_seconds=0.004)
+        first = 0.0 if length in self.drafted else self.first
+        self.drafted.add(length)
+        reading = 0.002 + 4e-5 * len(self.text)
+        self.machine.now += 0.001 * length + reading + first
+        return Draft([1] * length, lag=len(self.text), lag_seconds=reading)
 
 
-def timer(machine: Machine, arms: Sequence[Arm] = ARMS) -> RoundTimer:
+def timer(machine: Machine, arms: Sequence[Arm] = ARMS, first: float = 0.0) -> RoundTimer:
     text = [1] * 50
-    return RoundTimer(machine, {"model": Model(machine)}, arms, text, machine.clock)  # type: ignore[arg-type]
+    return RoundTimer(machine, {"model": Model(machine, first)}, arms, text, machine.clock)  # type: ignore[arg-type]
 
 
 def test_the_most_telling_widths_come_first() -> None:
@@ -74,10 +78,19 @@ def test_what_is_timed_is_what_rounds_take_and_nothing_is_left_behind(tmp_path: 
     found = calibrated(timing, "here", tmp_path / "rounds.json")
     assert found.verify == pytest.approx({1: 0.02, 2: 0.022, 3: 0.024, 5: 0.028, 9: 0.036})
     assert found.draft == pytest.approx({Arm("model", 8): 0.008, Arm("model", 1): 0.001})
-    assert found.catch_up == {"model": {50: 0.004}}
+    assert found.catch_up == {"model": {50: 0.004, 16: pytest.approx(0.00264)}}
     assert machine.length == 50
     assert timing.models["model"].text == [1] * 50  # type: ignore[attr-defined]
     assert machine.now < BUDGET["cpu"]
+
+
+def test_first_drafts_on_a_gpu_are_neither_timed_nor_counted_to_the_time_allowed(tmp_path: Path) -> None:
+    machine = Machine(0.001)
+    machine.device = torch.device("cuda")
+    found = calibrated(timer(machine, first=0.2), "here", tmp_path / "rounds.json")
+    assert found.draft == pytest.approx({Arm("model", 8): 0.008, Arm("model", 1): 0.001})
+    assert found.verify.keys() == {1, 2, 3, 5, 9}
+    assert (tmp_path / "rounds.json").exists()
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 2.0])

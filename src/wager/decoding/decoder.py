@@ -210,11 +210,11 @@ class Decoder:
 
     def _calibrate(self, text: Sequence[int]) -> None:
         """Time rounds on the text that the target holds, or take what is remembered, and tell the policy."""
-        from wager.decoding.calibrate import RoundTimer, calibrated
+        from wager.decoding.calibrate import VERSION, RoundTimer, calibrated
 
         known = described(self.policy, self.model, self.drafters.values(), self.arms)
         del known["policy"]
-        key = ", ".join([*known.values(), f"torch {torch.__version__}"])
+        key = ", ".join([*known.values(), f"torch {torch.__version__}", f"timed as {VERSION}"])
         found = calibrated(RoundTimer(self.target, self.drafters, self.arms, text), key)
         published = {name: drafter.acceptance for name, drafter in self.drafters.items() if drafter.acceptance}
         self._calibration = replace(found, acceptance=published)

@@ -246,3 +246,16 @@ def test_a_stall_in_a_widths_first_round_does_not_rule_it_out() -> None:
     for _ in range(5):
         model.learn(5, 0.040)
     assert model.seconds[5] > 0.03, "what repeats is believed"
+
+
+def test_the_most_seconds_of_catching_up_grow_by_what_was_timed() -> None:
+    drafting = DraftLatency(CONFIG)
+    assert drafting.most_catch_up("x", 100, 0.02) == 2 * drafting.catch_up("x", 100, 0.02)  # never timed
+    drafting.caught_up("x", 63, 0.001)
+    assert drafting.most_catch_up("x", 63, 0.02) == 0.001
+    assert drafting.most_catch_up("x", 640, 0.02) == pytest.approx(0.01)  # one number was: each token takes its share
+    drafting.caught_up("x", 15, 0.001)
+    assert drafting.most_catch_up("x", 640, 0.02) == pytest.approx(0.001)  # a GPU reads 48 more in no time
+    drafting.caught_up("y", 15, 0.001)
+    drafting.caught_up("y", 63, 0.00175)
+    assert drafting.most_catch_up("y", 128, 0.02) == pytest.approx(0.00175 + 2 * 64 * 0.001 / 64)

@@ -97,11 +97,20 @@ class DraftLatency(Learner):
         return known[nearest]
 
     def most_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
-        """What it takes at most, noise left out: as long for each token as the most tokens that were timed; twice what
-        is expected, if none was."""
-        known = self.lags.get(drafter)
-        more = tokens.bit_length() - max(known) if known else 1
-        return self.catch_up(drafter, tokens, plain) * (2.0**more if more > 0 else 1.0)
+        """What it takes at most, noise left out: for each token more than ever twice what one took between the two
+        largest numbers that were timed, or the share of each where only one was; twice what is expected if none was."""
+        seconds, known = self.catch_up(drafter, tokens, plain), self.lags.get(drafter)
+        if not known:
+            return 2.0 * seconds
+        sizes = sorted(known)
+        more = tokens / 2.0 ** sizes[-1]  # times the largest
+        if more <= 1.0:
+            return seconds
+        each = seconds
+        if len(sizes) > 1:
+            fewer = 2.0 ** (sizes[-2] - sizes[-1])
+            each = min(each, 2.0 * max(0.0, known[sizes[-1]] - known[sizes[-2]]) / (1.0 - fewer))
+        return seconds + each * (more - 1.0)
 
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
