@@ -257,5 +257,5 @@ def test_the_most_seconds_of_catching_up_grow_by_what_was_timed() -> None:
     drafting.caught_up("x", 15, 0.001)
     assert drafting.most_catch_up("x", 640, 0.02) == pytest.approx(0.001)  # a GPU reads 48 more in no time
     drafting.caught_up("y", 15, 0.001)
-    drafting.caught_up("y", 63, 0.00175)
-    assert drafting.most_catch_up("y", 128, 0.02) == pytest.approx(0.00175 + 2 * 64 * 0.001 / 64)
+    drafting.caught_up("y", 63, 0.0013)
+    assert drafting.most_catch_up("y", 128, 0.02) == pytest.approx(0.0013 + 2 * 64 * 0.0003 / 48)
