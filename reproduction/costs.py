@@ -1,12 +1,14 @@
-"""What a round takes on two machines, as stated tables: a busy machine's own timings would say nothing.
+"""What a round takes: on two machines as stated tables, since a busy machine's own timings would say nothing, or as it
+was measured on an H200, by a recording or for targets of larger shapes.
 
-Verification by width is that of `wager bench engine` (results/engine-cpu.json, results/engine-h200.json). A step of an
-EAGLE head is what its rounds took beyond that in results/eagle-cpu.json and results/spec-h200.json; a step of a small
-draft model and a token to catch up on were timed by `wager record` on the CPU and are assumed on the H200.
+On the CPU verification by width is that of `wager bench engine` (results/engine-cpu.json), a step of an EAGLE head what
+its rounds took beyond that in results/eagle-cpu.json, and a step of a small draft model and a token to catch up on were
+timed by `wager lab record`. On the H200 all of it was: results/recordings/greedy-a.jsonl.gz, of heads the mean.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from reproduction.workspace import NotHereError
@@ -23,43 +25,44 @@ def _by_drafter(head: float, model: float) -> dict[str, float]:
 
 _CHEAP = {"suffix": 1.4e-5, "prompt-lookup": 4e-6, "retrieval": 1e-4}
 _CPU = ((1, 0.0306), (2, 0.0306), (3, 0.0331), (4, 0.0407), (5, 0.0412), (6, 0.0431), (9, 0.0500), (16, 0.0610))
-_H200 = ((1, 1.365e-3), (2, 1.370e-3), (5, 1.375e-3), (6, 1.387e-3), (9, 1.401e-3), (16, 1.404e-3), (32, 1.419e-3))
+_H200 = ((1, 1.316e-3), (2, 1.311e-3), (5, 1.314e-3), (6, 1.333e-3), (9, 1.335e-3), (33, 1.378e-3))
+_TREES = {f"eagle:{n}:{depth}@8x32": s for n in _HEADS for depth, s in ((2, 3.63e-4), (4, 5.82e-4), (6, 8.02e-4))}
+_H200_CHEAP = {"suffix": 1.9e-5, "prompt-lookup": 5e-6, "retrieval": 4.9e-5}
 TABLES = {
     "cpu": RoundCost(VerifyCost((*_CPU, (32, 0.0852))), _CHEAP, _by_drafter(2.8e-3, 1.5e-3), _by_drafter(5e-5, 1e-4)),
-    "h200": RoundCost(VerifyCost(_H200), _CHEAP, _by_drafter(1.2e-4, 1.2e-4), _by_drafter(1e-6, 1e-6)),
+    "h200": RoundCost(
+        VerifyCost(_H200), _H200_CHEAP, _by_drafter(8.0e-5, 1.76e-4), _by_drafter(1.83e-5, 4.6e-7), _TREES
+    ),
 }
-# A target so many times as large beside the same drafters: bound by memory, its forward takes so many times as long.
-LARGER = 10
-
-
+# Targets of these shapes with a head of their own, timed on an H200; small models draft as beside SmolLM2.
+SHAPES = {shape: Path("results") / f"costs-{shape}-h200.json" for shape in ("1b", "8b")}  # wager lab costs SHAPE
 NAMES = {
     "cpu": "two CPU cores",
     "h200": "an H200",
-    "larger": f"an H200 with a target {LARGER} times as large",
+    "1b": "an H200 with a target of 1.1B parameters",
+    "8b": "an H200 with a target of 8B parameters",
 }
 
 
 def table(name: str) -> RoundCost:
-    """A table by name; larger: the H200's with a target ten times as large."""
-    if name == "larger":
-        return _larger(TABLES["h200"])
+    """A stated table by name."""
     if name not in TABLES:
-        raise ValueError(f"unknown costs {name!r}; choose from {', '.join((*TABLES, 'larger'))}")
+        raise ValueError(f"unknown costs {name!r}; choose from {', '.join((*TABLES, *SHAPES))}")
     return TABLES[name]
 
 
 def of(name: str, meta: Mapping[str, Any], drafters: Sequence[str]) -> RoundCost:
-    """A table by name; the H200's as the recording itself measured it, where it was made on one."""
-    found = table(name)
+    """A table by name: the H200's as the recording itself measured it, where it was made on one; a shape's by name."""
+    found = table("h200" if name in SHAPES else name)
     if name != "cpu" and "H200" in str(meta.get("device")) and "verify" in (meta.get("costs") or {}):
         found = parse_cost("measured", meta)
-        found = _larger(found) if name == "larger" else found
+    if name in SHAPES:
+        if not SHAPES[name].is_file():
+            raise NotHereError(f"needs {SHAPES[name]}: wager lab costs {name} on a GPU")
+        own = parse_cost(str(SHAPES[name]), {"drafters": drafters})
+        found = replace(own, propose=found.propose, step={**found.step, **own.step}, lag={**found.lag, **own.lag})
     known = {*found.propose, *found.step}
     for drafter in drafters:
         if drafter not in known:
             raise NotHereError(f"needs the cost of a draft of {drafter}; without it drafts would be free")
     return found
-
-
-def _larger(cost: RoundCost) -> RoundCost:
-    return replace(cost, verify=VerifyCost(tuple((w, LARGER * s) for w, s in cost.verify.points)))

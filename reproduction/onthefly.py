@@ -20,10 +20,10 @@ SURE = ("draft:ofa",)  # recordings hold how sure it is of each token
 TRIALS = 25  # prompts on which the paper lets RL learn first
 
 
-def windows(drafters: Sequence[str], labels: Sequence[str], **how: object) -> tuple[Run, ...]:
+def windows(drafters: Sequence[str], labels: Sequence[str], cost: str = "cpu", **how: object) -> tuple[Run, ...]:
     """Windows of 1 to 5 tokens, each alone and chosen anew in every round."""
     own = {"labels": tuple(labels), **how}
-    return tuple(runs.window(drafter, "cpu", (OURS,), LENGTHS, **own) for drafter in drafters)
+    return tuple(runs.window(drafter, cost, (OURS,), LENGTHS, **own) for drafter in drafters)
 
 
 def selection() -> tuple[Run, ...]:
@@ -71,7 +71,7 @@ EXPERIMENTS = (
     experiment("onthefly-table3", stopping, lambda results: claims.check_stopping(results, SURE)),
     experiment(
         "onthefly-table7",
-        lambda: windows(("eagle:ofa",), THREE, target="other"),
+        lambda: windows(("eagle:ofa",), THREE, "1b", target="other"),
         lambda results: claims.check_windows(results, ("eagle:ofa",), ("finance-alpaca", "HumanEval", "GSM8K")),
     ),
     experiment(
@@ -91,5 +91,5 @@ EXPERIMENTS = (
     experiment("onthefly-table13", lambda: (Routing(SIZES, 200, 150),), claims.check_sizes),
     experiment("onthefly-figure3", lambda: ways("draft:ofa", "cpu"), claims.check_ways, "depth-h200.json"),
     experiment("onthefly-figure5", lambda: ways("eagle:ofa", "cpu"), claims.check_ways),
-    experiment("onthefly-figure6", lambda: ways("draft:ofa", "larger"), claims.check_ways),
+    experiment("onthefly-figure6", lambda: ways("draft:ofa", "8b"), claims.check_ways),
 )

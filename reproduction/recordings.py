@@ -71,13 +71,15 @@ def find(wanted: Wanted, folder: Path = FOLDER) -> Recording:
 
 
 def _joined(parts: Sequence[Recording]) -> Recording:
-    """Recordings of different tasks as one; of two with a task in common the larger."""
+    """Recordings of different tasks as one, with the seconds of the part that was timed; of two with a task in common
+    the larger."""
     whole, *rest = sorted(parts, key=lambda one: -len(one.texts))
     for one in rest:
         if not set(one.tasks) & set(whole.tasks):
             first = len(whole.texts)
             texts = tuple(_renamed(text, str(first + i)) for i, text in enumerate(one.texts))
-            whole = replace(whole, texts=whole.texts + texts, tasks=whole.tasks + one.tasks)
+            timed = whole.meta if "verify" in (whole.meta.get("costs") or {}) else one.meta
+            whole = replace(whole, meta=timed, texts=whole.texts + texts, tasks=whole.tasks + one.tasks)
     return whole
 
 
@@ -86,7 +88,7 @@ def load(path: Path) -> Recording:
     return _load(path.resolve(), path.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _load(path: Path, changed: int) -> Recording:
     meta, texts = read(path)
     numbered = tuple(_renamed(text, str(i)) for i, text in enumerate(texts))

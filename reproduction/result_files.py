@@ -29,6 +29,7 @@ SIZES = (
     "experiments",
 )
 OPTIONS = ("--runs", "--prompts", "--rounds", "--repeats")
+ALWAYS = ("wager lab costs",)  # commands that time everything equally often, whatever their options
 # Which sources a result measures, by what its command begins with; the first that fits.
 MEASURES = {
     "python -m reproduction.turns": ("src/wager/vllm", "src/wager/policies"),
@@ -42,10 +43,18 @@ MEASURES = {
 }
 
 
+def _texts(judged: Any) -> bool:
+    """Whether a table of drafters judged on tasks says on how many texts."""
+    rows = judged.values() if isinstance(judged, dict) else ()
+    return bool(rows) and all("texts" in cell for row in rows for cell in row.values())
+
+
 def problems(content: Mapping[str, Any], root: Path) -> list[str]:
     """What a result file lacks, or says that cannot be so; empty where it is sound."""
     found = [f"no {name}" for name in REQUIRED if not content.get(name)]
-    sized = any(content.get(name) for name in SIZES) or any(o in str(content.get("command")) for o in OPTIONS)
+    command = str(content.get("command"))
+    sized = any(content.get(name) for name in SIZES) or any(o in command for o in OPTIONS)
+    sized = sized or command.startswith(ALWAYS) or _texts(content.get("drafters"))
     found += [] if sized else ["no sample sizes"]
     if content.get("command") and (why := refused(str(content["command"]))):
         found.append(f"its command is not accepted: {why}")

@@ -128,15 +128,17 @@ def test_what_recordings_tell_beside_replay(workspace: Workspace) -> None:
 
 
 def test_costs_are_refused_by_a_wrong_name_and_no_draft_is_free() -> None:
-    with pytest.raises(ValueError, match="choose from cpu, h200, larger"):
+    with pytest.raises(ValueError, match="choose from cpu, h200, 1b, 8b"):
         costs.table("abacus")
-    h200, larger = (costs.table(name).verify(1) for name in ("h200", "larger"))
-    assert larger == pytest.approx(10 * h200)
+    h200, larger = (costs.of(name, {}, ("eagle:ofa", "draft:ofa", "suffix")) for name in ("h200", "8b"))
+    assert larger.verify(1) > 3 * h200.verify(1)
+    assert larger.step["eagle:ofa"] > h200.step["eagle:ofa"]  # its head is as large as one of its layers
+    assert larger.step["draft:ofa"] == h200.step["draft:ofa"]
     with pytest.raises(ValueError, match="would be free"):
         costs.of("cpu", {}, ("eagle:unheard",))
     meta = {"device": "NVIDIA H200", "costs": {"verify": [[1, 0.5]], "step": {"eagle:new": 0.1}}}
     assert costs.of("h200", meta, ("eagle:new",)).verify(1) == 0.5
-    assert costs.of("larger", meta, ("eagle:new",)).verify(1) == 5.0
+    assert costs.of("8b", meta, ("eagle:new",)).verify(1) == pytest.approx(larger.verify(1))
 
 
 def test_results_of_runs_are_kept_by_their_settings_and_the_recordings_at_hand(tmp_path: Path) -> None:
