@@ -19,6 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from wager.core import OFF, Arm
 from wager.policies.steps import Step
 from wager.vllm.compat import SchedulerHooks, check_version, drafts_break_sampling, set_draft_length
+from wager.vllm.drafts import MatchOnly
 from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
@@ -109,6 +110,7 @@ class _Adaptive(_Limits):
         self.control = PolicyFile(settings, policy) if settings.control else None
         pipeline = parallel.pipeline_parallel_size > 1
         self._arms: dict[str, Arm] | None = {} if pipeline else None  # request -> arm that drafts for it now
+        self._matching = settings.matching  # whose arms are those in which matching drafts alone beside a model
         self._usual = 1  # tokens of a request that decodes in the next step, with its draft
         # steps scheduled and not over, oldest first, with when they were scheduled
         self._flights: deque[tuple[SchedulerOutput, Step, float]] = deque()
@@ -130,9 +132,10 @@ class _Adaptive(_Limits):
         if self._arms is not None:
             self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
             self._arms.update(dict.fromkeys(scheduler_output.num_scheduled_tokens, step.next_arm))
-        length = step.next_arm.length
-        self._usual = 1 + length
-        set_draft_length(scheduler_output, length)
+        arm = step.next_arm
+        self._usual = 1 + arm.length
+        alone = self._matching and arm.drafter == self._matching
+        set_draft_length(scheduler_output, MatchOnly(arm.length) if alone else arm.length)
         self._flights.append((scheduler_output, step, began))
 
     def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm:

@@ -85,8 +85,9 @@ class Auto(ArmWeighing):
             return OFF
         exploration.interval = self.config.probe_interval
         if batch > 1:
-            # what a drafter has missed also counts the steps in which a choice was held
-            exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
+            if context.previous is None or not context.previous.length:
+                # what a drafter has missed also counts the steps in which a choice was held
+                exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
             exploration.interval = self._probe_interval(context, seconds)
         probing = exploration.rounds_since_draft >= exploration.interval
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
