@@ -78,7 +78,12 @@ class StepEngine:
 
 # SmolLM2 and an EAGLE head on an H200, about: milliseconds of a step, per token verified, of the head's drafts and per
 # token of them. Matching costs next to nothing.
-SMALL_LOADS = {1: (1.6, 0.02, 0.5, 0.08), 8: (1.8, 0.03, 0.5, 0.08), 32: (2.3, 0.06, 0.6, 0.1), 128: (3.8, 0.3, 0.8, 0.15)}
+SMALL_LOADS = {
+    1: (1.6, 0.02, 0.5, 0.08),
+    8: (1.8, 0.03, 0.5, 0.08),
+    32: (2.3, 0.06, 0.6, 0.1),
+    128: (3.8, 0.3, 0.8, 0.15),
+}
 BOTH_ARMS = (OFF, *(Arm(name, n) for name in ("suffix", "eagle") for n in range(1, 6)))
 # Chances of each token by drafter; the head's arms are those in which both draft.
 CHAT = {"suffix": (0.1,) * 5, "eagle": (0.6, 0.55, 0.5, 0.5, 0.5)}

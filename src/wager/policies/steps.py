@@ -10,6 +10,7 @@ from wager.core.batch import Ints
 from wager.policies.auto.latency import Kind, StepLatency
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
+from wager.policies.trials import CheaperTrials
 
 SAME_LOAD = 16  # a choice is held while the number of requests is within a 16th of the one it was made for
 
@@ -60,6 +61,8 @@ class StepRounds:
         self.tokens = 0  # emitted since the engine started
         self._drafter = arms[-1].drafter
         self._others = sorted({arm.drafter for arm in arms if arm.length} - {self._drafter})
+        self._trials: dict[int, CheaperTrials] = {}  # by bucket of batch sizes
+        self.trying = False  # whether the arm of the last step was played to learn of it
         self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
         self._kinds: set[tuple[int, Kind]] = set()  # buckets of batch sizes and drafts that have passed, with overlap
         self._chose = policy  # the arm of the last step
@@ -78,7 +81,7 @@ class StepRounds:
         """
         arm = drafted_by or self._arm
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
-        self._lag, self._batch, self._held = 0, batch, None
+        self._lag, self._batch, self._held, self.trying = 0, batch, None, False
         self._chose = self.policy
         if off or (mixed and bucket(batch) not in self._observed):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
@@ -87,12 +90,21 @@ class StepRounds:
         elif batch:
             lag = {self._drafter: self._pause} if self._pause else {}
             previous = None if mixed and batch == 1 else self._arm  # None: a text begins
-            step.next_arm = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
+            step.next_arm = chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
+            if self._others and self.policy.holds and not mixed:
+                step.next_arm = self._trials_at(batch).play(chosen)
+                self.trying = step.next_arm is not chosen
             step.resumed = bool(self._pause and step.next_arm.drafter == self._drafter)
             self._lag = self._pause if step.resumed else 0
         self._pass(step.next_arm)
         self._arm = step.next_arm
         return step
+
+    def _trials_at(self, batch: int) -> CheaperTrials:
+        size = bucket(batch)
+        if size not in self._trials:
+            self._trials[size] = CheaperTrials(self.arms)
+        return self._trials[size]
 
     def _pass(self, arm: Arm) -> None:
         """Count what the last drafter misses in a step in which this arm drafts."""
@@ -124,6 +136,8 @@ class StepRounds:
             return None
         arm, step = self._arm, self._held
         self._pass(arm)
+        if self._others:
+            self._trials_at(batch).steps += 1
         if step is None or step.batch != verifying or step.drafted != drafted or mixed:
             step = Step(self._chose, verifying, drafted, mixed, arm, 0, arm, held=True)
             self._held = None if mixed else step
@@ -162,6 +176,8 @@ class StepRounds:
         verify = max(1e-9, seconds - others)  # less what was not verifying: catching up, or the next round's drafting
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
+            if self._others and arm.length:
+                self._trials_at(batch).note(arm, emitted / batch, batch)
             rejected = batch - survivors[-1] if survivors else -1 if drafted else 0
             counts = arm, drafted, accepted, emitted, batch, rejected
             step.policy.observe(Round(*counts, draft, verify, step.lag, late, survivors=survivors))

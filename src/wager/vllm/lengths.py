@@ -58,7 +58,8 @@ class Lengths:
         else:
             probed, self._before = self._before, (arm, self._repeated)
             self._repeated = probed[1] if chosen is probed[0] else 0
-        self._hold = min(self._longest, self._repeated) if self.rounds.policy.holds and not mixed else 0
+        asked = mixed or self.rounds.trying or not self.rounds.policy.holds
+        self._hold = 0 if asked else min(self._longest, self._repeated)
         return step, began
 
     def _count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:

@@ -161,8 +161,9 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
         speculator = original(config, device, states)
         if can_lag(speculator):
             lagging = Lagging(speculator, states)
-            logger.info("wager: %s runs only in steps it drafts in, and catches up on up to %d tokens", method,
-                        lagging.window)
+            logger.info(
+                "wager: %s runs only in steps it drafts in, and catches up on up to %d tokens", method, lagging.window
+            )
         if settings.speculator:
             logger.info("wager: drafting by matching beside %s on %s: %s", method, device, named)
             add_matching(speculator, settings, states, device)

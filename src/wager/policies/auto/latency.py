@@ -8,7 +8,6 @@ from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
 from wager.policies.base import Learner
 
-
 Kind = int | tuple[str, int]  # of drafts: their length, with the drafter where several are told apart; 0: none
 
 
