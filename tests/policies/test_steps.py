@@ -251,7 +251,7 @@ def test_trials_get_rarer_unless_acceptance_rises_and_end_where_they_bring_littl
 def test_what_a_head_costs_is_told_by_steps_in_which_matching_drafted_as_much() -> None:
     suffix, eagle = (Arm(name, 4) for name in ("suffix", "eagle"))
     policy: Any = Script(*((eagle,) * 6 + (suffix,) * 6) * 20)
-    policy.holds = False
+    policy.tries_cheaper = False
     rounds, arm, lag = StepRounds(policy, (OFF, suffix, eagle), overlap=True), OFF, 0
     for _ in range(240):
         step = rounds.plan(8, 8, 8 * arm.length, mixed=False)

@@ -24,7 +24,7 @@ class Head:
 
     def __init__(self) -> None:
         self.max_num_reqs, self.max_num_tokens, self.max_model_len = SLOTS, 64, CONTEXT
-        self.hidden_size, self.dtype, self.device = SIZE, torch.float32, torch.device("cpu")
+        self.hidden_size, self.dtype, self.device = SIZE, torch.float32, torch.get_default_device()
         self.hidden_states = torch.zeros(64, SIZE)
         self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
         self.kv_cache_config = None
@@ -214,6 +214,27 @@ def test_a_head_that_reads_several_layers_and_a_dummy_run_skip_nothing() -> None
     assert run.head.forwards == 1
     assert run.lag.most_missed.tolist() == [1, 0, 0, 0, 0]
     assert not can_lag(run.head)  # only heads that read the target's hidden states do
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [3, 12, 40])
+def test_the_kernel_does_the_same_on_a_gpu(window: int) -> None:
+    pytest.importorskip("triton")
+    with torch.device("cuda"):
+        lag_of_many_steps(0, window)
+
+
+def test_only_those_that_have_missed_much_catch_up_while_the_head_lags() -> None:
+    run = Run(0, 8)
+    run.ends = {0: 0, 1: 0}
+    for _ in range(6):
+        run.step([0], 0)
+    for _ in range(3):
+        run.step([1, 0], 0)
+    assert run.lag.catch_ups == 1
+    assert run.lag.most_missed.tolist()[:2] == [1, 3]
+    run.step([0, 1], 2)
+    assert run.head.cache == run.expected
 
 
 @pytest.mark.skipif(INTERPRETED, reason="starts itself over in the interpreter")

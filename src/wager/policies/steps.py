@@ -91,7 +91,7 @@ class StepRounds:
             lag = {self._drafter: self._pause} if self._pause else {}
             previous = None if mixed and batch == 1 else self._arm  # None: a text begins
             step.next_arm = chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
-            if self._others and self.policy.holds and not mixed:
+            if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)
                 self.trying = step.next_arm is not chosen
             step.resumed = bool(self._pause and step.next_arm.drafter == self._drafter)
@@ -142,6 +142,13 @@ class StepRounds:
             step = Step(self._chose, verifying, drafted, mixed, arm, 0, arm, held=True)
             self._held = None if mixed else step
         return step
+
+    def repeat(self, step: Step) -> bool:
+        """Whether the step now being scheduled, which is like this held one without drafts, is held as well."""
+        if step is not self._held or self._chose is not self.policy:
+            return False
+        self._pause += 1
+        return True
 
     def observe(
         self, step: Step, accepted: int, emitted: int, seconds: float, survivors: tuple[int, ...] = ()

@@ -104,9 +104,10 @@ class Lagging:
             return self._propose(*given, **named)
         new = batch.num_scheduled_tokens[behind]
         if not lags or int((before[behind] + new).max()) > self.window:
+            half = self.window // 2
+            lags = lags and not prefill and int(new.max()) <= half
             if before.any():
-                self.catch_up(batch)
-            lags = lags and not prefill and int(new.max()) <= self.window
+                self.catch_up(batch, half if lags else 1)  # the others may be over before they have to
         if lags:
             self._keep(batch, behind, given[HIDDEN], given[SAMPLED], given[LAST])
             if not prefill:
@@ -140,14 +141,16 @@ class Lagging:
             self.newest[slot] = batch.positions[start + count - 1]
             self.missed[slot] = count + (int(self.missed[slot]) if had else 0)
 
-    def catch_up(self, batch: InputBatch) -> None:
-        """Have the head read what the requests of a batch have missed, as many tokens at once as it can read."""
+    def catch_up(self, batch: InputBatch, least: int = 1) -> None:
+        """Have the head read what those requests of a batch have missed that may have missed at least so many tokens,
+        as many at once as it can read."""
         slots = batch.idx_mapping_np[: batch.num_reqs]
         missed = self.most_missed[slots]
+        missed[missed < least] = 0
         most, at_once = int(missed.max()), max(1, self.head.max_num_tokens // batch.num_reqs)
         for newest in reversed(range(0, most, at_once)):
             self._read(batch, missed, newest, min(most, newest + at_once))
-        self.most_missed[slots] = 0
+        self.most_missed[slots[missed > 0]] = 0
         self.catch_ups += 1
 
     def _read(self, batch: InputBatch, missed: np.ndarray, newest: int, oldest: int) -> None:

@@ -29,6 +29,7 @@ class Auto(ArmWeighing):
     per_request = True
     explains = True
     holds = True
+    tries_cheaper = True
     learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
     __slots__ = ("_chosen", "_most_seconds", "_value_rate", "_verify_seconds", "batch")
 
