@@ -14,7 +14,9 @@ from typing import Annotated, ClassVar
 import typer
 
 from wager.cli.parameters import argument, opt, option, options
+from wager.models.resolve import check_name
 from wager.policies.base import require
+from wager.policies.registry import parse
 from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
@@ -50,11 +52,13 @@ class Speculation:
     log_seconds: float = opt(10.0, "Seconds between wager's log lines; 0: none.", panel=_KEEP)
 
     def settings(self) -> Settings:
-        """As vLLM's hooks read them."""
+        """As vLLM's hooks read them; what is wrong on any platform is refused before vLLM is imported."""
+        names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
+        Settings(names, self.max_length, uniform=self.uniform, log_seconds=self.log_seconds)
+        parse(self.policy)
         from wager.vllm.launch import on_cpu
         from wager.vllm.placement import in_speculator
 
-        names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
         matching = in_speculator(names, on_cpu=on_cpu(), budget=self.budget)
         own = (self.max_length, self.policy, self.budget, self.uniform, self.policy_seed, self.state, self.control)
         return Settings(names, *own, self.log_seconds, matching)
@@ -78,6 +82,7 @@ def command(
     """
     require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
+    check_name(model)
     settings = speculation.settings()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
@@ -101,9 +106,9 @@ def command(
 def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namespace, list[str]]:
     """What vLLM is to be started with, and what ours of it looks like on a command line."""
     from wager.vllm.launch import arguments
-    from wager.vllm.server import parse
+    from wager.vllm.server import parse_arguments
 
-    parsed, plain = parse([model, *given]), parse([model])
+    parsed, plain = parse_arguments([model, *given]), parse_arguments([model])
     # What of it wager must know or adds to; the rest stays as vLLM read it.
     known = {key: getattr(parsed, key) for key in KNOWN if getattr(parsed, key, None) != getattr(plain, key, None)}
     made = arguments(model, settings, known)
