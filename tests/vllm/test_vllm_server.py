@@ -1,6 +1,6 @@
 """The real server on the real model, through the real client: both hooks write what the model writes by itself.
 
-Each hook has a class and a server of its own: ``-n 2 --dist loadscope`` tests both at once.
+Each hook has a class and a server of its own. In a run of all tests each of two workers begins with one: see conftest.
 """
 
 import json
