@@ -216,6 +216,8 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(serve: Wager, argume
         (["smollm2-135m", "--drafter", "medusa"], "unknown drafter 'medusa'"),
         (["smollm2-135m", "--policy", "clairvoyant"], "unknown policy 'clairvoyant'"),
         (["smollm2-135m", "--max-length", "0"], "max_length is 1 to"),
+        (["smollm2-135m", "--host", "127.0.0.1", "--port", "TAKEN"], "of 127.0.0.1: Address already in use"),
+        (["smollm2-135m", "--seed", "3", "--port=TAKEN", "--host=127.0.0.1", "-tp", "1"], "choose another with --port"),
     ],
 )
 def test_what_wager_refuses_is_refused_before_vllm_is_imported(
@@ -227,8 +229,12 @@ def test_what_wager_refuses_is_refused_before_vllm_is_imported(
     monkeypatch.setattr("wager.vllm.compat.check_version", lambda: None)
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setitem(sys.modules, "wager.vllm.launch", None)  # imports it
-    monkeypatch.setattr("sys.argv", ["wager", "serve", *arguments])
-    done = called(capsys)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        monkeypatch.setattr("sys.argv", ["wager", "serve", *(word.replace("TAKEN", port) for word in arguments)])
+        done = called(capsys)
     assert done.code == 2
     assert said in done.err
 

@@ -6,7 +6,7 @@ import shlex
 import socket
 import sys
 import tempfile
-from argparse import Namespace
+from argparse import ArgumentError, ArgumentParser, Namespace
 from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -83,6 +83,8 @@ def command(
     require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
     check_name(model)
+    if not dry_run and (named := _named_port(context.args)) is not None:
+        _check_port(named)
     settings = speculation.settings()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
@@ -145,6 +147,21 @@ def _check(parsed: Namespace) -> list[str]:
     if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
         raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
     return idle_overhead(plain, speculating)
+
+
+def _named_port(given: list[str]) -> Namespace | None:
+    """The address as far as it can be read before vLLM, whose import takes seconds; None: vLLM's parser has to say."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--uds")
+    parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--config")
+    try:
+        found = parser.parse_known_args(given)[0]
+    except (ArgumentError, SystemExit):
+        return None
+    return None if found.config else found
 
 
 def _check_port(parsed: Namespace) -> None:
