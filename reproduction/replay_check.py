@@ -189,7 +189,7 @@ def command(
     from wager.models import load
 
     began = perf_counter()
-    with quietly():
+    with quietly(model):
         loaded, tokenizer = load(model)
         chosen = prompts(data, tasks=TASKS, count=count, seed=1, part="test")
         asked = [

@@ -18,6 +18,19 @@ settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of two workers begins with a server of its own: work stealing deals out halves and steals their ends."""
+    servers: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.name == "test_vllm_server.py":
+            servers.setdefault(str(getattr(item, "cls", None)), []).append(item)
+    *first, last = servers.values() or [[]]
+    rest = [item for item in items if item.path.name != "test_vllm_server.py"]
+    begin = [item for own in first for item in own]
+    half = max(0, len(items) // 2 - len(begin))
+    items[:] = [*begin, *rest[:half], *last, *rest[half:]]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
     """torch on one thread, and transformers silent, for modules of tests that import them.

@@ -21,6 +21,7 @@ TOKENS = 10
 def bench(calm: None, model: Any, cli: Wager, monkeypatch: pytest.MonkeyPatch) -> Wager:
     """`wager bench` with the tiny model, in a folder of the test's own."""
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
+    monkeypatch.setattr("wager.cli.session.check_name", str)
     return lambda *words: cli("bench", *words)
 
 

@@ -111,6 +111,7 @@ def run(calm: None, cli: Wager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """`wager tune` with a tiny model and a cache of the test's own."""
     model = writer()
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
+    monkeypatch.setattr("wager.cli.session.check_name", str)
     monkeypatch.setattr("wager.decoding.state.cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(tune, "MOST", 24)
     (tmp_path / "mine.txt").write_text("".join(f"Say it {n}, say it {n}, say it again.\n" for n in range(3)))

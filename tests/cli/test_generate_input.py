@@ -99,3 +99,41 @@ def test_help_and_reports_do_not_import_torch() -> None:
     names = "wager.cli.generate, wager.cli.chat, wager.report.page, wager.report.read, wager.report.live"
     code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_model_that_does_not_exist_is_refused_before_anything_heavy_is_imported() -> None:
+    code = """
+import os, sys
+os.environ["HF_HUB_OFFLINE"] = "1"
+from wager.cli import main
+for words in (["generate", "hi", "--model"], ["tune"], ["bench", "--model"]):
+    sys.argv = ["wager", *words, "org/none"]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code, [name for name in ("torch", "transformers", "vllm") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == 3 * "2 []\n", done.stderr
+    assert done.stderr.count("wager: no folder 'org/none', nothing downloaded earlier") == 3
+
+
+def test_a_busy_machine_gets_one_hint_to_use_fewer_threads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+
+    def said(load: float, threads: int) -> str:
+        monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+        monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+        options.hint_if_busy.cache_clear()
+        options.hint_if_busy()
+        options.hint_if_busy()
+        told = capsys.readouterr()
+        assert told.out == ""
+        return told.err
+
+    hint = "wager: this machine is busy (load 6.2 on 4 cores); fewer threads may be faster: set OMP_NUM_THREADS=2\n"
+    assert said(6.2, 4) == hint
+    assert said(4.3, 4) == ""  # no more than this process's own threads a moment ago
+    assert said(6.2, 1) == ""

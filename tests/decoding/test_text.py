@@ -245,6 +245,7 @@ def test_a_character_of_several_tokens_is_shown_once_and_whole() -> None:
 
 def test_json_tells_the_same(model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("wager.models.load", lambda *_, **__: (model, Letters()))
+    monkeypatch.setattr("wager.cli.session.check_name", str)
     words = ["say it, say it, say it,", "--model", "tiny", "--json", "--no-state", "--max-tokens", "30", "--explain"]
     monkeypatch.setattr(sys, "argv", ["wager", "generate", *words])
     with pytest.raises(SystemExit) as end:

@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def test_without_a_hub_an_id_fails_fast_and_an_earlier_download_loads(
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{door.getsockname()[1]}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", hub == "forbidden")
+        by_name._on_hub.cache_clear()
         assert by_name.HUB_SECONDS <= 5
         monkeypatch.setattr(by_name, "HUB_SECONDS", 0.1)
         said = message(lambda: resolve("org/absent"))
@@ -122,3 +124,15 @@ def test_without_a_hub_an_id_fails_fast_and_an_earlier_download_loads(
     assert said.endswith(NAMES)
     assert (model.config.model_type, len(tokenizer)) == ("llama", 4)
     assert capfd.readouterr().err == ""
+
+
+def test_a_hub_whose_name_is_never_looked_up_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    over = threading.Event()
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: over.wait(60))  # no limit of its own
+    monkeypatch.setattr(by_name, "HUB_SECONDS", 0.05)
+    said = message(lambda: resolve("org/never-looked-up"))
+    assert "nothing downloaded earlier, and the hub cannot be reached (TimeoutError); a model is" in said
+    assert not over.is_set()
+    over.set()

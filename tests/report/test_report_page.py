@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import Wager
 from report_files import KEPT, RESULTS, Tables, a_run, a_text, put
 
 from wager.report.page import MAKES, figures, render
@@ -119,7 +120,7 @@ def test_an_axis_of_speed_ups_ends_just_beyond_its_longest_bar() -> None:
         assert long > 0.95 * (ends - starts), task
 
 
-def test_a_run_that_is_not_finished_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_run_that_is_not_finished_is_shown_as_far_as_it_goes_and_said_to_be(tmp_path: Path, cli: Wager) -> None:
     whole = a_run()
     last = whole["prompts"][-1]["id"]
     answers = [a for a in whole["answers"] if a["prompt"] != last or a["method"] == "off"]
@@ -127,6 +128,12 @@ def test_a_run_that_is_not_finished_is_shown_as_far_as_it_goes(tmp_path: Path) -
     lines = [*(json.dumps(a) for a in answers), '{"prompt": "qa-0", "met']
     (tmp_path / "answers.jsonl").write_text("\n".join(lines))
     page = render([read(put(tmp_path / "run.json", cut))])
-    assert "run.json is not finished" in page
+    said = f"run.json is not finished: {len(answers)} of {len(whole['answers'])} answers are there."
+    assert f"<h1>{said}</h1>" in page
+    done = cli("report", tmp_path)
+    assert done.code == 0
+    assert f"{said} To resume it: {cut['command']}\n" in done.err
+    finished = cli("report", put(tmp_path / "whole.json", whole))
+    assert "not finished" not in finished.err + Path("report.html").read_text()
     assert Tables(page).of["Arm choice over time: auto"]
     assert read(tmp_path).cards[0].kind == "choice", "a folder stands for its run"

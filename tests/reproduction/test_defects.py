@@ -161,15 +161,22 @@ def test_claims_that_rest_on_specialists_are_decided_with_specialists_only(lead:
         assert any(part.interval.low > 0 for part in outcome.parts)  # what was found stays to be seen
 
 
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Recordings of every kind with drafters that are all alike; rows share the runs that they have in common."""
+    place = tmp_path_factory.mktemp("alike")
+    other: tuple[dict[str, Any], ...] = ({"temperature": 0.7}, {"temperature": 1.0}, {"of": "long"})
+    for i, how in enumerate(({}, *other, {"of": "rephrased"})):
+        recording(place / f"{i}.jsonl.gz", 2, alike=True, tasks=ALIKE, **how)
+    return Workspace(recordings=place)
+
+
 @pytest.mark.parametrize(
     "name", [f"metasd-table{n}" for n in (3, 4, 5, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 19)] + ["metasd-figure3"]
 )
-def test_every_row_about_specialists_asks_whether_they_are(name: str, tmp_path: Path) -> None:
-    other: tuple[dict[str, Any], ...] = ({"temperature": 0.7}, {"temperature": 1.0}, {"of": "long"})
-    for i, how in enumerate(({}, *other, {"of": "rephrased"})):
-        recording(tmp_path / f"{i}.jsonl.gz", 2, alike=True, tasks=ALIKE, **how)
-    workspace, runs = Workspace(recordings=tmp_path), EXPERIMENTS[name].runs()
-    results = [workspace.result(replace(run, seeds=1) if isinstance(run, Replayed) else run) for run in runs]
+def test_every_row_about_specialists_asks_whether_they_are(name: str, alike: Workspace) -> None:
+    runs = EXPERIMENTS[name].runs()
+    results = [alike.result(replace(run, seeds=1) if isinstance(run, Replayed) else run) for run in runs]
     outcome = EXPERIMENTS[name].evaluate(results)
     assert "specialists are none" in outcome.premise
     assert outcome.verdict == "undecided"

@@ -85,3 +85,13 @@ def test_a_target_that_cannot_be_trained_for_is_told_first(
             raise done.exception
         assert len(str(done.exception).splitlines()) == 1
     assert not (tmp_path / "answers").exists()
+
+
+def test_a_draft_model_larger_than_its_target_is_told_first(tmp_path: Path, corpora: Path) -> None:
+    target = save(tmp_path / "target", "llama", vocab_size=len(WORDS))
+    answer, _ = commands(tmp_path, corpora, target)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan.read_text() + '\n[[drafter]]\nname = "draft-large"\nkind = "draft"\n')
+    done = run(*answer)
+    said = "drafter 'draft-large' has a hidden size of 96, the target 32; set hidden to no more than the target's"
+    assert str(done.exception) == said

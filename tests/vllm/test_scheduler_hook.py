@@ -107,6 +107,27 @@ def test_only_decoding_requests_are_counted_and_learned_from(folder: str, asynch
 
 
 @KINDS
+def test_tokens_counted_are_those_generated_but_for_first_ones_and_steps_after_the_end(
+    folder: str, asynchronous: bool
+) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="round-robin")
+    requests = [make_request(f"r{i}", 10 + 17 * i, 40 + i) for i in range(12)]
+    requests[3].sampling_params.stop_token_ids = [true_text(requests[3], 20)[-1]]
+    for request in requests:
+        scheduler.add_request(request)
+    engine = Engine(scheduler, asynchronous, accuracy=0.9)
+    verified = noted(engine, "_execute", lambda _, sampled: sum(map(len, sampled.values())))
+    engine.run()
+    generated, counted = sum(map(len, engine.emitted.values())), scheduler.lengths.meter._now().emitted
+    first = len(requests)  # tokens of prefills, which are no rounds
+    assert sum(verified) > generated, "nothing was verified after an end, so nothing is shown"
+    if asynchronous:  # steps that were under way when a request ended
+        assert generated - first < counted <= sum(verified) - first
+    else:
+        assert counted == generated - first
+
+
+@KINDS
 def test_a_step_during_which_a_prefill_was_launched_is_not_timed(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous)
     rounds = observed(scheduler)

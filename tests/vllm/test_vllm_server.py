@@ -1,9 +1,10 @@
 """The real server on the real model, through the real client: both hooks write what the model writes by itself.
 
-Each hook has a class and a server of its own: ``-n 2 --dist loadscope`` tests both at once.
+Each hook has a class and a server of its own. In a run of all tests each of two workers begins with one: see conftest.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -104,6 +105,14 @@ def idle(server: Server) -> bool:
     return counters(server).get("vllm:num_requests_running", 0) == 0
 
 
+def settled(server: Server) -> dict[str, float]:
+    """The counters of a server without requests, once wager's were written after the last step."""
+    wait_until(lambda: idle(server), "a request is still running")
+    asleep = time.time()
+    wait_until(lambda: counters(server)["wager_updated_timestamp_seconds"] > asleep, "the counters were not written")
+    return counters(server)
+
+
 def wait_for_growth(server: Server, before: dict[str, float], *names: str) -> None:
     """Counters are written once a second, and rounds 16 steps at a time: short answers may need another one."""
 
@@ -198,9 +207,13 @@ class Served:
 
     def test_the_metrics_add_up_and_top_shows_them(self, server: Server) -> None:
         wait_for_growth(server, counters(server), "wager_pulls_total", "wager_steps_total")
-        found = counters(server)
+        found = settled(server)
         assert found["wager_accepted_tokens_total"] <= found["wager_drafted_tokens_total"]
         assert found["wager_emitted_tokens_total"] >= found["wager_pulls_total"] > 0
+        # A request's first token belongs to no round, and what was verified after its end is not generated.
+        of_rounds = found["vllm:generation_tokens_total"] - found["vllm:request_success_total"]
+        after_ends = (1 + self.settings.max_length) * found["vllm:request_success_total"]
+        assert of_rounds <= found["wager_emitted_tokens_total"] <= of_rounds + after_ends
         assert found["wager_steps_total"] > 0
         assert 0 < found["wager_decision_seconds_total"] / found["wager_steps_total"] < allowed(0.005)
         assert found["wager_info"] == 1

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,36 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(serve: Wager, argume
     assert said in done.err.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["org/none"], "no folder 'org/none', nothing downloaded earlier"),
+        (["smollm2-135m", "--drafter", "medusa"], "unknown drafter 'medusa'"),
+        (["smollm2-135m", "--policy", "clairvoyant"], "unknown policy 'clairvoyant'"),
+        (["smollm2-135m", "--max-length", "0"], "max_length is 1 to"),
+        (["smollm2-135m", "--host", "127.0.0.1", "--port", "TAKEN"], "of 127.0.0.1: Address already in use"),
+        (["smollm2-135m", "--seed", "3", "--port=TAKEN", "--host=127.0.0.1", "-tp", "1"], "choose another with --port"),
+    ],
+)
+def test_what_wager_refuses_is_refused_before_vllm_is_imported(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("wager.vllm.compat.check_version", lambda: None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setitem(sys.modules, "wager.vllm.launch", None)  # imports it
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        monkeypatch.setattr("sys.argv", ["wager", "serve", *(word.replace("TAKEN", port) for word in arguments)])
+        done = called(capsys)
+    assert done.code == 2
+    assert said in done.err
+
+
 def test_on_a_gpu_ngram_has_graphs(launch: Any, smollm2_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.of(launch.engine_args(smollm2_folder)["additional_config"]).names == ("suffix", "prompt-lookup")
     monkeypatch.setattr(launch, "on_cpu", lambda: False)
@@ -293,10 +324,12 @@ def test_help_says_where_other_arguments_come_from_and_a_port_in_use_is_named(
     assert (done.code, sentence in done.err) == (2, True)
 
 
-def test_a_dry_run_prints_the_command_and_no_log_lines(
+def test_a_dry_run_prints_the_command_and_no_log_lines_and_needs_no_engine(
     serve: Wager, smollm2_folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    for engine in ("cli.serve", "launchers.api_server.entry"):  # the engine and the API server: seconds of imports
+        monkeypatch.setitem(sys.modules, f"vllm.entrypoints.{engine}", None)
     done = serve("--dry-run", "--max-model-len", "512")
     assert (done.code, done.err, caplog.messages) == (0, "", [])
     assert done.out.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")

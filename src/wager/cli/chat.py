@@ -37,7 +37,7 @@ def command(
     Each line is a message. /show, /reset, /quit and /help are commands; Ctrl-C stops an answer, Ctrl-D ends.
     """
     told = Console(stderr=True, highlight=False)
-    with quietly():
+    with quietly(options.model):
         session = open_session(options, told)
         require(session.chats, f"{options.model} has no chat template; wager generate --raw continues a text")
         Chat(session, Console(highlight=False), told, system, show=show).run()

@@ -107,7 +107,7 @@ def command(prompt: Prompt, options: Options, results: Results) -> None:
         check_explains(options.policy)
     words = prompt.read()
     told = Console(stderr=True, highlight=False)
-    with quietly():
+    with quietly(options.model):
         session = open_session(options, told)
         made = _generate(session, prompt.ids(session, words), results, told)
         session.keep()

@@ -151,7 +151,8 @@ def _report(load: Load, how: dict[str, Any], output: Output) -> None:
     summary = summarise(served, load.speculation)
     sent, none = summary["requests"], summary["errors"] == summary["requests"]
     if not none:
-        _print(summary, f"{how['url']}, {how['model']}: " + ", ".join(f"{k} {v}" for k, v in how["load"].items()))
+        given = ", ".join(f"{key} {value}" for key, value in how["load"].items()) or f"concurrency {CONCURRENCY}"
+        _print(summary, f"{how['url']}, {how['model']}: {given}")
         output.write({**how, **summary, "served": [request.json() for request in served]})
     elif sent:
         print(f"wager: none of {sent:,} requests succeeded: {summary['first_error']}", file=sys.stderr)

@@ -2,7 +2,9 @@
 
 import math
 import os
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -45,7 +47,25 @@ class Target:
     def load(self, **how: Any) -> tuple[Any, Any]:
         from wager.models import load
 
-        return load(self.model, dtype=self.dtype, device=self.device, **how)
+        loaded = load(self.model, dtype=self.dtype, device=self.device, **how)
+        if loaded[0].device.type == "cpu":
+            hint_if_busy()
+        return loaded
+
+
+@cache
+def hint_if_busy() -> None:
+    """Say on standard error, once, that fewer threads may be faster: others already keep all cores busy."""
+    from torch import get_num_threads
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
+    cores, threads = os.cpu_count() or 1, get_num_threads()
+    if load >= cores + 1 and threads > 1:
+        print(
+            f"wager: this machine is busy (load {load:.1f} on {cores} cores); fewer threads may be faster: "
+            f"set OMP_NUM_THREADS={threads // 2}",
+            file=sys.stderr,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def command(
     from wager.decoding.recorder import Recorder
 
     console = Console(stderr=True)
-    with quietly():
+    with quietly(target.model):
         with stage(f"loading {target.model} …", console):
             model, tokenizer = target.load(progress=console.print)
             asks = build_drafters(choices.specs, model, tokenizer)

@@ -37,5 +37,8 @@ def command(
             follow(live, out, every=every, idle=idle, told=status.update)
     else:
         palette = Palette()
-        write_text(out, render([read(path, palette) for path in given]))
+        materials = [read(path, palette) for path in given]
+        write_text(out, render(materials))
+        for one in (each for each in materials if each.verdict and not each.source.complete):
+            told.print(f"{one.verdict[0]} To resume it: {one.source.command}", markup=False, soft_wrap=True)
     told.print(f"wrote {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ import shlex
 import socket
 import sys
 import tempfile
-from argparse import Namespace
+from argparse import ArgumentError, ArgumentParser, Namespace
 from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -14,7 +14,9 @@ from typing import Annotated, ClassVar
 import typer
 
 from wager.cli.parameters import argument, opt, option, options
+from wager.models.resolve import check_name
 from wager.policies.base import require
+from wager.policies.registry import parse
 from wager.vllm import compat
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
@@ -50,11 +52,13 @@ class Speculation:
     log_seconds: float = opt(10.0, "Seconds between wager's log lines; 0: none.", panel=_KEEP)
 
     def settings(self) -> Settings:
-        """As vLLM's hooks read them."""
+        """As vLLM's hooks read them; what is wrong on any platform is refused before vLLM is imported."""
+        names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
+        Settings(names, self.max_length, uniform=self.uniform, log_seconds=self.log_seconds)
+        parse(self.policy)
         from wager.vllm.launch import on_cpu
         from wager.vllm.placement import in_speculator
 
-        names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
         matching = in_speculator(names, on_cpu=on_cpu(), budget=self.budget)
         own = (self.max_length, self.policy, self.budget, self.uniform, self.policy_seed, self.state, self.control)
         return Settings(names, *own, self.log_seconds, matching)
@@ -78,6 +82,9 @@ def command(
     """
     require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
+    check_name(model)
+    if not dry_run and (named := _named_port(context.args)) is not None:
+        _check_port(named)
     settings = speculation.settings()
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
@@ -101,9 +108,9 @@ def command(
 def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namespace, list[str]]:
     """What vLLM is to be started with, and what ours of it looks like on a command line."""
     from wager.vllm.launch import arguments
-    from wager.vllm.server import parse
+    from wager.vllm.server import parse_arguments
 
-    parsed, plain = parse([model, *given]), parse([model])
+    parsed, plain = parse_arguments([model, *given]), parse_arguments([model])
     # What of it wager must know or adds to; the rest stays as vLLM read it.
     known = {key: getattr(parsed, key) for key in KNOWN if getattr(parsed, key, None) != getattr(plain, key, None)}
     made = arguments(model, settings, known)
@@ -140,6 +147,21 @@ def _check(parsed: Namespace) -> list[str]:
     if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
         raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
     return idle_overhead(plain, speculating)
+
+
+def _named_port(given: list[str]) -> Namespace | None:
+    """The address as far as it can be read before vLLM, whose import takes seconds; None: vLLM's parser has to say."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--uds")
+    parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--config")
+    try:
+        found = parser.parse_known_args(given)[0]
+    except (ArgumentError, SystemExit):
+        return None
+    return None if found.config else found
 
 
 def _check_port(parsed: Namespace) -> None:

@@ -18,6 +18,7 @@ from wager.core import TraceWriter
 from wager.core.provenance import provenance
 from wager.core.state_file import StateWarning
 from wager.drafters import registry
+from wager.models.resolve import check_name
 
 if TYPE_CHECKING:
     from wager.decoding.decoder import Decoder
@@ -75,8 +76,12 @@ def open_session(options: Options, console: Console) -> Session:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Without transformers' warnings and bars, which would land in the middle of the text; ours are one line each."""
+def quietly(model: str) -> Iterator[None]:
+    """Without transformers' warnings and bars, which would land in the middle of the text; ours are one line each.
+
+    A model that does not exist is refused first: importing transformers takes seconds.
+    """
+    check_name(model)
     if os.environ.get("WAGER_DEBUG"):
         yield
         return

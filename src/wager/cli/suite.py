@@ -27,7 +27,7 @@ QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, i
 SAVED = 30.0  # seconds between two savings of run.json
 OUT = Path("wager-bench")
 METHODS = """Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as suffix:4,
-policies such as auto, which choose among those arms."""
+policies such as auto, which choose among those arms. transformers is always run: speed-ups are relative to it."""
 LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--longest-prompt", min=16)]
 
 
@@ -82,7 +82,7 @@ def suite(
                 after = f"give options after it, as in wager bench {command} --help"
                 raise ValueError(f"{param.opts[0]} before {command} does nothing; {after}")
         return
-    with quietly():
+    with quietly(target.model):
         _measure(target, given, methods, out, afresh=afresh)
 
 

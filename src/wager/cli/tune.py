@@ -57,7 +57,7 @@ def command(
     chosen = workloads.in_turn(workloads.own_prompts() if prompts is None else workloads.read_file(prompts), 0)
     told = Console(stderr=True, highlight=False)
 
-    with quietly():
+    with quietly(model):
         session = open_session(options, told)
         measured = _measure(session, chosen, longest, 60 * minutes, told)
         session.keep()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +32,7 @@ def load(
     name: str | Path, *, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and its tokenizer, ready to generate; see `load_model`."""
-    place = _device(dtype, device)
-    where = resolve(name, progress=progress)
+    where, place = _find(name, dtype, device, progress)
     return _model(name, where, dtype, place), _tokenizer(name, where)
 
 
@@ -43,8 +44,8 @@ def load_model(
     dtype: float32, bfloat16 or float16; auto is float32 on a CPU, where half precision is often far slower, and what
     the model was published in elsewhere. device: auto is cuda where there is one, else cpu.
     """
-    place = _device(dtype, device)
-    return _model(name, resolve(name, progress=progress), dtype, place)
+    where, place = _find(name, dtype, device, progress)
+    return _model(name, where, dtype, place)
 
 
 def load_config(name: str | Path, *, progress: Progress | None = None) -> Any:
@@ -73,13 +74,28 @@ def resolve(name: str | Path, *, progress: Progress | None = None) -> Path | str
     return _on_hub(name)
 
 
+def check_name(name: str) -> None:
+    """Refuse what `resolve` would refuse, unless only a download can tell; imports neither torch nor transformers."""
+    if name != embedded.NAME:
+        resolve(name)
+
+
+def _find(name: str | Path, dtype: str, device: str, progress: Progress | None) -> tuple[Path | str, torch.device]:
+    """Where the model is and where to put it; a wrong device is refused before the download of the embedded model."""
+    require(dtype in DTYPES, f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
+    if name == embedded.NAME:
+        place = _device(device)
+        return resolve(name, progress=progress), place
+    return resolve(name), _device(device)
+
+
+@cache
 def _on_hub(name: str) -> Path | str:
     """The id when the hub answers for it, else the folder of an earlier download."""
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import errors, try_to_load_from_cache
 
     try:
-        # One question, asked once: transformers would ask for every file and repeat each question five times.
-        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS, token=None)
+        _ask_hub(name)
         return name
     except errors.HFValidationError:
         raise ValueError(f"no folder {name!r}, and no id a hub could have; {WOULD_WORK}") from None
@@ -97,6 +113,31 @@ def _on_hub(name: str) -> Path | str:
     if isinstance(downloaded, str):
         return Path(downloaded).parent
     raise ValueError(f"no folder {name!r}, nothing downloaded earlier, and {problem}; {WOULD_WORK}")
+
+
+def _ask_hub(name: str) -> None:
+    """One question, asked once, for HUB_SECONDS in all; raises what the hub's client raises, or TimeoutError.
+
+    transformers would ask for every file and repeat each question five times. The client's own limit is for each
+    address of the hub, and does not bound the look-up of its name.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    raised: list[BaseException | None] = []
+
+    def ask() -> None:
+        try:
+            get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS, token=None)
+            raised.append(None)
+        except BaseException as error:
+            raised.append(error)
+
+    asking = threading.Thread(target=ask, name="wager-hub", daemon=True)
+    asking.start()
+    asking.join(HUB_SECONDS)
+    error = raised[0] if raised else TimeoutError(f"no answer within {HUB_SECONDS:g} seconds")
+    if error is not None:
+        raise error
 
 
 def _config(name: str | Path, where: Path | str) -> Any:
@@ -135,11 +176,10 @@ def _dtype(name: str | Path, dtype: str, place: torch.device) -> str:
     return embedded.DTYPE if dtype == "auto" and name == embedded.NAME else dtype
 
 
-def _device(dtype: str, device: str) -> torch.device:
-    """Where to put a model; refuses a wrong dtype or device, before a download and not after it."""
+def _device(device: str) -> torch.device:
+    """Where to put a model; refuses a device that this machine does not have."""
     import torch
 
-    require(dtype in DTYPES, f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

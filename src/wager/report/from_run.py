@@ -37,6 +37,12 @@ def with_answers(run: dict[str, Any], path: Path) -> dict[str, Any]:
     return {**run, "answers": found} if len(found) > len(run.get("answers") or ()) else run
 
 
+def unfinished(run: Json, source: Source) -> str:
+    """How far a run has come."""
+    whole = len(run["methods"]) * len(run["prompts"])
+    return f"{source.file} is not finished: {len(run['answers']):,} of {whole:,} answers are there."
+
+
 def ran(run: Json, source: Source, palette: Palette) -> Material:
     """All figures of a run."""
     made = Material(source, verdict=[str(line) for line in run.get("verdict") or ()])
@@ -49,6 +55,8 @@ def ran(run: Json, source: Source, palette: Palette) -> Material:
         if not (answer["tokens"] > 0 and answer["seconds"] > 0 and math.isfinite(answer["seconds"])):
             raise ValueError(f"the answer of {answer['method']} to {answer['prompt']} has no tokens or no seconds")
         by[answer["method"]][answer["prompt"]] = answer
+    if not source.complete:
+        made.verdict = [unfinished(run, source)]
     summary, arms = run.get("summary") or {}, [str(arm) for arm in run["arms"]]
     policies = [name for name, kind in kinds.items() if kind == "policy"]
     if summary.get("tasks"):

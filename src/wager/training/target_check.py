@@ -24,6 +24,10 @@ def check_target(plan: Plan, names: Sequence[str] = ()) -> None:
     if why := _why_not(config, bool(heads)):
         what = f"drafter {heads[0]!r}, a head, cannot" if heads and not _why_not(config, False) else "drafters cannot"
         raise ValueError(f"{what} be trained for {plan.target} ({config.model_type}): {why}")
+    for drafter in drafters:  # it starts from the target's embedding, squeezed into fewer directions
+        if drafter.kind == "draft" and drafter.hidden > config.hidden_size:
+            large = f"drafter {drafter.name!r} has a hidden size of {drafter.hidden}, the target {config.hidden_size}"
+            raise ValueError(f"{large}; set hidden to no more than the target's")
 
 
 def _why_not(config: Any, head: bool) -> str:

@@ -31,7 +31,7 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "wager_pulls_total": (("arm",), "Rounds of a request that played this arm."),
     "wager_drafted_tokens_total": (("arm",), "Draft tokens that were verified."),
     "wager_accepted_tokens_total": (("arm",), "Draft tokens that were accepted."),
-    "wager_emitted_tokens_total": (("arm",), "Tokens that came out: the accepted ones and the target's own."),
+    "wager_emitted_tokens_total": (("arm",), "Tokens of these rounds: accepted ones and the target's own."),
     "wager_seconds_total": (("arm",), "Seconds of the steps, shared out over the arms their requests played."),
     "wager_steps_total": (("kind",), "Steps; mixed ones held prefill work and were not learned from."),
     "wager_switches_total": ((), "Times the policy changed what it plays."),

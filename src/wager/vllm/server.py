@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 
 
-def parse(arguments: Sequence[str]) -> Namespace:
+def parse_arguments(arguments: Sequence[str]) -> Namespace:
     """What vLLM makes of the arguments of `vllm serve`: its own parser, with all its ways to write them.
 
+    Its subcommand makes the same parser, but imports the engine and the API server, which a dry run does not need.
     Raises ValueError with one sentence where it does not understand them.
     """
-    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = FlexibleArgumentParser(prog="vllm")
-    ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+    make_arg_parser(parser.add_subparsers(dest="subparser").add_parser("serve"))
     said = io.StringIO()
     try:
         with redirect_stderr(said):
@@ -45,4 +46,4 @@ def run(parsed: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run(parse(sys.argv[1:]))
+    run(parse_arguments(sys.argv[1:]))
