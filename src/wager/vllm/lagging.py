@@ -1,9 +1,9 @@
 """A head that skips the steps in which it drafts nothing, and reads what it missed before it is used again.
 
-Heads that read the target's hidden states (EAGLE, EAGLE-3, MTP) need them for every token of a text. In a step in which nothing
-is drafted, or by matching alone, they are kept instead of being read: the hidden state and the token after it, for
-every token that was right, in a ring by their position. Before the head drafts again, or when a request may have missed
-more tokens than are kept, it reads all of them.
+Heads that read the target's hidden states (EAGLE, EAGLE-3, MTP) need them for every token of a text. In a step in which
+nothing is drafted, or by matching alone, they are kept instead of being read: the hidden state and the token after it,
+for every token that was right, in a ring by their position. Before the head drafts again, or when a request may have
+missed more tokens than are kept, it reads all of them.
 
 How many of the drafted tokens in a step are right is known on the device only. The CPU counts all of them: it knows
 how many tokens a request has missed at most.
