@@ -219,8 +219,8 @@ def remember(  # type: ignore[no-untyped-def]
     which = tl.program_id(0)
     each = tl.arange(0, SLOTS)
     if ONE:
-        slot = tl.where(each == 0, only_slot, 0)
-        start = tl.where(each == 0, only_start, 0)
+        slot = tl.where(each == 0, only_slot, 0).to(tl.int32)
+        start = tl.where(each == 0, only_start, 0).to(tl.int32)
     else:
         slot = tl.load(ended + each, mask=each < count, other=0)
         start = tl.load(ended + count + each, mask=each < count, other=0)
