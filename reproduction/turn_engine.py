@@ -84,17 +84,25 @@ class Served:
             graphs.dispatch = dispatched
         if self.lengths is None:
             return
-        finish = self.lengths.finish
+        finish, count = self.lengths.finish, self.lengths.count
+        alone = self.settings.matching if self.settings is not None else ""
+
+        def kind(arm: Any) -> str:
+            return f"{arm.length} alone" if arm.length and arm.drafter == alone else f"{arm.length}"
+
+        def counted(step: Any, *given: Any) -> None:  # a step without drafts that is only counted
+            self.step[:3] = kind(step.arm), kind(step.next_arm), int(step.mixed)
+            count(step, *given)
 
         def finished(step: Any, scheduled: float, accepted: int, *given: Any, **named: Any) -> None:
-            self.step[:3] = step.arm.length, step.next_arm.length, int(step.mixed)
+            self.step[:3] = kind(step.arm), kind(step.next_arm), int(step.mixed)
             whole = step.drafted == step.batch * step.arm.length and not step.mixed
             self.accepted += accepted
             known = whole and self.rates
             self.expected_accepted += step.batch * sum(self.rates[: step.arm.length]) if known else accepted
             finish(step, scheduled, accepted, *given, **named)
 
-        self.lengths.finish = finished
+        self.lengths.finish, self.lengths.count = finished, counted
 
     def expected(self) -> dict[str, tuple[float, float]]:
         """Tokens and milliseconds that the policy expects of the arms, where it says so."""

@@ -22,6 +22,7 @@ SCAN = [I32, "i32", I64, I32, I32, I32, I64, I64, "i32", "i32", *[I32] * 3]
 SCANNING = {**MATCHING, "SHORTEST": 2, "LONGEST": 16, "BLOCK": 1024}
 KEEP = [HALF, "i32", I32, I64, I64, I32, I64, I64, I32, HALF, I32, I64, I32]
 KEPT = {"WINDOW": 32, "SIZE": 4096, "BLOCK": 1024}
+REMEMBER = [I32, "i32", I32, I32, "i32", "i32", "i32", "i32", I32, I64, I64]
 ATTEND = [HALF, I64, F32, *["i32"] * 6, "fp32"]
 DTYPE = {"DTYPE": "bf16"}
 # module, kernel, types of its arguments, constants; the last two as the caller has them
@@ -32,8 +33,8 @@ KERNELS: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("vllm.match_kernels", "scan", SCAN, {**SCANNING, "FILL": False}),
     ("vllm.match_kernels", "draft", DRAFT, {**DRAFTING, "STORED": False, "FILL": True}),
     ("vllm.match_kernels", "draft", DRAFT, {**DRAFTING, "STORED": True, "FILL": False}),
-    ("vllm.match_kernels", "remember", [I32, "i32", I32, I32, "i32", "i32", I32, I64, I64],
-     {"RING": 65536, "SLOTS": 256, "BLOCK": 1024}),
+    ("vllm.match_kernels", "remember", REMEMBER, {"RING": 65536, "SLOTS": 256, "BLOCK": 1024, "ONE": True}),
+    ("vllm.match_kernels", "remember", REMEMBER, {"RING": 65536, "SLOTS": 256, "BLOCK": 1024, "ONE": False}),
     ("vllm.retrieve_kernels", "retrieve", [I32, "i32", I64, I32, I32, I32, "i32", I32, "i32", I32, I32],
      {"SHORTEST": 2, "DEPTH": 16, "K": 4, "LOOK": 32}),
     ("models.kernels", "_norm", [HALF] * 4 + ["i32", "fp32"], {"ADD": True, "BLOCK": 1024}),

@@ -28,6 +28,7 @@ class Head:
         self.hidden_states = torch.zeros(64, SIZE)
         self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
         self.kv_cache_config = None
+        self.model = SimpleNamespace(combine_hidden_states=lambda states: states.view(-1, 3, SIZE).sum(1))
         self.input_buffers = SimpleNamespace(
             input_ids=torch.zeros(64, dtype=torch.int32),
             positions=torch.zeros(64, dtype=torch.int64),
@@ -84,11 +85,12 @@ def mappings(monkeypatch: pytest.MonkeyPatch) -> None:
 class Run:
     """Requests that decode, in any order and company, with a head that lags and what it should have read."""
 
-    def __init__(self, seed: int, window: int) -> None:
+    def __init__(self, seed: int, window: int, *, layers: bool = False) -> None:
         self.rng = random.Random(seed)
         self.head = Head()
         self.states = SimpleNamespace(remove_request=int)
         self.lag = Lagging(self.head, self.states, window)
+        self.layers = layers  # whether the head reads several layers
         self.ends: dict[int, int] = {}  # slot -> tokens read by the target
         self.expected: dict[int, tuple[int, float]] = {}
 
@@ -126,7 +128,9 @@ class Run:
             kept=kept,
         )
         states = torch.tensor(hidden)[:, None].expand(-1, SIZE)
-        given = (batch, None, None, states, None, torch.tensor(counts, dtype=torch.int32), None, last)
+        layers = [states / 4, states / 2, states / 4] if self.layers else None
+        states = states if layers is None else torch.full_like(states, -1.0)
+        given = (batch, None, None, states, layers, torch.tensor(counts, dtype=torch.int32), None, last)
         self.head.propose(*given, None, None, None, num_speculative_tokens=length)
 
 
@@ -136,8 +140,13 @@ def test_before_it_drafts_it_has_read_every_token_in_order(seed: int, window: in
     lag_of_many_steps(seed, window)
 
 
-def lag_of_many_steps(seed: int, window: int, kernels: ModuleType | None = None) -> None:
-    run = Run(seed, window)
+@pytest.mark.parametrize("window", [3, 40])
+def test_what_a_head_reads_of_several_layers_is_kept_as_the_one_state_it_makes_of_them(window: int) -> None:
+    lag_of_many_steps(0, window, layers=True)
+
+
+def lag_of_many_steps(seed: int, window: int, kernels: ModuleType | None = None, *, layers: bool = False) -> None:
+    run = Run(seed, window, layers=layers)
     run.lag.kernels = kernels or run.lag.kernels
     rng = run.rng
     for _ in range(150):
@@ -203,15 +212,13 @@ def test_beside_a_prefill_nobody_catches_up_and_nothing_is_lost() -> None:
     assert run.head.cache == run.expected
 
 
-def test_a_head_that_reads_several_layers_and_a_dummy_run_skip_nothing() -> None:
+def test_a_dummy_run_skips_nothing() -> None:
     run = Run(0, 8)
     run.ends = {0: 0}
     run.step([0], 0)
     assert run.head.forwards == 0
     run.head.propose(SimpleNamespace(num_reqs=1), dummy_run=True, num_speculative_tokens=0)
-    batch = SimpleNamespace(num_reqs=1, has_prefill=False, idx_mapping_np=np.array([1]), kept={})
-    run.head.propose(batch, None, None, None, [torch.zeros(1)], *[None] * 6, num_speculative_tokens=0)
-    assert run.head.forwards == 1
+    assert run.head.forwards == 0
     assert run.lag.most_missed.tolist() == [1, 0, 0, 0, 0]
     assert not can_lag(run.head)  # only heads that read the target's hidden states do
 

@@ -189,6 +189,27 @@ def test_nothing_is_lost_when_requests_come_go_and_are_preempted(folder: str, as
 
 
 @KINDS
+def test_steps_that_are_like_the_last_one_are_counted_the_quick_way_too(folder: str, asynchronous: bool) -> None:
+    seen = []
+    for quick in (False, True):
+        scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="off")
+        scheduler._quick = quick
+        repeated = noted(scheduler.lengths, "repeat", lambda _, step: step is not None)
+
+        def between(step: int, own: Any) -> None:
+            if step == 90:
+                own.add_request(make_request("late", 12, 30))
+
+        requests = [make_request(f"r{i}", 10, 60 + 50 * i) for i in range(3)]
+        engine = run(scheduler, *requests, asynchronous=asynchronous, between=between)
+        assert all(engine.emitted[request.request_id] == true_text(request, request.max_tokens) for request in requests)
+        totals = scheduler.lengths.meter._now()
+        seen.append((totals.steps, totals.emitted, totals.batch))
+        assert (sum(repeated) > 5) == quick
+    assert seen[0] == seen[1]
+
+
+@KINDS
 def test_steps_of_matching_alone_are_told_by_the_kind_of_their_length(folder: str, asynchronous: bool) -> None:
     scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="round-robin")
     scheduler._matching = "ngram"  # as if a model stood beside it

@@ -11,11 +11,12 @@ import torch
 pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 
 from test_speculator_matching import SLOTS, texts, write
+from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.vllm import plugin, speculator
 from wager.vllm.drafts import MatchOnly
 from wager.vllm.settings import Settings
-from wager.vllm.speculator import MatchSpeculator, add_matching, make_speculator
+from wager.vllm.speculator import MatchSpeculator, add_matching, limit_draft_model, make_speculator
 
 DEVICE = torch.device("cpu")
 REPEATS = [1, 2, 3, 4, 9, 1, 2, 3, 4]  # a match of four tokens, then 9, 1, 2
@@ -121,6 +122,32 @@ def test_a_step_of_matching_alone_that_the_model_drafts_in_is_seen() -> None:
     made = add_matching(model, settings("suffix", "eagle=HEAD"), states(REPEATS), DEVICE)
     propose(made, [0], length=int(MatchOnly(2)))  # the bug: its kind is lost on the way
     assert [named["num_speculative_tokens"] for _, named in model.calls] == [2]
+
+
+def test_a_draft_model_makes_no_more_forwards_than_it_is_asked_for_tokens() -> None:
+    """vLLM's own drafts the maximum whatever it is asked for: the reason for this, seen in its source."""
+    model, made = Model(), []
+    model.num_speculative_steps = 3
+
+    def draft(*given: Any, **named: Any) -> torch.Tensor:
+        made.append(model.num_speculative_steps)
+        if given[0].num_reqs == 3:
+            raise RuntimeError
+        return model.draft_tokens[: given[0].num_reqs, : model.num_speculative_steps]
+
+    model.propose = draft
+    limit_draft_model(model)
+    shapes = [tuple(propose(model, [0, 1], length=length).shape) for length in (0, 1, 2, 3)]
+    assert made == [1, 1, 2, 3]
+    assert set(shapes) == {(2, 3)}, "the runner writes drafts of the maximum length"
+    model.propose(batch([0, 1]), dummy_run=True)
+    with pytest.raises(RuntimeError):
+        propose(model, [0, 1, 2], length=1)
+    assert made[4:] == [3, 1]
+    assert model.num_speculative_steps == 3
+    source = inspect.getsource(StandaloneARSpeculator)
+    assert "range(1, self.num_speculative_steps)" in source
+    assert source.count("num_speculative_tokens") == 1, "vLLM reads the length by now: leave this out"
 
 
 def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -> None:

@@ -270,6 +270,8 @@ def test_kernels_do_what_the_reference_does(seed: int) -> None:
         ("tl.maximum(length - start, 0), most", "length, most"),  # whole prompts are remembered
         ("tl.where(each < which, room, 0)", "tl.where(each < which, size, 0)"),  # texts run together
         ("first + tl.sum(room, axis=0)", "first + tl.sum(size, axis=0)"),
+        ("tl.where(each == 0, only_start, 0)", "tl.where(each == 0, only_slot, 0)"),
+        ("tl.where(each == 0, only_slot, 0)", "tl.where(each == 0, 0, 0)"),
         ("(at >= back)", "(at >= 0)"),  # reads what stands before a text
     ],
 )

@@ -1,9 +1,9 @@
 """A head that skips the steps in which it drafts nothing, and reads what it missed before it is used again.
 
-Heads that read the target's hidden states (EAGLE, MTP) need them for every token of a text. In a step in which nothing
-is drafted, or by matching alone, they are kept instead of being read: the hidden state and the token after it, for
-every token that was right, in a ring by their position. Before the head drafts again, or when a request may have missed
-more tokens than are kept, it reads all of them.
+Heads that read the target's hidden states (EAGLE, EAGLE-3, MTP) need them for every token of a text. In a step in which
+nothing is drafted, or by matching alone, they are kept instead of being read: the hidden state and the token after it,
+for every token that was right, in a ring by their position. Before the head drafts again, or when a request may have
+missed more tokens than are kept, it reads all of them.
 
 How many of the drafted tokens in a step are right is known on the device only. The CPU counts all of them: it knows
 how many tokens a request has missed at most.
@@ -94,7 +94,7 @@ class Lagging:
     @torch.inference_mode()
     def propose(self, *given: Any, **named: Any) -> Any:
         """The head's drafts; none, and no forward, where it is to draft nothing and no prompt is read."""
-        if named.get("dummy_run") or given[AUXILIARY]:
+        if named.get("dummy_run"):
             return self._propose(*given, **named)
         batch: InputBatch = given[BATCH]
         before = self.most_missed[batch.idx_mapping_np[: batch.num_reqs]]
@@ -109,7 +109,10 @@ class Lagging:
             if before.any():
                 self.catch_up(batch, half if lags else 1)  # the others may be over before they have to
         if lags:
-            self._keep(batch, behind, given[HIDDEN], given[SAMPLED], given[LAST])
+            hidden = given[HIDDEN]
+            if given[AUXILIARY]:  # EAGLE-3: of several layers, which it makes one state of
+                hidden = self.head.model.combine_hidden_states(torch.cat(given[AUXILIARY], dim=-1))
+            self._keep(batch, behind, hidden, given[SAMPLED], given[LAST])
             if not prefill:
                 return NOTHING
         # Beside a prefill it runs for all; those that are behind read these tokens once more when they catch up.

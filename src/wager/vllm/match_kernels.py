@@ -197,12 +197,14 @@ def draft(  # type: ignore[no-untyped-def]
             tl.store(gains + each, (tl.load(gains + each, mask=many, other=0) + 1) >> 1, mask=many)
 
 
-@triton.jit(do_not_specialize=["ended", "count", "most"])
+@triton.jit(do_not_specialize=["ended", "only_slot", "only_start", "count", "most"])
 def remember(  # type: ignore[no-untyped-def]
     tokens,
     stride,
     lengths,
     ended,  # int32 [2, count]: slots of finished texts, and the position in each to keep it from
+    only_slot,  # the same where ONE is set: nothing has to be copied to the device
+    only_start,
     count,
     most,  # tokens of one text to keep, its last
     ring,
@@ -211,12 +213,17 @@ def remember(  # type: ignore[no-untyped-def]
     RING: tl.constexpr,
     SLOTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    ONE: tl.constexpr,
 ):
     """Append texts to the ring, each followed by -1."""
     which = tl.program_id(0)
     each = tl.arange(0, SLOTS)
-    slot = tl.load(ended + each, mask=each < count, other=0)
-    start = tl.load(ended + count + each, mask=each < count, other=0)
+    if ONE:
+        slot = tl.where(each == 0, only_slot, 0).to(tl.int32)
+        start = tl.where(each == 0, only_start, 0).to(tl.int32)
+    else:
+        slot = tl.load(ended + each, mask=each < count, other=0)
+        start = tl.load(ended + count + each, mask=each < count, other=0)
     length = tl.load(lengths + slot, mask=each < count, other=0)
     size = tl.minimum(tl.maximum(length - start, 0), most)
     room = tl.where(size > 0, size + 1, 0)

@@ -132,17 +132,19 @@ class Matcher:
         if not self._ended:
             return
         count, most = len(self._ended), min(self.ring_size // 4, self.ring_size // len(self._ended) - 1)
-        ended = torch.tensor(list(zip(*self._ended, strict=True)), dtype=torch.int32)
-        self._ended.clear()
+        ended, self._ended = self._ended, []
         if self.kernels is None:
             self._remember_by_reference(ended, most)
             return
-        tokens, device = self.texts.all_token_ids.gpu, self.ring.device
-        if device.type == "cuda":
-            ended = ended.pin_memory().to(device, non_blocking=True)
+        tokens, there = self.texts.all_token_ids.gpu, self.ring  # the latter is not read where there is one
+        if count > 1:
+            there = torch.tensor(list(zip(*ended, strict=True)), dtype=torch.int32)
+            if self.ring.is_cuda:
+                there = there.pin_memory().to(self.ring.device, non_blocking=True)
         self.kernels.remember[(count, most // COPY_BLOCK + 1)](
-            tokens, tokens.stride(0), self.texts.total_len.gpu, ended, count, most, self.ring, self._head,
+            tokens, tokens.stride(0), self.texts.total_len.gpu, there, *ended[0], count, most, self.ring, self._head,
             self._next_head, RING=self.ring_size, SLOTS=_power(self.texts.max_num_reqs), BLOCK=COPY_BLOCK,
+            ONE=count == 1,
         )  # fmt: skip
         self._head, self._next_head = self._next_head, self._head
 
@@ -156,7 +158,9 @@ class Matcher:
         """Compile the kernels, so that no request waits for it."""
         nobody = torch.zeros(1, dtype=torch.int64, device=drafts.device)
         if self.ring_size:
-            self._ended.append((0, self.texts.max_model_len))  # empty: nothing is remembered
+            for texts in (2, 1):
+                self._ended += [(0, self.texts.max_model_len)] * texts  # empty: nothing is remembered
+                self.flush()
         self.draft(nobody, nobody.int(), torch.zeros_like(self._best), drafts, BLOCK, drafted)
 
     def finished(self) -> list[int]:
@@ -197,9 +201,9 @@ class Matcher:
         if drafted is not None:
             self.choice.forget()
 
-    def _remember_by_reference(self, ended: torch.Tensor, most: int) -> None:
+    def _remember_by_reference(self, ended: Sequence[tuple[int, int]], most: int) -> None:
         head = int(self._head)
-        for slot, start in zip(*ended.tolist(), strict=True):
+        for slot, start in ended:
             size = int(self.texts.total_len.gpu[slot])
             kept = self.texts.all_token_ids.gpu[slot, max(start, size - most) : size].tolist()
             for token in [*kept, SEPARATOR] if kept else []:

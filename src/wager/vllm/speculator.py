@@ -15,6 +15,7 @@ from vllm.logger import init_logger
 from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.drafters.datastore import Datastore
 from wager.vllm.drafts import NOTHING, MatchOnly, skip_empty_drafts
@@ -150,6 +151,26 @@ def add_matching(speculator: Any, settings: Settings, states: RequestState, devi
     return speculator
 
 
+def limit_draft_model(speculator: Any) -> None:
+    """Have vLLM's draft model draft as many tokens as it is asked for: it drafts the maximum in every step."""
+    propose, longest = speculator.propose, speculator.num_speculative_steps
+
+    def propose_no_more(*given: Any, **named: Any) -> torch.Tensor:
+        length = named.get("num_speculative_tokens")
+        if named.get("dummy_run") or length is None:
+            drafts: torch.Tensor = propose(*given, **named)
+            return drafts
+        speculator.num_speculative_steps = min(longest, max(1, length))  # one forward keeps its cache complete
+        try:
+            propose(*given, **named)
+        finally:
+            speculator.num_speculative_steps = longest
+        of_all: torch.Tensor = speculator.draft_tokens[: given[BATCH].num_reqs]
+        return of_all
+
+    speculator.propose = propose_no_more
+
+
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
     """The speculator for an engine of wager's: vLLM's own, matching, or both."""
     settings, method = engine_settings(config), config.speculative_config.method
@@ -159,6 +180,8 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
         speculator: Any = MatchSpeculator(settings, states, device)
     else:
         speculator = original(config, device, states)
+        if isinstance(speculator, StandaloneARSpeculator):
+            limit_draft_model(speculator)
         if can_lag(speculator):
             lagging = Lagging(speculator, states)
             logger.info(
