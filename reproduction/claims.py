@@ -49,9 +49,13 @@ def at_home(table: Table, kind: str) -> list[Part]:
     own = homes(table, kind)
     everyone = list(specialists(table, kind).values())
     return [
-        table.beats_all(arm, everyone, (task,), where=task, whom="every other specialist")
+        part
         for task, arm in own.items()
         if len(everyone) > 1
+        for part in unless(
+            doubted(table, kind, task),
+            [table.beats_all(arm, everyone, (task,), where=task, whom="every other specialist")],
+        )
     ]
 
 
@@ -59,10 +63,11 @@ def away_from_home(table: Table, ours: str, kind: str) -> list[Part]:
     """On every specialist's task a method is faster than each of the other specialists."""
     everyone = specialists(table, kind).values()
     return [
-        table.beats(ours, other, (task,), where=task)
+        part
         for task, arm in homes(table, kind).items()
         for other in everyone
         if other != arm
+        for part in unless(doubted(table, kind, task), [table.beats(ours, other, (task,), where=task)])
     ]
 
 
@@ -76,8 +81,16 @@ def lead_at_home(table: Table, kind: str) -> dict[str, float]:
     }
 
 
+def doubted(table: Table, kind: str, *tasks: str) -> bool:
+    """Whether a claim cannot be tested with these specialists: one at home in these tasks is none, or at least half of
+    all where it is not about single tasks."""
+    arms, leads = homes(table, kind), lead_at_home(table, kind)
+    short = [arm for arm, lead in leads.items() if lead < CLEAR]
+    return any(arms.get(task) in short for task in tasks) if tasks else bool(short) and 2 * len(short) >= len(leads)
+
+
 def not_specialists(table: Table, kind: str) -> str:
-    """Why nothing that rests on specialists can be tested with these drafters; empty where it can."""
+    """Which drafters are no specialists, so that what rests on them is undecided; empty where all are."""
     leads = lead_at_home(table, kind)
     short = {arm: lead for arm, lead in leads.items() if lead < CLEAR}
     if not short:
@@ -85,11 +98,11 @@ def not_specialists(table: Table, kind: str) -> str:
     own = ", ".join(f"{arm} {lead:+.0%}" for arm, lead in short.items())
     return (
         f"{len(short)} of {len(leads)} {kind} specialists are none: over the best other specialist they bring at home "
-        f"{own} tokens a round, and {CLEAR:.0%} is the least that counts. What this says is about these drafters, "
-        "not about the paper"
+        f"{own} tokens a round, and {CLEAR:.0%} is the least that counts. What is said of their tasks is about these "
+        "drafters, not about the paper"
     )
 
 
-def unless(why: str, parts: Sequence[Part]) -> list[Part]:
+def unless(doubt: bool, parts: Sequence[Part]) -> list[Part]:
     """The parts, undecided where there is a reason why they cannot be tested; their figures stay."""
-    return [replace(part, verdict=UNDECIDED) for part in parts] if why else list(parts)
+    return [replace(part, verdict=UNDECIDED) for part in parts] if doubt else list(parts)

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reproduction.claims import at_home, away_from_home, homes, not_specialists, one_for_all, specialists, unless
+from reproduction.claims import (
+    at_home,
+    away_from_home,
+    doubted,
+    homes,
+    not_specialists,
+    one_for_all,
+    specialists,
+    unless,
+)
 from reproduction.experiment import Figures, Outcome, Part, decided
 from reproduction.inference import interval
 from reproduction.runs import BE, EXP3, FOREIGN, HALVING, RANDOM, UCB
@@ -40,9 +49,11 @@ def selection(results: Sequence[Result], kind: str) -> Outcome:
     table = Table.of(results[0])
     own, ofa = homes(table, kind), one_for_all(table, kind)
     parts = at_home(table, kind)
-    parts += [table.beats(UCB, other, (task,), where=task) for task in own for other in (ofa, *RIVALS)]
+    for task in own:
+        over = [table.beats(UCB, other, (task,), where=task) for other in (ofa, *RIVALS)]
+        parts += unless(doubted(table, kind, task), over)
     why, told = not_specialists(table, kind), headline(table, kind, list(own))
-    return Outcome(told, figures(table, list(own)), unless(why, parts), because=EXPLORES, premise=why)
+    return Outcome(told, figures(table, list(own)), parts, because=EXPLORES, premise=why)
 
 
 def average(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
@@ -59,7 +70,7 @@ def average(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
             *(name for name in table.methods if name.startswith("prompt-lookup")),
         ]
         doubts.append(not_specialists(table, kind))
-        parts += unless(doubts[-1], [table.beats(UCB, other, own, where=kind) for other in others])
+        parts += unless(doubted(table, kind), [table.beats(UCB, other, own, where=kind) for other in others])
         rows += [(f"{kind}: {name}", table.speed(name, own)) for name in table.methods]
         told.append(f"{kind}: {headline(table, kind, own)}")
     found = Figures(("method", "times plain decoding"), rows)
@@ -83,8 +94,7 @@ def draft_all(results: Sequence[Result], kind: str) -> Outcome:
     table, everyone = Table.of(content), "all drafters"
     own = list(homes(table, kind))
     why = not_specialists(table, kind)
-    parts = [table.beats(UCB, EXP3, (task,), where=task) for task in own]
-    parts = unless(why, parts + away_from_home(table, UCB, kind))
+    parts = _over(table, kind, EXP3) + away_from_home(table, UCB, kind)
     parts += [table.beats("off", everyone, own), table.beats(UCB, everyone, own)]
     told = f"{headline(table, kind, own)}; all drafting at once {table.speed(everyone, own):.2f}"
     return Outcome(told, figures(table, own), parts, because=EXPLORES, premise=why)
@@ -114,8 +124,9 @@ def matrix(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
         table = Table.of(result)
         own, everyone = homes(table, kind), specialists(table, kind).values()
         doubts.append(not_specialists(table, kind))
-        pairs = [(task, arm, other) for task, arm in own.items() for other in everyone if other != arm]
-        parts += unless(doubts[-1], [table.beats(arm, other, (task,), where=task) for task, arm, other in pairs])
+        for task, arm in own.items():
+            over = [table.beats(arm, other, (task,), where=task) for other in everyone if other != arm]
+            parts += unless(doubted(table, kind, task), over)
         tasks = list(homes(table, kind))
         rows += [(arm, *(table.mat(arm, (task,)) if task in tasks else None for task in _columns(results, kinds)))
                  for arm in everyone]  # fmt: skip
@@ -134,8 +145,17 @@ def reworded(results: Sequence[Result], kind: str) -> Outcome:
     table = Table.of(results[0])
     own, ofa = list(homes(table, kind)), one_for_all(table, kind)
     why = not_specialists(table, kind)
-    parts = unless(why, [table.beats(UCB, ofa, (task,), where=task) for task in own])
+    parts = _over(table, kind, ofa)
     return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES, premise=why)
+
+
+def _over(table: Table, kind: str, other: str) -> list[Part]:
+    """UCB is faster than another on every specialist's task."""
+    return [
+        part
+        for task in homes(table, kind)
+        for part in unless(doubted(table, kind, task), [table.beats(UCB, other, (task,), where=task)])
+    ]
 
 
 def long_texts(results: Sequence[Result], kind: str) -> Outcome:
@@ -143,7 +163,7 @@ def long_texts(results: Sequence[Result], kind: str) -> Outcome:
     table = Table.of(results[0])
     best = max(specialists(table, kind).values(), key=table.speed)
     why = not_specialists(table, kind)
-    parts = unless(why, [table.beats(UCB, best, where="long texts", margin=0.05)])
+    parts = unless(doubted(table, kind), [table.beats(UCB, best, where="long texts", margin=0.05)])
     told = headline(table, kind, table.tasks)
     return Outcome(told, figures(table, table.tasks), parts, because=EXPLORES, premise=why)
 
@@ -160,7 +180,7 @@ def abroad(results: Sequence[Result], kinds: Sequence[str], tasks: Sequence[str]
             both = [table.beats(UCB, ofa, (task,), where=f"{kind}, {task}")]
             logs = np.mean([table.logs(UCB, arm, (task,)) for arm in own], axis=0)
             says = f"{kind}, {task}: {UCB} is faster than the specialists on their mean"
-            parts += unless(doubts[-1], [*both, decided(says, interval(logs), table.sample((task,)))])
+            parts += unless(doubted(table, kind), [*both, decided(says, interval(logs), table.sample((task,)))])
             best = max(table.speed(arm, (task,)) for arm in own)
             rows.append((kind, task, table.speed(UCB, (task,)), table.speed(ofa, (task,)), best))
     told = "; ".join(f"{kind} {task} {ours:.2f} against {ofa:.2f}" for kind, task, ours, ofa, _ in rows)
@@ -173,24 +193,25 @@ def sampled(results: Sequence[Result], kind: str) -> Outcome:
     """Tables 14 to 16: sampled texts; specialists at home, UCB over the drafter for everything and over strangers."""
     table = Table.of(results[0])
     own, ofa = list(homes(table, kind)), one_for_all(table, kind)
-    parts = at_home(table, kind) + [table.beats(UCB, ofa, (task,), where=task) for task in own]
+    parts = at_home(table, kind) + _over(table, kind, ofa) + away_from_home(table, UCB, kind)
     why = not_specialists(table, kind)
-    parts = unless(why, parts + away_from_home(table, UCB, kind))
     return Outcome(headline(table, kind, own), figures(table, own), parts, because=EXPLORES, premise=why)
 
 
 def mixed(results: Sequence[Result], ucb: str) -> Outcome:
     """Table 19: where the best drafter changes half-way UCB beats every single one, in speed and in tokens a round."""
-    table, why = Table.of(results[0]), not_specialists(Table.of(results[1]), "eagle")
+    table, alone = Table.of(results[0]), Table.of(results[1])
+    why = not_specialists(alone, "eagle")
     arms = [name for name in table.methods if name not in ("off", ucb)]
     parts: list[Part] = []
     for label in table.tasks:
         shared = {"where": label, "whom": "every single drafter"}
-        parts += [table.beats_all(ucb, arms, (label,), column=c, **shared) for c in ("seconds", "rounds")]
+        both = [table.beats_all(ucb, arms, (label,), column=c, **shared) for c in ("seconds", "rounds")]
+        parts += unless(doubted(alone, "eagle", *label.split(" then ")), both)
     best = max(arms, key=table.speed)
     told = f"UCB {table.speed(ucb):.2f}, the best drafter alone, {best}, {table.speed(best):.2f} times plain decoding"
     found = table.figures({label: (label,) for label in table.tasks})
-    return Outcome(told, found, unless(why, parts), because=EXPLORES, premise=why)
+    return Outcome(told, found, parts, because=EXPLORES, premise=why)
 
 
 def two_rewards(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
@@ -201,7 +222,8 @@ def two_rewards(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
         table = Table.of(result)
         doubts.append(not_specialists(table, kind))
         for task in homes(table, kind):
-            parts += unless(doubts[-1], [table.beats(UCB, BE, (task,), where=f"{kind}, {task}")])
+            over = [table.beats(UCB, BE, (task,), where=f"{kind}, {task}")]
+            parts += unless(doubted(table, kind, task), over)
             rows.append((f"{kind}, {task}", table.speed(BE, (task,)), table.speed(UCB, (task,))))
     told = "; ".join(f"{where} {be:.2f}, {bd:.2f}" for where, be, bd in rows)
     found = Figures(("drafters and task", "efficiency", "divergence"), rows)

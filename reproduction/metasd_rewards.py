@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from reproduction.claims import not_specialists, one_for_all, unless
+from reproduction.claims import doubted, not_specialists, one_for_all, unless
 from reproduction.experiment import Figures, Outcome, Part, decided, decided_within
 from reproduction.inference import Sample, interval
 from reproduction.metasd_claims import LATE
@@ -26,7 +26,8 @@ def rewards(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
     """Table 2: on each task the home drafter's rewards beside the others'."""
     rows: list[tuple[str | float, ...]] = []
     parts: list[Part] = []
-    why = not_specialists(Table.of(results[-1]), "draft")
+    table = Table.of(results[-1])
+    why, doubt = not_specialists(table, "draft"), doubted(table, "draft")
     for best, result in zip(at_home, results[:-1], strict=True):
         own = result["drafters"]
         sample = Sample(prompts=len(own[best]))
@@ -42,7 +43,7 @@ def rewards(results: Sequence[Result], at_home: Sequence[str]) -> Outcome:
             gaps = {k: _column(own[best], k, "mean") - _column(cells, k, "mean") for k in ("be", "bd")}
             says = f"{best} before {name}: the gap is wider in divergence than in efficiency"
             gap = decided(says, interval(gaps["bd"] - gaps["be"]), sample, scale="difference")
-            parts += unless(why, [gap])
+            parts += unless(doubt, [gap])
             says = f"{name} on {best}'s task: efficiency is zero in at least half of the rounds"
             parts.append(decided(says, interval(zeros), sample, least=0.5, scale="difference"))
     told = "; ".join(f"{row[0]}: efficiency {row[1]:.2f}, divergence {row[2]:.2f}" for row in rows)
@@ -111,7 +112,7 @@ def batches(results: Sequence[Result], kind: str, sizes: Sequence[int], tasks: S
     told = ", ".join(f"{row[0]} {row[1]:.2f} and {row[2]:.2f}" for row in rows)
     figures = Figures(("UCB over one drafter for all", "batches of one task", "mixed batches"), rows)
     why, told = not_specialists(table, kind), f"UCB over one drafter for all, of one task and mixed: {told}"
-    return Outcome(told, figures, unless(why, parts), because=LATE, premise=why)
+    return Outcome(told, figures, unless(doubted(table, kind), parts), because=LATE, premise=why)
 
 
 def by_length(results: Sequence[Result]) -> Outcome:
@@ -141,13 +142,14 @@ def best_share(results: Sequence[Result], kinds: Sequence[str]) -> Outcome:
     parts: list[Part] = []
     doubts = []
     for kind, result in zip(kinds, results, strict=True):
-        doubts.append(not_specialists(Table.of(result), kind))
+        table = Table.of(result)
+        doubts.append(not_specialists(table, kind))
         shares = {name: np.array(own) for name, own in result["best"].items()}
         sample = Sample(prompts=len(result["labels"]), seeds=int(result["seeds"]))
         for rival in (EXP3, HALVING, BE):
             says = f"{kind}: {UCB} plays the best drafter more often than {rival}"
             more = decided(says, interval(shares[UCB] - shares[rival]), sample, scale="difference")
-            parts += unless(doubts[-1], [more])
+            parts += unless(doubted(table, kind), [more])
         rows += [(f"{kind}, {name}", float(own.mean())) for name, own in shares.items()]
     told = ", ".join(f"{name} {x:.0%}" for name, x in rows)
     found, premise = Figures(("bandit", "share"), rows), "; ".join(filter(None, doubts))

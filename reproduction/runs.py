@@ -1,7 +1,5 @@
 """The runs that experiments share."""
 
-from pathlib import Path
-
 from reproduction.recorded import EVERY_SET, Replayed
 from reproduction.recordings import Wanted
 from reproduction.simulated import SD, Served
@@ -13,9 +11,8 @@ SPEC = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag
 HEADS = ("eagle:code", "eagle:translation", "eagle:summarization", "eagle:chat", "eagle:math")
 MODELS = ("draft:code", "draft:math")
 SPECIALISTS = {"eagle": HEADS, "draft": MODELS}
-# Trained on all domains: as long as each specialist, where there is such a head; else the one they were trained from.
-SHIPPED = Path(__file__).parents[1] / "drafters" / "smollm2-135m"
-FOR_ALL = {"eagle": "eagle:mixed" if (SHIPPED / "eagle-mixed").is_dir() else "eagle:ofa", "draft": "draft:ofa"}
+# Trained on all domains, with the recipe of the specialists.
+FOR_ALL = {"eagle": "eagle:mixed", "draft": "draft:ofa"}
 UCB, BE, EXP3, HALVING, RANDOM = "meta-ucb", "meta-ucb:reward=be", "meta-exp3", "halving:budget=1", "random"
 LENGTH = 5  # MetaSD's N_max
 ANALYTICAL = "analytical"

@@ -113,7 +113,7 @@ class Served:
         if self.lengths is None or self.settings is None:
             return
         if (policy, profile) not in self._policies:
-            drafter = self.settings.arm_names[0]
+            drafter = self.settings.arm_names[-1]
             fixed = f"fixed:drafter={drafter},length={policy}" if policy.isdigit() else policy
             self._policies[policy, profile] = self.settings.build_policy(fixed)
         self.lengths.rounds.policy = self._policies[policy, profile]

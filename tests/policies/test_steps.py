@@ -1,15 +1,17 @@
 """Policies in an engine whose drafts are made in one step and verified in the next."""
 
+import itertools
 import random
 from typing import Any
 
 import pytest
-from step_engine import LOADS, PROFILES, StepEngine
+from step_engine import CHAT, COPYING, LOADS, PROFILES, SMALL_LOADS, MixedEngine, StepEngine
 
 from wager.core import OFF, Arm, Context, Round
 from wager.policies import build
 from wager.policies.auto.latency import StepLatency
 from wager.policies.steps import Step, StepRounds
+from wager.policies.trials import LONG_BURST, CheaperTrials
 
 ARMS = (OFF, Arm("ngram", 2), Arm("ngram", 4))
 
@@ -195,3 +197,73 @@ def test_a_probe_is_due_by_the_steps_that_a_drafter_has_missed() -> None:
     engine.run(150, 8, (0.01,) * 4)
     choices = [engine.rounds.policy.choose(Context(engine.rounds.arms, 8, 0, OFF, {"eagle": lag})) for lag in (3, 500)]
     assert [arm.length for arm in choices] == [0, 1]
+
+
+@pytest.mark.parametrize("batch", SMALL_LOADS)
+def test_auto_leaves_a_head_out_where_matching_brings_as_much_and_takes_it_back(batch: int) -> None:
+    for seed in range(2):
+        engine = MixedEngine(seed)
+        shares = []
+        for chances in (CHAT, COPYING, CHAT, COPYING):
+            engine.run(100, batch, chances)
+            shares.append(engine.run(400, batch, chances))
+            alone = sum(arm.drafter == "suffix" for arm in engine.arms[-300:])
+            assert alone > 270 if chances is COPYING else alone < 60
+        assert min(shares[1::2]) >= 0.9
+        assert min(shares) >= 0.8
+
+
+def test_trials_are_what_makes_auto_leave_the_head_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bug: rounds of both tell nothing of matching alone, so a policy that knew it as bad stays with both."""
+    monkeypatch.setattr(CheaperTrials, "play", lambda self, arm: arm)
+    engine = MixedEngine()
+    for chances in (CHAT, COPYING):
+        engine.run(500, 32, chances)
+    assert sum(arm.drafter == "suffix" for arm in engine.arms[-300:]) < 100
+
+
+def test_trials_get_rarer_unless_acceptance_rises_and_end_where_they_bring_little() -> None:
+    suffix, eagle = (Arm(name, 5) for name in ("suffix", "eagle"))
+    trials = CheaperTrials((OFF, suffix, eagle))
+
+    def steps(count: int, tokens: float, alone: float) -> list[int]:
+        """Tokens of a round with both, and by matching alone; the steps of the trials."""
+        seen = []
+        for step in range(count):
+            arm = trials.play(eagle)
+            trials.note(arm, tokens if arm is eagle else alone, 32)
+            seen += [step] * (arm is suffix)
+        return seen
+
+    poor = steps(2000, 2.5, 1.1)
+    starts = [step for step in poor if step - 1 not in poor]
+    assert starts[0] < 30
+    gaps = [after - before for before, after in itertools.pairwise(starts)]
+    assert all(after > 1.7 * before for before, after in itertools.pairwise(gaps))
+    assert len(poor) <= 4 * len(starts)
+    good = steps(60, 5.5, 5.0)
+    assert len(good) >= LONG_BURST - 1
+    assert good[0] < 20
+    assert trials.play(OFF) is OFF
+    assert trials.play(suffix) is suffix
+
+
+def test_what_a_head_costs_is_told_by_steps_in_which_matching_drafted_as_much() -> None:
+    suffix, eagle = (Arm(name, 4) for name in ("suffix", "eagle"))
+    policy: Any = Script(*((eagle,) * 6 + (suffix,) * 6) * 20)
+    policy.tries_cheaper = False
+    rounds, arm, lag = StepRounds(policy, (OFF, suffix, eagle), overlap=True), OFF, 0
+    for _ in range(240):
+        step = rounds.plan(8, 8, 8 * arm.length, mixed=False)
+        rounds.observe(
+            step, 0, 8, 0.010 + 0.003 * (arm is eagle) + 0.002 * (arm is eagle and lag > 0), (0,) * arm.length
+        )
+        arm, lag = step.next_arm, step.lag if step.next_arm is not eagle else lag
+        lag = 1 if step.resumed else 0
+    late = policy.rounds[60:]
+    drafts = [one.draft_seconds for one in late if one.arm is eagle]
+    assert drafts == pytest.approx([0.003] * len(drafts), abs=4e-4)
+    assert {one.draft_seconds for one in late if one.arm is suffix} == {0.0}
+    assert all(one.verify_seconds == pytest.approx(0.010, abs=5e-4) for one in late)
+    assert {one.lag for one in late if one.arm is eagle} == {0, 30}, "six steps of five tokens each"
+    assert {one.lag for one in late if one.arm is suffix} == {0}

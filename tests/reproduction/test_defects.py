@@ -120,6 +120,23 @@ def test_simulated_rows_say_so_beside_the_papers_hardware() -> None:
         assert "simulated" not in theirs
 
 
+def test_one_drafter_that_is_no_specialist_leaves_its_own_task_undecided_only() -> None:
+    labels = ["humaneval", "math_reasoning"] * 30
+    leads = {"draft:code:5": ("humaneval", 1.3), "draft:math:5": ("math_reasoning", 1.05)}
+    units = {}
+    for name in (*leads, "off", "draft:ofa:5", "meta-ucb", "meta-exp3", "halving:budget=1", "random"):
+        task, lead = leads.get(name, ("", 1.0))
+        rounds = np.array([20.0 / lead if task == label else 20.0 for label in labels])
+        seconds = rounds * (0.5 if name == "meta-ucb" else 1.0)
+        units[name] = {"tokens": np.full(60, 30.0), "rounds": rounds, "seconds": seconds}
+    outcome = selection([{"labels": labels, "units": units, "seeds": 5}], "draft")
+    verdicts = {part.says.partition(":")[0]: set[str]() for part in outcome.parts}
+    for part in outcome.parts:
+        verdicts[part.says.partition(":")[0]].add(part.verdict)
+    assert verdicts == {"humaneval": {"holds"}, "math_reasoning": {"undecided"}}
+    assert "1 of 2 draft specialists are none" in outcome.premise
+
+
 @pytest.mark.parametrize(("lead", "clear"), [(1.30, True), (1.16, True), (1.10, False), (0.95, False)])
 def test_claims_that_rest_on_specialists_are_decided_with_specialists_only(lead: float, clear: bool) -> None:
     rng = np.random.default_rng(1)
@@ -169,7 +186,8 @@ def test_a_model_that_stays_off_once_it_is_off_does_not_decide_a_row() -> None:
 def test_a_benchmark_of_which_tasks_are_missing_is_undecided_and_not_judged_by_the_rest(
     name: str, tmp_path: Path
 ) -> None:
-    recording(tmp_path / "one.jsonl.gz", 2, tasks=("math_reasoning", "humaneval"))
+    for model in ("smollm2-135m", "another"):
+        recording(tmp_path / f"{model}.jsonl.gz", 2, tasks=("math_reasoning", "humaneval"), model=model)
     workspace, runs = Workspace(recordings=tmp_path), EXPERIMENTS[name].runs()
     results = [workspace.result(replace(run, seeds=1)) for run in runs]  # type: ignore[type-var]
     parts = [part for part in EXPERIMENTS[name].evaluate(results).parts if "Spec-Bench" in part.says]

@@ -24,7 +24,7 @@ class Head:
 
     def __init__(self) -> None:
         self.max_num_reqs, self.max_num_tokens, self.max_model_len = SLOTS, 64, CONTEXT
-        self.hidden_size, self.dtype, self.device = SIZE, torch.float32, torch.device("cpu")
+        self.hidden_size, self.dtype, self.device = SIZE, torch.float32, torch.get_default_device()
         self.hidden_states = torch.zeros(64, SIZE)
         self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
         self.kv_cache_config = None
@@ -48,10 +48,10 @@ class Head:
 
     def _build_attn_metadata(self, **given: Any) -> Any:
         starts, lengths = given["query_start_loc_np"], self.input_buffers.seq_lens[: given["num_reqs"]]
-        written = given["slot_mappings"][0].view(given["num_reqs"], -1)
-        for row, length in zip(written.tolist(), lengths.tolist(), strict=True):
-            if row and row[-1] >= 0:  # it missed something: the newest of it ends the text as attention sees it
-                assert row[-1] % CONTEXT == length - 1
+        written = given["slot_mappings"][0].tolist()
+        for end, length in zip(starts[1:], lengths.tolist(), strict=True):
+            if written[end - 1] >= 0:  # it missed something: the newest of it ends the text as attention sees it
+                assert written[end - 1] % CONTEXT == length - 1
         assert given["batch_desc"].num_tokens == starts[-1]
         return given["slot_mappings"]
 
@@ -69,7 +69,8 @@ class Head:
     def propose(self, batch: Any, *given: Any, **named: Any) -> torch.Tensor:
         if not named.get("dummy_run"):
             self.forwards += 1
-            self.write(batch.places, batch.next_tokens, batch.states)
+            tokens, states = zip(*batch.kept.values(), strict=True) if batch.kept else ((), ())
+            self.write(list(batch.kept), list(tokens), list(states))
         return self.draft_tokens[: batch.num_reqs]
 
 
@@ -91,38 +92,46 @@ class Run:
         self.ends: dict[int, int] = {}  # slot -> tokens read by the target
         self.expected: dict[int, tuple[int, float]] = {}
 
-    def step(self, slots: list[int], length: int, tokens: int = 1, *, prefill: bool = False) -> None:
-        """The target reads so many tokens of each request; the head is asked for drafts of this length."""
-        places = [slot * CONTEXT + self.ends[slot] + i for slot in slots for i in range(tokens)]
-        new = [self.rng.randrange(1000) for _ in places]
-        hidden = [float(self.rng.randrange(1000)) for _ in places]
+    def step(self, slots: list[int], length: int, tokens: int = 1, *, right: int = 0, prefill: bool = False) -> None:
+        """The target reads so many tokens of each request, ``right`` of them at most are right; 0: all.
+
+        The head is asked for drafts of this length.
+        """
+        counts = [self.rng.randint(1, right) if right else tokens for _ in slots]
+        read = [slot * CONTEXT + self.ends[slot] + i for slot in slots for i in range(tokens)]
+        ids = [self.rng.randrange(1000) for _ in read]
+        hidden = [float(self.rng.randrange(1000)) for _ in read]
         last = torch.zeros(SLOTS, 1, dtype=torch.int64)
-        for i, slot in enumerate(slots):
-            last[slot] = new[(i + 1) * tokens - 1]
-            self.ends[slot] += tokens
-        self.expected.update(zip(places, zip(new, hidden, strict=True), strict=True))
+        kept: dict[int, tuple[int, float]] = {}
+        for i, (slot, count) in enumerate(zip(slots, counts, strict=True)):
+            last[slot] = self.rng.randrange(1000)
+            new = [*ids[i * tokens + 1 : i * tokens + count], int(last[slot])]
+            own = slice(i * tokens, i * tokens + count)
+            kept.update(zip(read[own], zip(new, hidden[own], strict=True), strict=True))
+            self.ends[slot] += count
+        self.expected.update(kept)
+        ends = torch.tensor([self.ends[slot] for slot in slots])
         batch = SimpleNamespace(
             num_reqs=len(slots),
-            num_tokens=len(places),
             has_prefill=prefill,
             num_scheduled_tokens=np.full(len(slots), tokens),
             query_start_loc_np=np.arange(len(slots) + 1) * tokens,
             query_start_loc=torch.arange(len(slots) + 1, dtype=torch.int32) * tokens,
+            input_ids=torch.tensor(ids, dtype=torch.int32),
             idx_mapping=torch.tensor(slots),
             idx_mapping_np=np.array(slots),
-            positions=torch.tensor([place % CONTEXT for place in places]),
-            seq_lens_cpu_upper_bound=torch.tensor([self.ends[slot] for slot in slots]),
-            places=places,
-            next_tokens=new,
-            states=hidden,
+            positions=torch.tensor([place % CONTEXT for place in read]),
+            seq_lens=ends.int(),
+            seq_lens_cpu_upper_bound=ends,
+            kept=kept,
         )
         states = torch.tensor(hidden)[:, None].expand(-1, SIZE)
-        given = (batch, None, None, states, None, None, None, last, None, None, None)
-        self.head.propose(*given, num_speculative_tokens=length)
+        given = (batch, None, None, states, None, torch.tensor(counts, dtype=torch.int32), None, last)
+        self.head.propose(*given, None, None, None, num_speculative_tokens=length)
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("window", [1, 3, 12])
+@pytest.mark.parametrize("window", [1, 3, 12, 40])
 def test_before_it_drafts_it_has_read_every_token_in_order(seed: int, window: int) -> None:
     lag_of_many_steps(seed, window)
 
@@ -145,9 +154,9 @@ def lag_of_many_steps(seed: int, window: int, kernels: ModuleType | None = None)
         if not slots:
             continue
         length = rng.choice([0, 0, 0, 0, 0, 2])
-        tokens = rng.choice([1, 1, 1, 1, 3])
-        run.step(slots, length, tokens, prefill=rng.random() < 0.1)
-        if length or tokens > 1:  # it has read all of these
+        tokens = rng.choice([1, 1, 3])
+        run.step(slots, length, tokens, right=rng.choice([0, tokens]), prefill=rng.random() < 0.1)
+        if length:  # it has read all of these
             for slot in slots:
                 own = {place: run.expected[place] for place in run.expected if place // CONTEXT == slot}
                 assert {place: run.head.cache.get(place) for place in own} == own
@@ -172,6 +181,10 @@ def test_plain_decoding_takes_one_forward_for_a_window_of_steps() -> None:
     assert run.head.forwards == run.lag.catch_ups == 4
     run.step([0, 1], 2)
     assert run.head.forwards == 6
+    for _ in range(6):  # drafts of two tokens by another are verified; two such steps are kept
+        run.step([0, 1], 0, tokens=3)
+    assert run.head.forwards == 8
+    run.step([0, 1], 2)
     assert run.head.cache == run.expected
 
 
@@ -182,9 +195,10 @@ def test_beside_a_prefill_nobody_catches_up_and_nothing_is_lost() -> None:
     run.step([2, 0, 1], 0, prefill=True)
     run.step([0, 1], 0)
     assert run.lag.catch_ups == 0
-    assert run.lag.missed.tolist()[:3] == [3, 3, 2]
-    run.step([0, 1, 2], 0, tokens=3)  # drafts were verified: not a step in which one is behind
+    assert run.lag.most_missed.tolist()[:3] == [3, 3, 2]
+    run.step([0, 1, 2], 0, tokens=6, prefill=True)  # more than are kept: they catch up
     assert run.lag.catch_ups == 1
+    assert not run.lag.most_missed.any()
     run.step([1, 0, 2], 1)
     assert run.head.cache == run.expected
 
@@ -195,13 +209,32 @@ def test_a_head_that_reads_several_layers_and_a_dummy_run_skip_nothing() -> None
     run.step([0], 0)
     assert run.head.forwards == 0
     run.head.propose(SimpleNamespace(num_reqs=1), dummy_run=True, num_speculative_tokens=0)
-    batch = SimpleNamespace(
-        num_reqs=1, num_tokens=1, has_prefill=False, idx_mapping_np=np.array([1]), places=[], next_tokens=[], states=[]
-    )
+    batch = SimpleNamespace(num_reqs=1, has_prefill=False, idx_mapping_np=np.array([1]), kept={})
     run.head.propose(batch, None, None, None, [torch.zeros(1)], *[None] * 6, num_speculative_tokens=0)
     assert run.head.forwards == 1
-    assert run.lag.missed.tolist() == [1, 0, 0, 0, 0]
+    assert run.lag.most_missed.tolist() == [1, 0, 0, 0, 0]
     assert not can_lag(run.head)  # only heads that read the target's hidden states do
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [3, 12, 40])
+def test_the_kernel_does_the_same_on_a_gpu(window: int) -> None:
+    pytest.importorskip("triton")
+    with torch.device("cuda"):
+        lag_of_many_steps(0, window)
+
+
+def test_only_those_that_have_missed_much_catch_up_while_the_head_lags() -> None:
+    run = Run(0, 8)
+    run.ends = {0: 0, 1: 0}
+    for _ in range(6):
+        run.step([0], 0)
+    for _ in range(3):
+        run.step([1, 0], 0)
+    assert run.lag.catch_ups == 1
+    assert run.lag.most_missed.tolist()[:2] == [1, 3]
+    run.step([0, 1], 2)
+    assert run.head.cache == run.expected
 
 
 @pytest.mark.skipif(INTERPRETED, reason="starts itself over in the interpreter")
@@ -214,7 +247,12 @@ def test_the_kernel_does_the_same_in_the_interpreter(rerun_in_interpreter: Calla
     ("right", "wrong"),
     [
         ("position % WINDOW", "(position + 1) % WINDOW"),
-        ("token = tl.load(starts + request).to(tl.int64)", "pass"),
+        ("tl.load(starts + request).to(tl.int64) + number", "tl.load(starts + request).to(tl.int64)"),
+        ("number < count - 1", "number < count - 2"),  # the token sampled in the place of the next one read
+        ("tl.load(inputs + token + 1)", "tl.load(inputs + token)"),
+        ("if number < count:", "if number >= 0:"),  # rejected tokens are kept
+        ("tl.where(fresh, 0, before)", "before"),  # what another request has missed
+        ("fresh = request % 2 == 1", "pass"),
         ("tl.load(last + slot)", "tl.load(last + request)"),
         ("tl.store(newest + slot, position)", "pass"),
     ],
@@ -231,3 +269,16 @@ def test_a_catch_up_that_writes_its_padding_would_be_noticed(monkeypatch: pytest
     monkeypatch.setattr(lagging, "NO_SLOT", 7)  # a place of the first request
     with pytest.raises(AssertionError):
         lag_of_many_steps(0, 3)
+
+
+def test_rows_that_were_not_missed_would_be_noticed_if_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU counts rejected tokens too: it has the head read more rows than were missed."""
+    original = Lagging._read
+
+    def read(self: Lagging, batch: Any, *given: Any) -> None:
+        self.missed.fill_(self.window)
+        original(self, batch, *given)
+
+    monkeypatch.setattr(Lagging, "_read", read)
+    with pytest.raises(AssertionError):
+        lag_of_many_steps(0, 12)

@@ -37,13 +37,14 @@ def test_matching_runs_in_the_model_runner_on_a_gpu(drafters: tuple[str, ...], b
     assert not in_speculator(drafters, on_cpu=True, budget=budget)
 
 
-def test_one_drafter_for_the_policy_called_by_the_first_name_with_every_length() -> None:
+def test_matching_is_one_drafter_called_by_its_first_name_and_a_model_beside_it_another() -> None:
     placed = place(Settings(("suffix", "prompt-lookup"), 4), on_cpu=False)
     assert placed.hook == SCHEDULER
     assert placed.arms[1:] == tuple(Arm("suffix", length) for length in (1, 2, 3, 4))
     assert speculative_methods(placed) == ("ngram_gpu",)
     beside = place(Settings(("prompt-lookup", "eagle=HEAD"), 2), on_cpu=False)
-    assert [str(arm) for arm in beside.arms] == ["off", "prompt-lookup:1", "prompt-lookup:2"]
+    assert [str(arm) for arm in beside.arms] == ["off", "prompt-lookup:1", "prompt-lookup:2", "eagle:1", "eagle:2"]
+    assert (beside.matching, placed.matching) == ("prompt-lookup", "")
     assert speculative_methods(beside) == ("eagle", "eagle3")
     here = place(Settings(("suffix", "prompt-lookup"), 4), on_cpu=True)
     assert here == Settings(("suffix", "prompt-lookup"), 4)

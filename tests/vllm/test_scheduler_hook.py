@@ -15,6 +15,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 
 from wager.bench.steps import scheduler_hook  # noqa: E402
 from wager.vllm.compat import drafts_break_sampling, set_draft_length  # noqa: E402
+from wager.vllm.drafts import MatchOnly  # noqa: E402
 
 KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 
@@ -164,6 +165,18 @@ def test_nothing_is_lost_when_requests_come_go_and_are_preempted(folder: str, as
         assert got == text if name not in aborted else got == text[: len(got)]
     assert not scheduler._flights
     assert not scheduler.requests
+
+
+@KINDS
+def test_steps_of_matching_alone_are_told_by_the_kind_of_their_length(folder: str, asynchronous: bool) -> None:
+    scheduler = make_scheduler(folder, asynchronous=asynchronous, policy="round-robin")
+    scheduler._matching = "ngram"  # as if a model stood beside it
+    kinds = noted(scheduler, "schedule", lambda _, output: output.num_spec_tokens_to_schedule)
+    request = make_request("one", 20, 60)
+    engine = run(scheduler, request, asynchronous=asynchronous)
+    assert engine.emitted["one"] == true_text(request, 60)
+    assert {length: isinstance(length, MatchOnly) for length in kinds} == {n: n > 0 for n in range(6)}
+    assert max(engine.lengths) == 5
 
 
 def test_a_length_told_too_late_is_seen(folder: str) -> None:

@@ -1,6 +1,7 @@
 """Matching as a speculator of vLLM's V2 model runner, with as much of a runner as it looks at."""
 
 import inspect
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README
 from test_speculator_matching import SLOTS, texts, write
 
 from wager.vllm import plugin, speculator
+from wager.vllm.drafts import MatchOnly
 from wager.vllm.settings import Settings
 from wager.vllm.speculator import MatchSpeculator, add_matching, make_speculator
 
@@ -96,6 +98,29 @@ def test_it_launches_nothing_at_length_0_nor_in_a_dummy_run(monkeypatch: pytest.
         monkeypatch.setattr(of.matcher, "flush", lambda: pytest.fail("launched"))
         propose(of, [0], length=0)
         of.propose(input_batch=batch([0]), dummy_run=True)  # by name, as the runner does
+
+
+def test_in_a_step_of_matching_alone_the_model_drafts_nothing_and_every_request_has_a_match_or_a_placeholder() -> None:
+    model = Model()
+    of = states(SHORT, [5, 6], REPEATS)
+    made = add_matching(model, settings("suffix", "eagle=HEAD"), of, DEVICE)
+    learned = [made.matcher.choice.gains.tolist(), made.matcher.choice.kept.tolist()]
+    drafts = propose(made, [2, 1, 0], length=pickle.loads(pickle.dumps(MatchOnly(2))))
+    assert [row[:2] for row in drafts.tolist()] == [[9, 1], [7, 7], [3, 9]]
+    assert [named["num_speculative_tokens"] for _, named in model.calls] == [0]
+    # nothing is there to be compared with a model's draft
+    assert [made.matcher.choice.gains.tolist(), made.matcher.choice.kept.tolist()] == learned
+    assert propose(made, [2, 1, 0], length=2).tolist() == [[9, 1, 2], [50, 50, 50], [50, 50, 50]]
+    assert [named["num_speculative_tokens"] for _, named in model.calls] == [0, 2]
+    as_a_number: Any = 2 + MatchOnly(0)
+    assert type(as_a_number) is int, "whoever computes with it gets the length alone: then the model drafts as well"
+
+
+def test_a_step_of_matching_alone_that_the_model_drafts_in_is_seen() -> None:
+    model = Model()
+    made = add_matching(model, settings("suffix", "eagle=HEAD"), states(REPEATS), DEVICE)
+    propose(made, [0], length=int(MatchOnly(2)))  # the bug: its kind is lost on the way
+    assert [named["num_speculative_tokens"] for _, named in model.calls] == [2]
 
 
 def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -> None:

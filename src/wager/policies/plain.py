@@ -7,6 +7,8 @@ from wager.policies.base import Arms, Policy, require
 class Fixed(Policy):
     """Always the same arm; the shortest available one while it cannot be had."""
 
+    holds = True
+
     def __init__(self, arms: Arms, *, drafter: str, length: int, tree: str = "", seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
         self.arm = Arm.parse(f"{drafter}:{length}" + (f"@{tree}" if tree else "")) if length else OFF

@@ -7,9 +7,10 @@ import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.core.batch import Ints
-from wager.policies.auto.latency import StepLatency
+from wager.policies.auto.latency import Kind, StepLatency
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
+from wager.policies.trials import CheaperTrials
 
 SAME_LOAD = 16  # a choice is held while the number of requests is within a 16th of the one it was made for
 
@@ -49,6 +50,9 @@ class StepRounds:
     A round spans two steps. It is observed with the seconds of the second, less the drafting done in it for its
     successor, plus the drafting of the first. Where steps overlap, a step's tokens are known before its drafting is
     done, and the next step's seconds have that drafting in them: they are then the round's, just as they are.
+
+    The last arm's drafter is the one that lags in steps in which it does not draft. Another beside it drafts for next
+    to nothing: what the last one's drafts cost is told by rounds of the same length.
     """
 
     def __init__(self, policy: Policy, arms: tuple[Arm, ...], *, overlap: bool = False) -> None:
@@ -56,14 +60,17 @@ class StepRounds:
         self.latency = StepLatency()
         self.tokens = 0  # emitted since the engine started
         self._drafter = arms[-1].drafter
+        self._others = sorted({arm.drafter for arm in arms if arm.length} - {self._drafter})
+        self._trials: dict[int, CheaperTrials] = {}  # by bucket of batch sizes
+        self.trying = False  # whether the arm of the last step was played to learn of it
         self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
-        self._kinds: set[tuple[int, int]] = set()  # buckets of batch sizes and lengths that have passed, with overlap
+        self._kinds: set[tuple[int, Kind]] = set()  # buckets of batch sizes and drafts that have passed, with overlap
         self._chose = policy  # the arm of the last step
         self._arm = arms[0]  # off: nothing has been drafted before the first step
         self._batch = 0  # that the last step was planned for
         self._held: Step | None = None  # the step that is planned again while the choice is held
-        self._pause = 0  # steps since something was last drafted
-        self._lag = 0  # the same when drafting was last resumed, until that round's step is planned
+        self._pause = 0  # tokens at most since the last drafter drafted
+        self._lag = 0  # the same when that was last resumed, until that round's step is planned
 
     def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
              *, off: bool = False) -> Step:  # fmt: skip
@@ -74,7 +81,7 @@ class StepRounds:
         """
         arm = drafted_by or self._arm
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
-        self._lag, self._batch, self._held = 0, batch, None
+        self._lag, self._batch, self._held, self.trying = 0, batch, None, False
         self._chose = self.policy
         if off or (mixed and bucket(batch) not in self._observed):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
@@ -83,12 +90,39 @@ class StepRounds:
         elif batch:
             lag = {self._drafter: self._pause} if self._pause else {}
             previous = None if mixed and batch == 1 else self._arm  # None: a text begins
-            step.next_arm = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
-            step.resumed = bool(step.length and self._pause)
+            step.next_arm = chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
+            if self._others and self.policy.tries_cheaper and not mixed:
+                step.next_arm = self._trials_at(batch).play(chosen)
+                self.trying = step.next_arm is not chosen
+            step.resumed = bool(self._pause and step.next_arm.drafter == self._drafter)
             self._lag = self._pause if step.resumed else 0
-        self._pause = 0 if step.length else self._pause + 1
+        self._pass(step.next_arm)
         self._arm = step.next_arm
         return step
+
+    def _trials_at(self, batch: int) -> CheaperTrials:
+        size = bucket(batch)
+        if size not in self._trials:
+            self._trials[size] = CheaperTrials(self.arms)
+        return self._trials[size]
+
+    def _pass(self, arm: Arm) -> None:
+        """Count what the last drafter misses in a step in which this arm drafts."""
+        self._pause = 0 if arm.drafter == self._drafter else self._pause + 1 + arm.length
+
+    def _kind(self, arm: Arm) -> Kind:
+        """Drafts of one kind take equally long."""
+        return arm.length if arm.drafter == self._drafter or not arm.length else (arm.drafter, arm.length)
+
+    def _model_seconds(self, batch: int, arm: Arm, seconds: float) -> float:
+        """Of a step's seconds those in which the last drafter drafted: what such steps take longer than others with
+        drafts of this length, or a shorter one where there were none; 0 while nothing is known."""
+        if self._others and arm.drafter == self._drafter:
+            for length in range(arm.length, 0, -1):
+                known = [self.latency.verifying(batch, (name, length)) for name in self._others]
+                if others := [taken for taken in known if taken]:
+                    return min(max(0.0, self.latency.verifying(batch, arm.length) - min(others)), seconds)
+        return 0.0
 
     def hold(self, batch: int, verifying: int, drafted: int, mixed: bool) -> Step | None:
         """The step now being scheduled, with the arm chosen last and without asking the policy; None where it has to be
@@ -101,12 +135,20 @@ class StepRounds:
         if abs(batch - self._batch) > self._batch // SAME_LOAD:
             return None
         arm, step = self._arm, self._held
-        if not arm.length:
-            self._pause += 1
+        self._pass(arm)
+        if self._others:
+            self._trials_at(batch).steps += 1
         if step is None or step.batch != verifying or step.drafted != drafted or mixed:
             step = Step(self._chose, verifying, drafted, mixed, arm, 0, arm, held=True)
             self._held = None if mixed else step
         return step
+
+    def repeat(self, step: Step) -> bool:
+        """Whether the step now being scheduled, which is like this held one without drafts, is held as well."""
+        if step is not self._held or self._chose is not self.policy:
+            return False
+        self._pause += 1
+        return True
 
     def observe(
         self, step: Step, accepted: int, emitted: int, seconds: float, survivors: tuple[int, ...] = ()
@@ -120,24 +162,29 @@ class StepRounds:
         accepted = min(accepted, step.drafted)
         if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
-        kind = bucket(batch), arm.length
+        drafts = self._kind(arm)
+        kind = bucket(batch), drafts
         if self.overlap and kind not in self._kinds:  # the first may pay for what others find done
             self._kinds.add(kind)
             return Counts(step.drafted, accepted, emitted, seconds)
         self._observed.add(kind[0])
         late = 0.0  # seconds of catching up
         if not self.overlap:
-            self.latency.observe(batch, arm.length, step.length, seconds, resumed=step.resumed)
-            others, draft = (self.latency.drafting(batch, length) for length in (step.length, arm.length))
+            after = self._kind(step.next_arm)
+            self.latency.observe(batch, drafts, after, seconds, resumed=step.resumed)
+            others, draft = (self.latency.drafting(batch, kind) for kind in (after, drafts))
             late = self.latency.switching if step.lag else 0.0
-        elif step.lag and not self.latency.known(batch, arm.length):  # what of it was catching up cannot be told
+        elif step.lag and not self.latency.known(batch, drafts):  # what of it was catching up cannot be told
             others, draft = seconds, 0.0
         else:
-            others = late = self.latency.observe(batch, arm.length, 0, seconds, resumed=bool(step.lag))
-            draft = 0.0
+            late = self.latency.observe(batch, drafts, 0, seconds, resumed=bool(step.lag))
+            draft = self._model_seconds(batch, arm, seconds - late)
+            others = late + draft
         verify = max(1e-9, seconds - others)  # less what was not verifying: catching up, or the next round's drafting
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
+            if self._others and arm.length:
+                self._trials_at(batch).note(arm, emitted / batch, batch)
             rejected = batch - survivors[-1] if survivors else -1 if drafted else 0
             counts = arm, drafted, accepted, emitted, batch, rejected
             step.policy.observe(Round(*counts, draft, verify, step.lag, late, survivors=survivors))

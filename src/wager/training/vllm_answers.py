@@ -1,5 +1,7 @@
 """Answers by vLLM: continuous batching, many times faster on a GPU than generating padded batches."""
 
+import atexit
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,14 @@ def vllm_engine(model: str | Path, *, longest: int, dtype: str, cache: float | N
     if cache is not None:  # then nothing is measured at the start, which other engines on the GPU would disturb
         settings |= {"kv_cache_memory_bytes": int(cache * 2**30), "gpu_memory_utilization": LEAST_MEMORY}
     llm: Any = vllm.LLM(model=str(model), dtype=dtype, **settings)
+    atexit.register(_end_processes)
     return _engine(llm.generate, vllm.SamplingParams)
+
+
+def _end_processes() -> None:
+    """End vLLM's processes with this one: several engines on a GPU that shut down together may wait for ever."""
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def _engine(generate: Callable[..., Any], sampling: Callable[..., Any]) -> Engine:

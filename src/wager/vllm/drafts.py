@@ -1,8 +1,18 @@
-"""Steps without drafts. The V2 model runner copies drafts to and fro in every step; each copy is a kernel launch."""
+"""Steps without drafts, and steps in which matching drafts alone.
+
+The V2 model runner copies drafts to and fro in every step; each copy is a kernel launch.
+"""
 
 from typing import Any
 
 import torch
+
+
+class MatchOnly(int):
+    """A draft length that the scheduler sets for a step in which matching drafts alone, beside a model.
+
+    vLLM takes it for the number it is, so that wherever its kind is lost, the model drafts as well.
+    """
 
 
 class _Nothing:

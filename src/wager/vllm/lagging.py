@@ -1,9 +1,12 @@
-"""A head that skips the steps in which nothing is drafted, and reads what it missed before it is used again.
+"""A head that skips the steps in which it drafts nothing, and reads what it missed before it is used again.
 
-Heads that read the target's hidden states (EAGLE, MTP) need them for every token of a text. In a step without drafts
-they are kept instead of being read: the hidden state and the token after it, for every request, in a ring by their
-position. Before the head drafts again, or when a request has missed as many tokens as are kept, it reads all of them in
-one forward.
+Heads that read the target's hidden states (EAGLE, MTP) need them for every token of a text. In a step in which nothing
+is drafted, or by matching alone, they are kept instead of being read: the hidden state and the token after it, for
+every token that was right, in a ring by their position. Before the head drafts again, or when a request may have missed
+more tokens than are kept, it reads all of them.
+
+How many of the drafted tokens in a step are right is known on the device only. The CPU counts all of them: it knows
+how many tokens a request has missed at most.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from wager.vllm.drafts import NOTHING
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
-BATCH, HIDDEN, AUXILIARY, LAST = 0, 3, 4, 7  # arguments of propose() by position
-WINDOW = 32  # tokens of a request that are kept at most
+BATCH, HIDDEN, AUXILIARY, SAMPLED, LAST = 0, 3, 4, 5, 7  # arguments of propose() by position
+WINDOW = 128  # tokens of a request that are kept at most, and at least a quarter of that
+RING_BYTES = 128 << 20  # of GPU memory; fewer tokens are kept where they would take more
 BLOCK = 1024  # numbers of a hidden state that one program of a kernel copies
 NO_SLOT = -1  # as a place in the KV cache: nothing is written
 
@@ -40,16 +44,18 @@ def can_lag(speculator: Any) -> bool:
 class Lagging:
     """What the requests of an engine have missed; wraps the head's ``propose`` and the states' ``remove_request``."""
 
-    def __init__(self, speculator: Any, states: Any, window: int = WINDOW) -> None:
-        slots, device = speculator.max_num_reqs, speculator.device
+    def __init__(self, speculator: Any, states: Any, window: int = 0) -> None:
+        slots, device, dtype = speculator.max_num_reqs, speculator.device, speculator.dtype
         self.head = speculator
-        self.window = max(1, min(window, speculator.max_num_tokens // slots))
+        fitting = RING_BYTES // (slots * speculator.hidden_size * dtype.itemsize)
+        self.window = window or max(WINDOW // 4, min(WINDOW, fitting))
         places = slots * self.window
-        self.hidden = torch.zeros(places, speculator.hidden_size, dtype=speculator.dtype, device=device)
+        self.hidden = torch.zeros(places, speculator.hidden_size, dtype=dtype, device=device)
         self.tokens = torch.zeros(places, dtype=torch.int32, device=device)
         self.newest = torch.zeros(slots, dtype=torch.int64, device=device)  # position of each slot's newest token
-        self.missed = np.zeros(slots, dtype=np.int64)  # tokens of each request's slot
-        self.catch_ups = 0  # forwards that read what was missed
+        self.missed = torch.zeros(slots, dtype=torch.int32, device=device)  # tokens; where most_missed is not 0
+        self.most_missed = np.zeros(slots, dtype=np.int64)  # the same at most, as far as the CPU knows
+        self.catch_ups = 0  # times that what was missed was read
         self._slot_mappings: torch.Tensor | None = None
         self._propose = speculator.propose
         self._remove = states.remove_request
@@ -64,89 +70,117 @@ class Lagging:
     def warm_up(self) -> None:
         """Compile the kernel, so that no request waits for it; what it writes is not read."""
         head = self.head
+
+        def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(count, dtype=dtype, device=head.device)
+
         batch: Any = SimpleNamespace(
-            num_tokens=1, idx_mapping_np=np.zeros(1, dtype=np.int64), query_start_loc_np=np.zeros(2, dtype=np.int32),
-            idx_mapping=torch.zeros(1, dtype=torch.int64, device=head.device),
-            query_start_loc=torch.zeros(2, dtype=torch.int32, device=head.device),
-            positions=torch.zeros(1, dtype=torch.int64, device=head.device),
+            num_reqs=1, num_scheduled_tokens=np.ones(1, dtype=np.int32), query_start_loc_np=np.zeros(2, dtype=np.int32),
+            input_ids=zeros(2, torch.int32), idx_mapping_np=np.zeros(1, dtype=np.int64),
+            idx_mapping=zeros(1, torch.int64), query_start_loc=zeros(2, torch.int32), positions=zeros(1, torch.int64),
         )  # fmt: skip
-        last = torch.zeros(1, dtype=torch.int64, device=head.device)
-        for tokens in (1, 2):  # all requests, and some of them
-            batch.num_tokens = tokens
-            self._keep(batch, np.zeros(1, dtype=np.int64), head.hidden_states[:1], last)
-        self.missed[:] = 0
+        sampled, last = zeros(1, torch.int32) + 1, zeros(head.max_num_reqs, torch.int64)
+        for _ in range(2):  # a request that has missed nothing before, and one that has
+            self._keep(batch, np.zeros(1, dtype=np.int64), head.hidden_states[:1], sampled, last)
+        self.most_missed[:] = 0
 
     def remove_request(self, name: str) -> int | None:
         """A request is over or preempted: its slot has missed nothing."""
         slot: int | None = self._remove(name)
         if slot is not None:
-            self.missed[slot] = 0
+            self.most_missed[slot] = 0
         return slot
 
     @torch.inference_mode()
     def propose(self, *given: Any, **named: Any) -> Any:
-        """The head's drafts; none, and no forward, in a step of plain decoding."""
-        if named.get("dummy_run"):
+        """The head's drafts; none, and no forward, where it is to draft nothing and no prompt is read."""
+        if named.get("dummy_run") or given[AUXILIARY]:
             return self._propose(*given, **named)
         batch: InputBatch = given[BATCH]
-        slots = batch.idx_mapping_np[: batch.num_reqs]
-        plain = batch.num_tokens == batch.num_reqs and not batch.has_prefill
-        without_drafts = named.get("num_speculative_tokens") == 0 and not given[AUXILIARY]
-        behind = np.arange(batch.num_reqs) if plain and without_drafts else np.flatnonzero(self.missed[slots])
+        before = self.most_missed[batch.idx_mapping_np[: batch.num_reqs]]
+        lags, prefill = named.get("num_speculative_tokens") == 0, batch.has_prefill
+        behind = np.flatnonzero(before) if prefill or not lags else np.arange(batch.num_reqs)
         if not behind.size:
             return self._propose(*given, **named)
-        alone = without_drafts and (plain or bool((batch.num_scheduled_tokens[behind] == 1).all()))
-        if not alone or self.missed[slots].max() == self.window:
-            self.catch_up(batch)
-        if alone:
-            self._keep(batch, behind, given[HIDDEN], given[LAST])
-        # Beside a prefill it runs for all; those that are behind read this token once more when they catch up.
-        return NOTHING if alone and plain else self._propose(*given, **named)
+        new = batch.num_scheduled_tokens[behind]
+        if not lags or int((before[behind] + new).max()) > self.window:
+            half = self.window // 2
+            lags = lags and not prefill and int(new.max()) <= half
+            if before.any():
+                self.catch_up(batch, half if lags else 1)  # the others may be over before they have to
+        if lags:
+            self._keep(batch, behind, given[HIDDEN], given[SAMPLED], given[LAST])
+            if not prefill:
+                return NOTHING
+        # Beside a prefill it runs for all; those that are behind read these tokens once more when they catch up.
+        return self._propose(*given, **named)
 
-    def _keep(self, batch: InputBatch, requests: np.ndarray, hidden: torch.Tensor, last: torch.Tensor) -> None:
-        """Keep what the head would have read: of each of these requests one token."""
-        every, rows, last = requests.size == batch.num_tokens, batch.idx_mapping, last.view(-1)
-        self.missed[batch.idx_mapping_np[requests]] += 1
+    def _keep(
+        self, batch: InputBatch, requests: np.ndarray, hidden: torch.Tensor, sampled: torch.Tensor, last: torch.Tensor
+    ) -> None:
+        """Keep what the head would have read of these requests."""
+        rows, last, slots, new = batch.idx_mapping, last.view(-1), batch.idx_mapping_np, batch.num_scheduled_tokens
+        if requests.size < batch.num_reqs:
+            slots, new = slots[requests], new[requests]
+        before = self.most_missed[slots]
+        self.most_missed[slots] = before + new
         if self.kernels is not None:
-            size = hidden.shape[1]
-            chosen = rows if every else self._there(requests)
-            self.kernels.keep[(requests.size, -(-size // BLOCK))](
-                hidden, hidden.stride(0), last, batch.positions, rows, chosen, rows if every else batch.query_start_loc,
-                self.hidden, self.tokens, self.newest, EVERY=every, WINDOW=self.window, SIZE=size, BLOCK=BLOCK,
+            every, size = requests.size == batch.num_reqs and bool(before.all()), hidden.shape[1]
+            self.kernels.keep[(requests.size, int(new.max()), -(-size // BLOCK))](
+                hidden, hidden.stride(0), batch.input_ids, last, batch.positions, sampled, rows,
+                rows if every else self._there(2 * requests + (before == 0)), batch.query_start_loc, self.hidden,
+                self.tokens, self.newest, self.missed, EVERY=every, WINDOW=self.window, SIZE=size, BLOCK=BLOCK,
             )  # fmt: skip
             return
-        tokens, slots = batch.query_start_loc_np[requests], batch.idx_mapping_np[requests]
-        positions = batch.positions[tokens].long()
-        places = torch.from_numpy(slots) * self.window + positions % self.window
-        self.hidden[places], self.tokens[places] = hidden[tokens], last[slots].int()
-        self.newest[slots] = positions
+        for request, slot, had in zip(requests.tolist(), slots.tolist(), before.tolist(), strict=True):
+            start, count = int(batch.query_start_loc_np[request]), int(sampled[request])
+            own = slice(start, start + count)
+            places = slot * self.window + batch.positions[own].long() % self.window
+            self.hidden[places] = hidden[own]
+            self.tokens[places] = torch.cat((batch.input_ids[start + 1 : start + count], last[slot : slot + 1].int()))
+            self.newest[slot] = batch.positions[start + count - 1]
+            self.missed[slot] = count + (int(self.missed[slot]) if had else 0)
 
-    def catch_up(self, batch: InputBatch) -> None:
-        """Have the head read what the requests of a batch have missed, each as many tokens as the one that missed most.
+    def catch_up(self, batch: InputBatch, least: int = 1) -> None:
+        """Have the head read what those requests of a batch have missed that may have missed at least so many tokens,
+        as many at once as it can read."""
+        slots = batch.idx_mapping_np[: batch.num_reqs]
+        missed = self.most_missed[slots]
+        missed[missed < least] = 0
+        most, at_once = int(missed.max()), max(1, self.head.max_num_tokens // batch.num_reqs)
+        for newest in reversed(range(0, most, at_once)):
+            self._read(batch, missed, newest, min(most, newest + at_once))
+        self.most_missed[slots[missed > 0]] = 0
+        self.catch_ups += 1
 
-        A request that missed fewer has rows before its own that are written nowhere.
+    def _read(self, batch: InputBatch, missed: np.ndarray, newest: int, oldest: int) -> None:
+        """Have it read the tokens of each request from ``newest`` to ``oldest`` tokens before the newest one.
+
+        Of those that were not missed, every request has one at least, nothing is written.
         """
         head, count = self.head, batch.num_reqs
-        slots = batch.idx_mapping_np[:count]
-        missed = self.missed[slots]
-        width = int(missed.max())
-        total, back = count * width, np.arange(width - 1, -1, -1)  # back: how long ago a column's token was the newest
-        nowhere = self._there((back >= missed[:, None]).reshape(-1))
+        widths = np.clip(missed - newest, 1, oldest - newest)
+        starts = np.zeros(count + 1, dtype=np.int32)
+        np.cumsum(widths, out=starts[1:])
+        total, request = int(starts[-1]), np.repeat(np.arange(count), widths)
+        back = newest + starts[1:][request] - 1 - np.arange(total)  # how long ago each row's token was the newest
+        back[missed[request] <= back] = self.window  # no token that is kept
+        requests_there, back_there = self._there(np.stack((request, back)))
         rows = batch.idx_mapping[:count].long()
-        positions = (self.newest.index_select(0, rows)[:, None] - self._there(back)).clamp(min=0)
-        places = (rows[:, None] * self.window + positions % self.window).view(-1)
-        starts = np.arange(count + 1, dtype=np.int32) * width
+        slots = rows.index_select(0, requests_there)
+        nowhere = back_there >= self.missed.index_select(0, slots)
+        positions = (self.newest.index_select(0, slots) - back_there).clamp(min=0)
+        places = slots * self.window + positions % self.window
         buffers = head.input_buffers
         head.hidden_states[:total] = self.hidden.index_select(0, places)
         buffers.input_ids[:total] = self.tokens.index_select(0, places).to(buffers.input_ids.dtype)
-        buffers.positions[:total] = positions.view(-1).to(buffers.positions.dtype)
+        buffers.positions[:total] = positions.to(buffers.positions.dtype)
         buffers.query_start_loc[: count + 1] = self._there(starts)
-        # the last row of each request is its newest token
-        buffers.seq_lens[:count] = (positions[:, -1] + 1).to(buffers.seq_lens.dtype)
+        # the last row of each request is the newest of these tokens
+        ends = (self.newest.index_select(0, rows) + (1 - newest)).clamp(min=1)
+        buffers.seq_lens[:count] = torch.minimum(ends.to(buffers.seq_lens.dtype), batch.seq_lens[:count])
         head.draft_max_seq_len = min(int(batch.seq_lens_cpu_upper_bound[:count].max()), head.max_model_len)
         self._forward(batch, count, total, starts, nowhere)
-        self.missed[slots] = 0
-        self.catch_ups += 1
 
     def _forward(self, batch: InputBatch, count: int, total: int, starts: np.ndarray, nowhere: torch.Tensor) -> None:
         from vllm.config.compilation import CUDAGraphMode

@@ -11,6 +11,7 @@ from wager.vllm.metrics import Meter
 PAUSE = 1.0  # seconds between two steps beyond which the engine was idle
 DECIDING = 0.01  # of a step's seconds that deciding and learning may take; where they take more, a choice is held
 LONGEST_HOLD = 15  # steps
+LONGEST_OFF = 4 * LONGEST_HOLD  # the same where nothing is drafted: nothing can be learned but that steps take longer
 
 
 class Lengths:
@@ -35,6 +36,7 @@ class Lengths:
         self._before = arms[0], 0  # what was chosen before that, and how often
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
+        self._plain: Step | None = None  # the last step, if it was held and neither drafted nor verified drafts
         # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts
         self._counts: list[float] = [0] * 7
 
@@ -46,7 +48,9 @@ class Lengths:
             self._hold -= 1
             held = self.rounds.hold(batch, verifying, drafted, mixed)
             if held is not None:
+                self._plain = None if mixed or drafted or held.next_arm.length else held
                 return held, 0.0
+        self._plain = None
         began = self.clock()
         step = self.rounds.plan(batch, verifying, drafted, mixed, drafted_by, off=off)
         self._choosing = self.clock() - began
@@ -58,10 +62,21 @@ class Lengths:
         else:
             probed, self._before = self._before, (arm, self._repeated)
             self._repeated = probed[1] if chosen is probed[0] else 0
-        self._hold = min(self._longest, self._repeated) if self.rounds.policy.holds and not mixed else 0
+        asked = mixed or self.rounds.trying or not self.rounds.policy.holds
+        longest = min(LONGEST_HOLD, self._longest) if chosen.length else min(LONGEST_OFF, 4 * self._longest)
+        self._hold = 0 if asked else min(longest, self._repeated)
         return step, began
 
-    def _count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:
+    def repeat(self, batch: int) -> Step | None:
+        """The step now being scheduled, in which so many requests decode and nothing else, if it is held like the one
+        before it and that drafted nothing; the quick way of `plan`."""
+        step = self._plain
+        if step is None or self._hold <= 0 or step.batch != batch or not self.rounds.repeat(step):
+            return None
+        self._hold -= 1
+        return step
+
+    def count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:
         """A step of a hold is over; metrics get all of them at once, at the end of the hold or of the load."""
         now = self.clock()
         if step.arm is not self._arm:
@@ -98,7 +113,7 @@ class Lengths:
         """The step is over; survivors as in Round; ``busy``: requests are left, so the next one follows at once;
         ``timed``: its seconds are its own."""
         if step.held:
-            self._count(step, accepted, emitted, busy, timed)
+            self.count(step, accepted, emitted, busy, timed)
             return
         step.mixed = step.mixed or not timed
         now = self.clock()
@@ -115,7 +130,7 @@ class Lengths:
         self._decision += took
         switched = step.next_arm is not step.arm
         if not step.mixed:
-            self._longest = min(LONGEST_HOLD, int((self._choosing + took) / (DECIDING * max(1e-9, now - began))))
+            self._longest = int((self._choosing + took) / (DECIDING * max(1e-9, now - began)))
         self.meter.step(step.batch, step.length, self._decision, mixed=step.mixed, switched=switched)
         self._decision = 0.0
         self.meter.tick()

@@ -19,6 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from wager.core import OFF, Arm
 from wager.policies.steps import Step
 from wager.vllm.compat import SchedulerHooks, check_version, drafts_break_sampling, set_draft_length
+from wager.vllm.drafts import MatchOnly
 from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
@@ -109,6 +110,8 @@ class _Adaptive(_Limits):
         self.control = PolicyFile(settings, policy) if settings.control else None
         pipeline = parallel.pipeline_parallel_size > 1
         self._arms: dict[str, Arm] | None = {} if pipeline else None  # request -> arm that drafts for it now
+        self._matching = settings.matching  # whose arms are those in which matching drafts alone beside a model
+        self._quick = not pipeline and self.control is None  # steps that are like the last one need no look
         self._usual = 1  # tokens of a request that decodes in the next step, with its draft
         # steps scheduled and not over, oldest first, with when they were scheduled
         self._flights: deque[tuple[SchedulerOutput, Step, float]] = deque()
@@ -116,10 +119,17 @@ class _Adaptive(_Limits):
 
     def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
         drafts, batch = scheduler_output.scheduled_spec_decode_tokens, len(scheduler_output.num_scheduled_tokens)
-        drafted = sum(map(len, drafts.values())) if drafts else 0
+        total = scheduler_output.total_num_scheduled_tokens
         # A request that joins may be padded with drafts nobody made.
         joining = scheduler_output.scheduled_new_reqs or scheduler_output.scheduled_cached_reqs.resumed_req_ids
-        mixed = bool(joining) or scheduler_output.total_num_scheduled_tokens != batch + drafted
+        if total == batch and not joining and self._quick and not self._sampled:
+            step = self.lengths.repeat(batch)
+            if step is not None:
+                set_draft_length(scheduler_output, 0)
+                self._flights.append((scheduler_output, step, 0.0))
+                return
+        drafted = sum(map(len, drafts.values())) if drafts else 0
+        mixed = bool(joining) or total != batch + drafted
         verifying = batch
         if mixed:
             batch, verifying = self._decoding(scheduler_output)
@@ -130,9 +140,10 @@ class _Adaptive(_Limits):
         if self._arms is not None:
             self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
             self._arms.update(dict.fromkeys(scheduler_output.num_scheduled_tokens, step.next_arm))
-        length = step.next_arm.length
-        self._usual = 1 + length
-        set_draft_length(scheduler_output, length)
+        arm = step.next_arm
+        self._usual = 1 + arm.length
+        alone = self._matching and arm.drafter == self._matching
+        set_draft_length(scheduler_output, MatchOnly(arm.length) if alone else arm.length)
         self._flights.append((scheduler_output, step, began))
 
     def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm:
@@ -173,6 +184,11 @@ class _Adaptive(_Limits):
 
     def _finish(self, step: Step, began: float, sampled: list[list[int]]) -> None:
         """A step is over; sampled: tokens of each of its requests."""
+        # A successor that prefills was launched meanwhile: launching it can take longer than this step.
+        timed = not (self._flights and self._flights[0][1].mixed)
+        if step.held and not (step.mixed or step.drafted):  # a token for each request
+            self.lengths.count(step, 0, step.batch, bool(self.running), timed)
+            return
         tokens = list(map(len, sampled))
         emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
         survivors: tuple[int, ...] = ()
@@ -180,8 +196,6 @@ class _Adaptive(_Limits):
             # every request has the target's own token, and one for each draft token accepted
             ended = [tokens.count(n) for n in range(step.arm.length + 1, 1, -1)]
             survivors = tuple(accumulate(ended))[::-1]
-        # A successor that prefills was launched meanwhile: launching it can take longer than this step.
-        timed = not (self._flights and self._flights[0][1].mixed)
         counts = emitted - requests, emitted, survivors
         self.lengths.finish(step, began, *counts, busy=bool(self.running), timed=timed)
         if self.state_file is not None and not step.held:

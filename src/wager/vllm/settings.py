@@ -80,8 +80,19 @@ class Settings:
 
     @property
     def arm_names(self) -> tuple[str, ...]:
-        """The drafters a policy tells apart: all, or under the scheduler hook one, called by the name that is first."""
-        return self.names[:1] if self.hook == SCHEDULER else self.names
+        """The drafters a policy tells apart: all in the proposer hook.
+
+        Under the scheduler hook one, called by the name that is first. Matching beside a model is one of its own: the
+        model's arms are those in which both draft.
+        """
+        if self.hook != SCHEDULER:
+            return self.names
+        return tuple(filter(None, (self.matching, parse_drafter(self.model)[0]))) if self.matching else self.names[:1]
+
+    @property
+    def matching(self) -> str:
+        """The drafter of the arms in which matching drafts alone beside a model; empty where there is no model."""
+        return next((name for name in self.names if name in MATCHING), "") if self.speculator and self.model else ""
 
     @property
     def model(self) -> str:
@@ -98,7 +109,9 @@ class Settings:
         if self.uniform == "always":
             return every[-1:]
         # Each further arm has to be tried: several drafters get about three lengths each.
-        return every if len(self.arm_names) == 1 else sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
+        if self.hook == SCHEDULER or len(self.arm_names) == 1:
+            return every
+        return sorted({n for n in (2, 4, 8, 16) if n < every[-1]} | {every[-1]})
 
     def build_policy(self, spec: str | None = None) -> Policy:
         """The policy over these arms: the chosen one, or another by its specification."""

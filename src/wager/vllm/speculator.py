@@ -1,7 +1,8 @@
 """Matching in vLLM's V2 model runner, alone or beside the model that vLLM drafts with.
 
 Alone it is a speculator of its own. Beside a model (EAGLE, a draft model) it is that model's speculator, which drafts
-as always; its draft is replaced where a match is likely to be better, which is decided on the GPU for each request.
+as always; its draft is replaced where a match is likely to be better, which is decided on the GPU for each request. In
+a step whose length is a `MatchOnly` the model drafts nothing, as in one without drafts, and every draft is a match.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sam
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from wager.drafters.datastore import Datastore
-from wager.vllm.drafts import NOTHING, skip_empty_drafts
-from wager.vllm.lagging import BATCH, LAST, WINDOW, Lagging, can_lag
+from wager.vllm.drafts import NOTHING, MatchOnly, skip_empty_drafts
+from wager.vllm.lagging import BATCH, LAST, SAMPLED, Lagging, can_lag
 from wager.vllm.matching import RING, Matcher
 from wager.vllm.settings import Settings, engine_settings, parse_drafter
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.states import RequestState
 
 logger = init_logger("vllm.wager")
-
-SAMPLED = 5  # argument of propose() by position: num_sampled
 
 
 def make_matcher(settings: Settings, states: RequestState, device: torch.device) -> Matcher:
@@ -130,12 +129,19 @@ def add_matching(speculator: Any, settings: Settings, states: RequestState, devi
         )
     matcher = make_matcher(settings, states, device)
     propose, longest = speculator.propose, settings.max_length
-    matcher.warm_up(torch.zeros(1, longest, dtype=torch.int64, device=device), longest)
+    matches = torch.zeros(states.max_num_reqs, longest, dtype=torch.int64, device=device)  # where it drafts alone
+    for drafted in (longest, None):
+        matcher.warm_up(matches[:1], drafted)
 
     @torch.inference_mode()
     def propose_and_match(*given: Any, **named: Any) -> torch.Tensor:
-        drafts: torch.Tensor = propose(*given, **named)
         length = named.get("num_speculative_tokens", longest)
+        if isinstance(length, MatchOnly) and not named.get("dummy_run"):
+            propose(*given, **{**named, "num_speculative_tokens": 0})  # it lags, or reads what the target has read
+            own = matches[: given[BATCH].num_reqs]
+            _match(matcher, given, own)
+            return own
+        drafts: torch.Tensor = propose(*given, **named)
         if length and not named.get("dummy_run"):
             _match(matcher, given, drafts, length)
         return drafts
@@ -154,8 +160,10 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
     else:
         speculator = original(config, device, states)
         if can_lag(speculator):
-            logger.info("wager: %s runs only in steps that draft, and catches up on up to %d tokens", method, WINDOW)
-            Lagging(speculator, states)
+            lagging = Lagging(speculator, states)
+            logger.info(
+                "wager: %s runs only in steps it drafts in, and catches up on up to %d tokens", method, lagging.window
+            )
         if settings.speculator:
             logger.info("wager: drafting by matching beside %s on %s: %s", method, device, named)
             add_matching(speculator, settings, states, device)

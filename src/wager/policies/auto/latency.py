@@ -8,6 +8,8 @@ from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
 from wager.policies.base import Learner
 
+Kind = int | tuple[str, int]  # of drafts: their length, with the drafter where several are told apart; 0: none
+
 
 class DraftLine(Learner):
     """Seconds of one drafter's drafts by length: a fixed part and one for each token, by fading least squares."""
@@ -221,7 +223,7 @@ class LatencyModel(Learner):
 
 
 class StepLatency:
-    """Splits an engine's steps, which verify one draft and make the next: seconds = verify[length] + draft[length].
+    """Splits an engine's steps, which verify one draft and make the next: seconds = verify[kind] + draft[kind].
 
     Drafting nothing is the zero of drafting; what a drafter costs even then is part of every step.
     """
@@ -229,11 +231,11 @@ class StepLatency:
     config = AutoConfig()
 
     def __init__(self) -> None:
-        self._verify: dict[tuple[int, int], list[float]] = {}  # (bucket, length) -> [steps, seconds]
-        self._draft: dict[tuple[int, int], list[float]] = {}
+        self._verify: dict[tuple[int, Kind], list[float]] = {}  # (bucket, kind of drafts) -> [steps, seconds]
+        self._draft: dict[tuple[int, Kind], list[float]] = {}
         self._switch = [0.0, 0.0]  # times drafting was resumed, mean seconds that took beyond what was expected
 
-    def observe(self, batch: int, verified: int, drafted: int, seconds: float, *, resumed: bool = False) -> float:
+    def observe(self, batch: int, verified: Kind, drafted: Kind, seconds: float, *, resumed: bool = False) -> float:
         """A step took so long; ``resumed``: drafting was resumed after steps without any, and its cost is in this step.
 
         Returns that cost: what the step took beyond another such step; 0 where it is not known.
@@ -258,13 +260,17 @@ class StepLatency:
             draft[1] = max(0.0, draft[1] + share * error * max(least, 1 / draft[0]))
         return 0.0
 
-    def known(self, batch: int, verified: int) -> bool:
+    def known(self, batch: int, verified: Kind) -> bool:
         """Whether such steps were timed often enough to tell what another took beyond them."""
         return self._verify.get((bucket(batch), verified), (0,))[0] >= self.config.repeats
 
-    def drafting(self, batch: int, length: int) -> float:
-        """Seconds it takes to draft this length for such a batch, 0 while unknown."""
-        known = self._draft.get((bucket(batch), length)) if length else None
+    def verifying(self, batch: int, verified: Kind) -> float:
+        """Mean seconds of such steps, drafting left out where it is told apart; 0 while they are not known."""
+        return self._verify[bucket(batch), verified][1] if self.known(batch, verified) else 0.0
+
+    def drafting(self, batch: int, drafted: Kind) -> float:
+        """Seconds it takes to draft this for such a batch, 0 while unknown."""
+        known = self._draft.get((bucket(batch), drafted)) if drafted else None
         return known[1] if known else 0.0
 
     @property

@@ -29,6 +29,7 @@ class Auto(ArmWeighing):
     per_request = True
     explains = True
     holds = True
+    tries_cheaper = True
     learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
     __slots__ = ("_chosen", "_most_seconds", "_value_rate", "_verify_seconds", "batch")
 
@@ -85,8 +86,9 @@ class Auto(ArmWeighing):
             return OFF
         exploration.interval = self.config.probe_interval
         if batch > 1:
-            # what a drafter has missed also counts the steps in which a choice was held
-            exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
+            if context.previous is None or not context.previous.length:
+                # what a drafter has missed also counts the steps in which a choice was held
+                exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
             exploration.interval = self._probe_interval(context, seconds)
         probing = exploration.rounds_since_draft >= exploration.interval
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
