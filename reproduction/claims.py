@@ -103,6 +103,6 @@ def not_specialists(table: Table, kind: str) -> str:
     )
 
 
-def unless(doubt: bool, parts: Sequence[Part]) -> list[Part]:
+def unless(doubt: bool | str, parts: Sequence[Part]) -> list[Part]:
     """The parts, undecided where there is a reason why they cannot be tested; their figures stay."""
     return [replace(part, verdict=UNDECIDED) for part in parts] if doubt else list(parts)
