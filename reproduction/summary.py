@@ -15,7 +15,7 @@ WAITS = {
     "recording": "which need a recording with heads and draft models; see each row",
     "not run": "which were not run",
 }
-NO_SPECIALISTS = "which need specialists that are such: the recorded ones hardly differ"
+NO_SPECIALISTS = "which rest on drafters that are no specialists on these tasks"
 MORE_TASKS = "of which not all data sets are recorded"
 ABOUT = {
     "banditspec": "Two bandits, UCBSpec and EXP3Spec, choose a drafter for every round by the tokens it has accepted.",
@@ -43,17 +43,18 @@ def _paper(title: str, paper: str, rows: Rows, experiments: Mapping[str, Experim
     def told(name: str, *, reasons: bool = False) -> str:
         row, experiment = rows[name], experiments[name]
         counts = counted(row) if row is not None else {}
-        share = f" ({counts['holds']} of {sum(counts.values())} parts hold)" if sum(counts.values()) else ""
+        share = f" ({counts['holds']} of {sum(counts.values())} parts)" if sum(counts.values()) else ""
         why = f" {row['because']}" if reasons and row is not None and row["because"] else ""
         return f"[{experiment.place}](#{name}){share}: {experiment.claim}{why}"
 
+    seen: set[str] = set()  # a reason is given once
     for verdict, says in (("holds", "Holds"), ("in part", "Holds in part"), ("does not hold", "Does not hold")):
-        seen: set[str] = set()
         for name in by.get(verdict, ()):
             row = rows[name]
             because = str(row["because"]) if row is not None else ""
             lines.append(f"- *{says}*: {told(name, reasons=verdict != 'holds' and because not in seen)}")
-            seen.add(because)
+            if verdict != "holds":
+                seen.add(because)
     if left := by.get("undecided"):
         lines.append(f"- *Undecided*: {_undecided(left, rows, experiments)}")
     lines.append(f"- *Evidence*: {_evidence(rows)}")
