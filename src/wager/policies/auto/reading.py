@@ -1,0 +1,119 @@
+"""Several drafters that are models, in one text: how their acceptance differs from the usual, and when idle ones read.
+
+A model that reads tokens it missed predicts each of them after the true text, so its acceptance there is known without
+drafting. Reading takes seconds; an idle model reads when not knowing it has cost as much, as far as can be expected.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import erfc, exp, pi, sqrt
+from typing import ClassVar
+
+from wager.core.round import MOST_SCORED
+from wager.policies.auto.config import AutoConfig
+from wager.policies.base import Learner
+
+
+class DrafterInText(Learner):
+    """What is known of one drafter in this text."""
+
+    __slots__ = ("information", "missed", "surplus")
+    learned = ("surplus", "information", "missed")
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.surplus = 0.0  # accepted tokens beyond those expected of its usual acceptance
+        self.information = 0.0  # the variance of that, were it as usual: by it one unit of log odds changes the surplus
+        self.missed = 0  # tokens that it neither read nor drafted for
+
+
+class TextAcceptance(Learner):
+    """The shift of every model drafter's log odds of acceptance in this text, common to all and its own.
+
+    Both are one Newton step from 0 in a logistic model, with the prior of a ridge: as if ``shrinkage`` tokens of even
+    odds had been as usual.
+    """
+
+    learned = ("drafters", "readable", "wait", "current", "credit")
+    elements: ClassVar = {"drafters": DrafterInText}
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.config = config
+        self.prior = config.shrinkage  # information, p (1 - p) a token, that drafters differ as usual
+        self.common = config.shrinkage / 4.0  # and that the text is as usual: texts differ more than drafters do
+        self.drafters: dict[str, DrafterInText] = {}
+        self.readable: set[str] = (
+            set()
+        )  # drafters that were scored at tokens that they read: they need not be run to be known
+        self.factors: dict[str, float] = {}  # drafter -> on its odds; empty: nobody reads here
+        self.current = ""  # the drafter of the last draft
+        self.credit: dict[str, float] = {}  # drafter -> tokens that it would have brought beyond what was run
+        self.wait = 0  # rounds until it is considered again who reads
+
+    def begin(self) -> None:
+        """A new text, or another kind of text."""
+        self.drafters.clear()
+        self.factors, self.credit, self.current, self.wait = {}, {}, "", 0
+
+    def of(self, drafter: str) -> DrafterInText:
+        """What is known of the drafter."""
+        own = self.drafters.get(drafter)
+        if own is None:
+            own = self.drafters[drafter] = DrafterInText(self.config)
+        return own
+
+    def learn(self, drafter: str, chances: Sequence[float], accepted: float) -> None:
+        """Of tokens with these usual chances so many were accepted; what is known fades, for the text may change."""
+        own, keep = self.of(drafter), 1.0 - len(chances) / (len(chances) + self.config.count_memory)
+        own.surplus = keep * own.surplus + accepted - sum(chances)
+        own.information = keep * own.information + sum(p * (1.0 - p) for p in chances)
+
+    def pass_by(self, emitted: int, followed: Iterable[str], drafters: Iterable[str]) -> None:
+        """The text went on; which drafters have read all of it, or drafted for it."""
+        for name in drafters:
+            self.of(name).missed += emitted
+        for name in followed:
+            self.of(name).missed = 0
+        self.settle()
+
+    def compare(self, values: Mapping[str, float], run: float, drafter: str) -> None:
+        """What one round of every drafter was expected to be worth, and what the round that was run was; ``drafter``:
+        that drafted in it, if any.
+
+        A drafter that has to catch up is taken when it would have brought as much more as that costs: never more than
+        twice what knowing the future would (ski rental).
+        """
+        if drafter and drafter != self.current:
+            self.current, self.credit = drafter, {}
+            return
+        credit = self.credit
+        self.credit = {name: max(0.0, credit.get(name, 0.0) + value - run) for name, value in values.items()}
+
+    def settle(self) -> None:
+        known, prior = self.drafters, self.prior
+        if not self.readable:
+            return
+        together = sum(own.surplus for own in known.values()) / (
+            sum(own.information for own in known.values()) + self.common
+        )
+        self.factors = {
+            name: exp(together + (own.surplus - together * own.information) / (own.information + prior))
+            for name, own in known.items()
+        }
+
+    def deviation(self, drafter: str, chance: float, usual: float) -> float:
+        """How far reading what it missed is expected to move its log odds, one standard deviation.
+
+        chance: of a token to be accepted; usual: the deviation of its usual log odds.
+        """
+        own = self.of(drafter)
+        variance = usual * usual + 1.0 / (own.information + self.prior)
+        told = variance * min(own.missed, MOST_SCORED) * chance * (1.0 - chance)
+        return sqrt(variance * told / (1.0 + told))
+
+
+def expected_gain(best: float, value: float, deviation: float) -> float:
+    """What it is worth to learn a value of this deviation beside the best of the others: the mean of the larger of both
+    less the larger of the means, with a normal distribution (the knowledge gradient, Frazier et al. 2008)."""
+    if deviation <= 0.0:
+        return 0.0
+    z = abs(best - value) / deviation
+    return deviation * (exp(-0.5 * z * z) / sqrt(2.0 * pi) - 0.5 * z * erfc(z / sqrt(2.0)))
