@@ -130,12 +130,12 @@ class Auto(ArmWeighing):
             return ()
         # what is left of the text's bound once the round that was chosen has taken the most that it can
         taken = self._most_seconds / plain - 1.0 if arm.length and self._most_seconds < inf else 0.0
-        left, trials = plain * (bound.room - taken), plain * bound.trials(context.remaining)
+        left, share = plain * (bound.room - taken), plain * bound.reading(context.remaining)
         readers, self._wait = self._worth_reading(context, self._chosen, self._value_rate)
         for name, (expected, most) in readers.items():
-            if most <= left and expected <= trials:
+            if most <= left and expected <= share:
                 self._reading[name] = context.lag.get(name, 0)
-                left, trials = left - most, trials - expected
+                left, share = left - most, share - expected
         return tuple(self._reading)
 
     def _affordable(self, best: Estimate, context: Context, off: float, room: float, probing: bool) -> Estimate | None:
