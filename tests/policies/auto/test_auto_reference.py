@@ -20,6 +20,7 @@ class Slow:
         self.known.load_state_dict(policy.state_dict())
         self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
         self.last_draw = 0.0
+        self.trees: set[str] = set()  # drafters of which there are trees
 
     def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
         """That token j of drafter i's proposal is accepted if those before it are."""
@@ -120,6 +121,7 @@ class Slow:
                     late = 1e-9 * arm.length if arm.length > hint.size else 0.0
                     out[arm] = self.value(sum(reached[: drafted + 1]), seconds[drafted + 1]) - late
                     self.seconds[arm] = seconds[drafted + 1]
+        self.trees = {arm.drafter for arm in context.arms if arm.tree}
         silent = {(arm.drafter, arm.tree) for arm in context.arms if arm.length} - {
             (name, None) for name in {*known.hinted, *context.hints}
         }
@@ -152,14 +154,14 @@ class Slow:
         return len(silent) > 1 and bool(self.known.in_text.readable) and bool(self.known.in_text.drafters)
 
     def shift(self, name: str) -> float:
-        """Of a drafter's log odds in this text: of all drafters, and its own."""
+        """Of a drafter's log odds in this text, beyond that of all drafters."""
         known = self.known.in_text.drafters
         common = sum(own.surplus for own in known.values()) / (2 + sum(own.information for own in known.values()))
         own = known.get(name)
-        return common + (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
+        return (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
 
     def drawn(self, key: str, cautious: bool) -> bool:
-        return cautious or key not in self.known.in_text.readable
+        return cautious or key not in self.known.in_text.readable or key in self.trees
 
     def tokens_in_text(self, name: str, key: str, length: int, cautious: bool) -> list[float]:
         """By the mean of what is known, for drafters that read; otherwise by the draw that was taken last."""
@@ -305,11 +307,12 @@ class NoShift(Slow):
         return 0.0
 
 
-class CommonShift(Slow):
-    """Takes a text to be as hard for every drafter."""
+class WholeShift(Slow):
+    """Counts what is common to all drafters too."""
 
     def shift(self, name: str) -> float:
-        return super().shift("")
+        own = self.known.in_text.drafters.get(name)
+        return own.surplus / (own.information + 8) if own else 0.0
 
 
 class AlwaysDrawn(Slow):
@@ -329,6 +332,6 @@ class SpreadChange(Slow):
         return None
 
 
-@pytest.mark.parametrize("mistaken", [NoShift, CommonShift, AlwaysDrawn, FreeChange, SpreadChange])
+@pytest.mark.parametrize("mistaken", [NoShift, WholeShift, AlwaysDrawn, FreeChange, SpreadChange])
 def test_the_comparison_of_several_models_notices_a_planted_mistake(mistaken: type[Slow]) -> None:
     assert part_from(mistaken, 0.002, SEVERAL)

@@ -215,24 +215,30 @@ class Auto(ArmWeighing):
 
     def _follow_text(self, round: Round, key: str, length: int) -> None:
         """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
-        here, drafter, followed = self.in_text, round.arm.drafter if key else "", list(round.read_seconds)
+        here, drafter, known = self.in_text, round.arm.drafter if key else "", round.others
         if self._chosen is not None and (key or not round.drafted):
             here.compare(self._values, self._chosen[1] - self._value_rate * self._chosen[2], drafter)
+        before = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
+        here.pass_by(
+            round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
+        )
         if key:
             tried = min(round.accepted + 1, length)
             chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
             here.learn(drafter, chances, round.accepted)
-            followed.append(drafter)
-        for name, known in round.others.items():
-            if not isinstance(known, int) and name in self.index:
-                here.learn(name, self.positional.read(name, known), sum(known))
+        for name, scores in known.items():
+            if not isinstance(scores, int) and name in self.index:
+                hits = before[name] if name in before else here.scored(scores)
+                here.learn(name, self.positional.read(name, hits), sum(hits))
                 here.readable.add(name)
         for name, seconds in round.read_seconds.items():
             step, _ = self._reading_seconds(name, 1, self._plain_seconds)
             read = self._reading.get(name, 0) + round.emitted
             self.latency.drafts.caught_up(name, read, max(0.0, seconds - step))
+        for name in (*round.read_seconds, *((drafter,) if key else ())):
+            here.of(name).missed = 0
         here.wait, self._wait, self._reading = max(here.wait, self._wait) - 1, 0, {}
-        here.pass_by(round.emitted, followed, [name for name in self.drafters if name not in self.hinted])
+        here.settle()
 
     def _keep_account(self, round: Round) -> None:
         """What the text has lost or gained by this round."""

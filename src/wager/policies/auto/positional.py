@@ -89,16 +89,24 @@ class PositionalAcceptance(Learner):
         return self.draws
 
     def read(self, key: str, hits: Sequence[float]) -> list[float]:
-        """At tokens that a drafter read without drafting it would have had its first token accepted, or not: its
-        first position is known from that, and no other. The chance of each, by all that is known."""
-        own, config = self.of(key, 1), self.config
-        own.tried[0] += len(hits)
-        own.kept[0] += sum(hits)
+        """At tokens that a drafter read without drafting each would have been accepted, or not; the chance of each, by
+        all that is known.
+
+        At which position of a draft they would have been is not known: they count for all of them, as often as tokens
+        were verified there, and leave the positions' proportions as they are.
+        """
+        own, config, count = self.of(key, 1), self.config, len(hits)
+        chances = [x / (1.0 + x) for x in own.odds]
+        at = own.tried if own.total else list(accumulate(chances[:-1], mul, initial=1.0))
+        total, expected = sum(at), sum(n * p for n, p in zip(at, chances, strict=True))
+        for j, (n, p) in enumerate(zip(list(at), chances, strict=True)):
+            own.tried[j] += count * n / total
+            own.kept[j] += min(count * n / total, sum(hits) * n * p / expected)
         own.settle()
         if own.total > 1.1 * config.count_memory:
             own.fade(config.count_memory)
             own.settle()
-        return [own.odds[0] / (1.0 + own.odds[0])] * len(hits)
+        return [own.rate] * count
 
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""

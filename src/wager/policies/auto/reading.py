@@ -32,13 +32,13 @@ class DrafterInText(Learner):
 
 
 class TextAcceptance(Learner):
-    """The shift of every model drafter's log odds of acceptance in this text, common to all and its own.
+    """The shift of every model drafter's log odds of acceptance in this text beyond that of all of them.
 
-    Both are one Newton step from 0 in a logistic model, with the prior of a ridge: as if ``shrinkage`` tokens of even
-    odds had been as usual.
+    Both are one Newton step from 0 in a logistic model, with the prior of a ridge. What is common to all says how hard
+    the text is, not which drafter is the right one: it is taken out, and not used.
     """
 
-    learned = ("drafters", "readable", "wait", "current", "credit")
+    learned = ("drafters", "readable", "aside", "wait", "current", "credit")
     elements: ClassVar = {"drafters": DrafterInText}
 
     def __init__(self, config: AutoConfig) -> None:
@@ -46,10 +46,12 @@ class TextAcceptance(Learner):
         self.prior = config.shrinkage  # information, p (1 - p) a token, that drafters differ as usual
         self.common = config.shrinkage / 4.0  # and that the text is as usual: texts differ more than drafters do
         self.drafters: dict[str, DrafterInText] = {}
-        self.readable: set[str] = (
-            set()
-        )  # drafters that were scored at tokens that they read: they need not be run to be known
+        # drafters that were scored at tokens that they read: they need not be run to be known
+        self.readable: set[str] = set()
         self.factors: dict[str, float] = {}  # drafter -> on its odds; empty: nobody reads here
+        # Of the last tokens, whether a drafter with hints drafted for them: such tokens are easier than those that
+        # models are run for, and tell nothing of these.
+        self.aside: list[bool] = []
         self.current = ""  # the drafter of the last draft
         self.credit: dict[str, float] = {}  # drafter -> tokens that it would have brought beyond what was run
         self.wait = 0  # rounds until it is considered again who reads
@@ -57,7 +59,7 @@ class TextAcceptance(Learner):
     def begin(self) -> None:
         """A new text, or another kind of text."""
         self.drafters.clear()
-        self.factors, self.credit, self.current, self.wait = {}, {}, "", 0
+        self.factors, self.credit, self.aside, self.current, self.wait = {}, {}, [], "", 0
 
     def of(self, drafter: str) -> DrafterInText:
         """What is known of the drafter."""
@@ -72,13 +74,15 @@ class TextAcceptance(Learner):
         own.surplus = keep * own.surplus + accepted - sum(chances)
         own.information = keep * own.information + sum(p * (1.0 - p) for p in chances)
 
-    def pass_by(self, emitted: int, followed: Iterable[str], drafters: Iterable[str]) -> None:
-        """The text went on; which drafters have read all of it, or drafted for it."""
+    def scored(self, known: Sequence[float]) -> list[float]:
+        """Of what is known of the last tokens, the part that tells something."""
+        return [hit for hit, aside in zip(reversed(known), reversed(self.aside), strict=False) if not aside]
+
+    def pass_by(self, emitted: int, drafters: Iterable[str], *, aside: bool) -> None:
+        """The text went on; ``aside``: by a drafter with hints."""
+        self.aside = [*self.aside, *([aside] * emitted)][-MOST_SCORED:]
         for name in drafters:
-            self.of(name).missed += emitted
-        for name in followed:
-            self.of(name).missed = 0
-        self.settle()
+            self.of(name).missed += 0 if aside else emitted
 
     def compare(self, values: Mapping[str, float], run: float, drafter: str) -> None:
         """What one round of every drafter was expected to be worth, and what the round that was run was; ``drafter``:
@@ -101,7 +105,7 @@ class TextAcceptance(Learner):
             sum(own.information for own in known.values()) + self.common
         )
         self.factors = {
-            name: exp(together + (own.surplus - together * own.information) / (own.information + prior))
+            name: exp((own.surplus - together * own.information) / (own.information + prior))
             for name, own in known.items()
         }
 

@@ -30,7 +30,7 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_several", "_table", "_values", "_weighed"),
+        *("_chains", "_several", "_table", "_values", "_weighed"),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -55,6 +55,7 @@ class ArmWeighing(Policy):
         self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
         self._plain_seconds = 0.0
         self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
+        self._chains: set[str] = set()  # drafters without hints of which there are chains alone
         self._several = False  # whether several drafters without hints are available: then idle ones may read
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
@@ -196,8 +197,9 @@ class ArmWeighing(Policy):
         return most, best
 
     def _settled(self, group: ArmGroup) -> bool:
-        """Whether it is known without being run, because its drafter reads: then there is no Thompson draw."""
-        return group.key in self.in_text.readable
+        """Whether it is known without being run, because its drafter reads and has no trees beside its chains: then
+        there is no Thompson draw. Between chains and trees, which reading does not tell apart, a change is free."""
+        return group.key in self.in_text.readable and group.key in self._chains
 
     def _stays(self, drafter: str) -> bool:
         """Whether another drafter is in use in this text, so that a change to this one has to pay."""
@@ -276,7 +278,9 @@ class ArmWeighing(Policy):
             (group, group.drafter, group.arms, counts(group.key, group.longest), line(group.key, batch))
             for group in groups
         ]
-        self._several = len({group.drafter for group in groups}) > 1
+        names = [group.drafter for group in groups]
+        self._several = len(set(names)) > 1
+        self._chains = {group.key for group in groups if names.count(group.drafter) == 1}
         return plan
 
     def _costs(self, batch: int) -> tuple[list[float], float]:
