@@ -101,14 +101,14 @@ class World:
             late = CATCH_UP * lag * plain if lag > 1 else 0.0
             drafting = sum(asking.values()) + (STEP * plain * arm.length if arm.drafter in read else 0.0)
             stall = plain * self.rng.exponential(20) if self.rng.random() < self.stalls else 0.0
-            if arm.length:
-                self.surprise = max(self.surprise, (verify + late + drafting - policy._most_seconds) / plain)
+            over = (verify + late + drafting - policy._most_seconds) / plain if arm.length else 0.0
             timed = verify * float(np.exp(self.rng.normal(0, self.noise))) + stall
             others: dict[str, Accepted] = {
                 name: min(self.accept(self, Arm(name, 8)), accepted + 1) for name in hints if name != arm.drafter
             }
             emitted += accepted + 1
-            taken = self.read(policy, context, read, emitted, others)
+            taken, more = self.read(policy, context, read, emitted, others)
+            self.surprise = max(self.surprise, over, max(0.0, over) + more)
             policy.observe(
                 Round(arm, arm.length, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
                       lag=lag if late else 0, lag_seconds=late, others=others, read_seconds=taken)
@@ -122,16 +122,17 @@ class World:
 
     def read(
         self, policy: Auto, context: Context, read: dict[str, int], end: int, others: dict[str, Accepted]
-    ) -> dict[str, float]:
-        """Seconds of the models that the policy lets read; what they tell is that all their tokens were right."""
-        plain, taken = PLAIN * self.plain(self.round), dict[str, float]()
+    ) -> tuple[dict[str, float], float]:
+        """Seconds of the models that the policy lets read, and plain tokens beyond what it expected at most; what they
+        tell is that all their tokens were right."""
+        plain, taken, over = PLAIN * self.plain(self.round), dict[str, float](), 0.0
         for name in policy.select_readers(context) if self.models > 1 else ():
             taken[name] = (STEP + CATCH_UP * (end - read[name])) * plain * self.reading
             _, most = policy._reading_seconds(name, end - read[name], plain)
-            self.surprise = max(self.surprise, (taken[name] - most) / plain)
+            over += max(0.0, taken[name] - most) / plain
             others[name], read[name] = (1.0,) * min(64, end - read[name]), end
             self.reads += 1
-        return taken
+        return taken, over
 
 
 def auto(seed: int = 0, spec: str = "auto", models: int = 1) -> Auto:

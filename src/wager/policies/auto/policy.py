@@ -132,10 +132,10 @@ class Auto(ArmWeighing):
         taken = self._most_seconds / plain - 1.0 if arm.length and self._most_seconds < inf else 0.0
         left, share = plain * (bound.room - taken), plain * bound.reading(context.remaining)
         readers, self._wait = self._worth_reading(context, self._chosen, self._value_rate)
-        for name, (expected, most) in readers.items():
-            if most <= left and expected <= share:
+        for name, (_, most) in readers.items():
+            if most <= min(left, share):
                 self._reading[name] = context.lag.get(name, 0)
-                left, share = left - most, share - expected
+                left, share = left - most, share - most
         return tuple(self._reading)
 
     def _affordable(self, best: Estimate, context: Context, off: float, room: float, probing: bool) -> Estimate | None:
