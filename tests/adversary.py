@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wager.core import OFF, Arm, Calibration, Context, Hint, Round
+from wager.core.round import Accepted
 from wager.policies import build
 from wager.policies.auto import Auto
 
-ARMS = (OFF, *(Arm(name, n) for name in ("hinted", "model") for n in range(1, 9)))
+MODELS = ("model", "second", "third")
+
+
+def arms_of(models: int) -> tuple[Arm, ...]:
+    return OFF, *(Arm(name, n) for name in ("hinted", *MODELS[:models]) for n in range(1, 9))
+
+
 PLAIN = 0.02  # seconds
 STEP, CATCH_UP = 0.06, 0.002  # of plain decoding: a token that the model drafts, and one it has not read
 ASKING = 0.0005  # of plain decoding: a proposal of the hinted one
@@ -57,11 +64,14 @@ class World:
     stalls: float = 0.0  # share of rounds that stall
     plain: Callable[[int], float] = lambda n: 1.0
     draft: Callable[[int], float] = lambda n: 1.0
+    models: int = 1
+    reading: float = 1.0  # times that reading without drafting takes longer than catching up and drafting a token
     seed: int = 0
     drafts: int = 0
     round: int = 0
     worst: float = -1e9  # the most that was lost beyond 2 % of a text's tokens so far, in plain tokens
     surprise: float = 0.0  # the most that a draft took beyond what the policy expected at most, in plain tokens
+    reads: int = 0
     rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,44 +79,63 @@ class World:
 
     def calibration(self) -> Calibration:
         timed = {width: PLAIN * self.plain(0) * self.verify(width) for width in (1, 2, 3, 5, 9)}
-        model = {Arm("model", n): PLAIN * STEP * n for n in (1, 8)}
-        return Calibration(timed, model, {"model": {64: PLAIN * CATCH_UP * 64}})
+        names = MODELS[: self.models]
+        drafts = {Arm(name, n): PLAIN * STEP * n for name in names for n in (1, 8)}
+        return Calibration(timed, drafts, {name: {64: PLAIN * CATCH_UP * 64} for name in names})
 
     def text(self, policy: Auto, tokens: int = 160) -> float:
         """What is lost in one text, in plain tokens; stalls, which strike plain decoding too, do not count."""
-        emitted, lost, read, previous = 0, 0.0, -40, None
+        emitted, lost, previous, arms = 0, 0.0, None, arms_of(self.models)
+        read = dict.fromkeys(MODELS[: self.models], -40)
         while emitted < tokens:
-            names = policy.select_drafters(Context(ARMS, previous=previous))
+            names = policy.select_drafters(Context(arms, previous=previous))
             hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
-            plain, lag = PLAIN * self.plain(self.round), emitted - read
+            plain, lags = PLAIN * self.plain(self.round), {name: emitted - at for name, at in read.items()}
             asking = dict.fromkeys(hints, ASKING * plain)
-            arm = policy.choose(
-                Context(ARMS, 1, emitted, previous, {"model": lag}, hints, {}, asking, remaining=tokens - emitted)
-            )
+            context = Context(arms, 1, emitted, previous, lags, hints, {}, asking, remaining=tokens - emitted)
+            arm = policy.choose(context)
             self.drafts += arm.length > 0
             accepted = min(arm.length, self.accept(self, arm)) if arm.length else 0
             verify = plain * self.verify(arm.length + 1) * (self.draft(self.round) if arm.length else 1.0)
-            late = CATCH_UP * lag * plain if arm.drafter == "model" and lag > 1 else 0.0
-            drafting = sum(asking.values()) + (STEP * plain * arm.length if arm.drafter == "model" else 0.0)
+            lag = lags.get(arm.drafter, 0)
+            late = CATCH_UP * lag * plain if lag > 1 else 0.0
+            drafting = sum(asking.values()) + (STEP * plain * arm.length if arm.drafter in read else 0.0)
             stall = plain * self.rng.exponential(20) if self.rng.random() < self.stalls else 0.0
-            if arm.length:
-                self.surprise = max(self.surprise, (verify + late + drafting - policy._most_seconds) / plain)
+            over = (verify + late + drafting - policy._most_seconds) / plain if arm.length else 0.0
             timed = verify * float(np.exp(self.rng.normal(0, self.noise))) + stall
-            others = {name: min(self.accept(self, Arm(name, 8)), accepted + 1) for name in hints if name != arm.drafter}
+            others: dict[str, Accepted] = {
+                name: min(self.accept(self, Arm(name, 8)), accepted + 1) for name in hints if name != arm.drafter
+            }
+            emitted += accepted + 1
+            taken, more = self.read(policy, context, read, emitted, others)
+            self.surprise = max(self.surprise, over, max(0.0, over) + more)
             policy.observe(
                 Round(arm, arm.length, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
-                      lag=lag if late else 0, lag_seconds=late, others=others)
+                      lag=lag if late else 0, lag_seconds=late, others=others, read_seconds=taken)
             )  # fmt: skip
-            emitted += accepted + 1
-            if arm.drafter == "model":
-                read = emitted
-            lost += (verify + late + drafting) / plain - accepted - 1
+            if arm.drafter in read:
+                read[arm.drafter] = emitted
+            lost += (verify + late + drafting + sum(taken.values())) / plain - accepted - 1
             self.worst = max(self.worst, lost - 0.02 * emitted)
             previous, self.round = arm, self.round + 1
         return lost
 
+    def read(
+        self, policy: Auto, context: Context, read: dict[str, int], end: int, others: dict[str, Accepted]
+    ) -> tuple[dict[str, float], float]:
+        """Seconds of the models that the policy lets read, and plain tokens beyond what it expected at most; what they
+        tell is that all their tokens were right."""
+        plain, taken, over = PLAIN * self.plain(self.round), dict[str, float](), 0.0
+        for name in policy.select_readers(context) if self.models > 1 else ():
+            taken[name] = (STEP + CATCH_UP * (end - read[name])) * plain * self.reading
+            _, most = policy._reading_seconds(name, end - read[name], plain)
+            over += max(0.0, taken[name] - most) / plain
+            others[name], read[name] = (1.0,) * min(64, end - read[name]), end
+            self.reads += 1
+        return taken, over
 
-def auto(seed: int = 0, spec: str = "auto") -> Auto:
-    policy = build(spec, ARMS, seed=seed)
+
+def auto(seed: int = 0, spec: str = "auto", models: int = 1) -> Auto:
+    policy = build(spec, arms_of(models), seed=seed)
     assert isinstance(policy, Auto)
     return policy

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def random_context(rng: np.random.Generator, policy: Auto, number: int) -> Conte
 
 
 def random_round(rng: np.random.Generator, context: Context, arm: Arm, token_seconds: float = 0.002) -> Round:
-    rates = {"x": 0.85, "y": 0.6, "z": 0.3, "w": 0.7}
+    rates = {"x": 0.85, "y": 0.6, "z": 0.3, "w": 0.7, "v": 0.6, "u": 0.8}
     runs = {name: run_of(rng, [rates[name]] * hint.size) for name, hint in context.hints.items()}
     drafted = min(arm.length, context.hints[arm.drafter].size) if arm.drafter in context.hints else arm.budget
     accepted = run_of(rng, [rates.get(arm.drafter, 0.0)] * min(drafted, arm.length))
@@ -92,6 +93,29 @@ def random_round(rng: np.random.Generator, context: Context, arm: Arm, token_sec
 
 DRAFTS_AND_TREES = "y:2 y:4 x:1 x:2 x:3 x:4 x:5 x:6 w:3 w:3@2x6 off z:2 z:4 z:8 w:5"
 WITH_TREES = tuple(Arm.parse(word) for word in DRAFTS_AND_TREES.split())
+SEVERAL = (*WITH_TREES, *(Arm.parse(word) for word in ["v:3", "v:5", "u:2", "u:5"]))  # three models: w, v and u
+
+
+def models_context(rng: np.random.Generator, context: Context) -> Context:
+    """The same with three models, which lag, and often without hints."""
+    lag = {name: int(rng.integers(0, 30)) for name in "wvu"}
+    hints = context.hints if rng.random() < 0.3 else {}
+    return replace(context, lag=lag, hints=hints, agreement=context.agreement if hints else {})
+
+
+def random_reading(rng: np.random.Generator, context: Context, played: Round, policy: Auto) -> Round:
+    """The round with what the models that the policy selects tell of tokens they read, and what that takes."""
+    names, drafter = policy.select_readers(context), played.arm.drafter
+    assert policy.select_readers(context) == names
+    assert drafter not in names
+    lag = context.lag.get(drafter, 0)
+    scored = {
+        name: tuple((rng.random(1 + context.lag[name]) < 0.7).astype(float)) for name in {*names, drafter} & {*"wvu"}
+    }
+    drafting = 0.0005 * played.arm.length if lag else 0.0
+    taken = {name: 0.0005 + 0.0001 * context.lag[name] for name in names if name in context.lag}
+    return replace(played, lag=lag, lag_seconds=0.0001 * lag, draft_seconds=drafting,
+                   others={**played.others, **scored}, read_seconds=taken)  # fmt: skip
 
 
 class Engine:

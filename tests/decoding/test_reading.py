@@ -162,6 +162,17 @@ def test_who_does_not_ask_for_others_pays_for_none(model: Any, folders: dict[str
     assert not any(played.others or played.read_seconds for played in made.rounds)
 
 
+def test_auto_compares_several_models_and_pays_nothing_for_one(model: Any, folders: dict[str, Path]) -> None:
+    plain = wager.Decoder(model, drafters="off", policy="off").generate(PROMPT, max_new_tokens=48)
+    for names in (("one",), ("one", "two", "captured")):
+        drafters = [Eagle(folders[name], name) for name in names]
+        decoder = wager.Decoder(model, drafters=drafters, lengths=(1, 2), policy="auto")
+        made = decoder.generate(PROMPT, max_new_tokens=48)
+        assert made.tokens == plain.tokens
+        assert all((eagle.scorer is not None) == (len(names) > 1) for eagle in drafters)
+        assert len(names) > 1 or not any(played.others or played.read_seconds for played in made.rounds)
+
+
 def test_reading_takes_the_lag_away_and_is_timed(model: Any, folders: dict[str, Path]) -> None:
     class Reads(Wandering):
         lags: list[int] = []  # noqa: RUF012 - of one test

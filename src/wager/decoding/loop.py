@@ -42,7 +42,8 @@ class Loop:
         self.cheap = [d for d in drafters.values() if d.cheap and hinting]
         self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
         self.dear = [d for d in drafters.values() if not d.cheap]
-        self.readers = [d for d in self.dear if d.reads] if Signal.READ in needs else []
+        readers = [d for d in self.dear if d.reads] if Signal.READ in needs else []
+        self.readers = readers if len(readers) >= policy.least_readers or not self.selective else []
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it

@@ -79,6 +79,7 @@ class Policy(Learner, ABC):
     """
 
     needs: frozenset[Signal] = frozenset()  # signals an engine measures only on request
+    least_readers: ClassVar[int] = 1  # models there have to be for Signal.READ to be of use
     per_request: ClassVar[bool] = False  # choose_batch decides each request by itself, from its own proposals
     whole_batch: ClassVar[bool] = True  # choose can decide for a batch as a whole
     per_text: ClassVar[bool] = False  # its paper starts it anew for every text

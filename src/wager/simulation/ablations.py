@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from wager.core import OFF, Arm, Context, Hint, Round, require
 from wager.policies.auto import HAND_SET, Auto
+from wager.policies.auto.arms import ArmGroup
 from wager.policies.registry import EXPERIMENTS, Entry
 
 
@@ -37,7 +38,10 @@ class NoHints(Auto):
 
 
 class NoOthers(Auto):
-    """Only the drafter that was run is learned from."""
+    """Only the drafter that was run is learned from, and nobody reads without drafting."""
+
+    def select_readers(self, context: Context) -> tuple[str, ...]:
+        return ()
 
     def observe(self, round: Round) -> None:
         super().observe(replace(round, others={}))
@@ -87,11 +91,17 @@ class NoSelection(Auto):
 
 
 class NoStay(Auto):
-    """Catching up is always spread over the same number of rounds."""
+    """Drafters are drawn anew in every round, and catching up is always spread over the same number of rounds."""
 
     def observe(self, round: Round) -> None:
         super().observe(round)
         self.exploration.expected_stay = self.config.round_memory
+
+    def _stays(self, drafter: str) -> bool:
+        return False
+
+    def _settled(self, group: ArmGroup) -> bool:
+        return False
 
 
 class NoBound(Auto):

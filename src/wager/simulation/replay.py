@@ -110,6 +110,9 @@ class Replayed(Environment):
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
         self._readers = policy.select_readers if policy is not None and Signal.READ in policy.needs else None
+        models = {name for text in replay.texts for name, track in text.tracks.items() if not track.cheap}
+        if policy is not None and len(models) < policy.least_readers:
+            self._readers = None
         self.by_label: dict[str, list[float]] = {}  # tokens, rounds, seconds
         self._longest = max(arm.length for arm in replay.arms)
         rng = np.random.default_rng([seed, 0])

@@ -103,7 +103,9 @@ class Text(Environment):
     def __init__(self, stream: Stream, seed: int, policy: Policy | None = None) -> None:
         super().__init__(stream.arms, stream.goal)
         self.stream, self.needs = stream, policy.needs if policy is not None else frozenset()
-        self._select = policy.select_readers if policy is not None and Signal.READ in self.needs else None
+        self._select = None
+        if policy is not None and Signal.READ in self.needs and len(stream.drafters) >= policy.least_readers:
+            self._select = policy.select_readers
         self._context = Context(self.arms)
         self._draft = {arm: stream.draft_seconds(arm) for arm in self.arms}
         self._verify = {arm: stream.verify(arm.length + 1) for arm in self.arms}

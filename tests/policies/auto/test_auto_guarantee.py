@@ -7,6 +7,7 @@ from adversary import Accept, World, auto, by_chance, fair, flat, nothing, short
 
 import wager.simulation.ablations  # noqa: F401 - makes auto-scaled known
 from wager.core import OFF, Arm, Context, Hint, Round
+from wager.policies.auto import Auto
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.guarantee import LossBound
 from wager.policies.auto.verify import VerifyLatency
@@ -17,7 +18,7 @@ CLOCK = 0.02  # of a text's tokens: what three noisy rounds may get the seconds 
 
 
 def most_lost(world: World, spec: str = "auto", *, calibrated: bool = True, texts: int = 4) -> float:
-    policy = auto(world.seed, spec)
+    policy = auto(world.seed, spec, world.models)
     if calibrated:
         policy.calibrate(world.calibration())
     for _ in range(texts):
@@ -34,6 +35,34 @@ def test_the_bound_holds_strictly_where_seconds_do_not_vary(
     world = World(verify, accept)
     assert most_lost(world, calibrated=calibrated) <= 3.0 + max(0.0, world.surprise)
     assert world.surprise < 0.25  # of catching up, which is known by the power of two of the tokens
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize("accept", ADVERSARIES.values(), ids=ADVERSARIES)
+@pytest.mark.parametrize("verify", [steep, fair, flat])
+def test_reading_by_idle_models_is_within_the_bound_though_all_that_they_tell_is_wrong(
+    verify: Callable[[int], float], accept: Accept, calibrated: bool
+) -> None:
+    world = World(verify, accept, models=3)
+    # Catching up on more tokens than ever looks like a stall, which is forgiven: once for each model.
+    assert most_lost(world, calibrated=calibrated, texts=2) <= 3.0 + world.models * max(0.0, world.surprise)
+    assert world.surprise < 0.25
+    assert world.reads > 0 or accept is not nothing
+
+
+@pytest.mark.parametrize("reading", [0.2, 5.0, 20.0])
+@pytest.mark.parametrize("accept", [nothing, by_chance(0.5), until(20)])
+def test_reading_that_takes_longer_than_expected_is_charged(accept: Accept, reading: float) -> None:
+    for seed in range(3):
+        world = World(fair, accept, models=3, reading=reading, noise=0.03, seed=seed)
+        # two models may read in one round before what the first took is known
+        assert most_lost(world, texts=2) <= 3.0 + 2.0 * max(0.0, world.surprise) + CLOCK * 160
+
+
+def test_reading_beyond_the_bound_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Auto, "select_readers", lambda policy, context: ("model", "second", "third"))
+    world = World(steep, nothing, models=3)
+    assert most_lost(world) > 4.0 + max(0.0, world.surprise)
 
 
 def test_without_the_bound_a_text_loses_more() -> None:

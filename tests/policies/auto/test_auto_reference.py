@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from auto_lab import WITH_TREES, drawn_tokens, random_context, random_round
+from auto_lab import SEVERAL, WITH_TREES, drawn_tokens, models_context, random_context, random_reading, random_round
 
 from wager.core import OFF, Arm, Context, Hint
 from wager.policies import build
@@ -19,6 +19,8 @@ class Slow:
         self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
         self.known.load_state_dict(policy.state_dict())
         self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
+        self.last_draw = 0.0
+        self.trees: set[str] = set()  # drafters of which there are trees
 
     def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
         """That token j of drafter i's proposal is accepted if those before it are."""
@@ -119,6 +121,7 @@ class Slow:
                     late = 1e-9 * arm.length if arm.length > hint.size else 0.0
                     out[arm] = self.value(sum(reached[: drafted + 1]), seconds[drafted + 1]) - late
                     self.seconds[arm] = seconds[drafted + 1]
+        self.trees = {arm.drafter for arm in context.arms if arm.tree}
         silent = {(arm.drafter, arm.tree) for arm in context.arms if arm.length} - {
             (name, None) for name in {*known.hinted, *context.hints}
         }
@@ -132,13 +135,53 @@ class Slow:
             for tree in dict.fromkeys(arm.tree for arm in own):
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
+                self.last_draw = known.positional.draws_for(1)[-1]
                 tokens = drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else None)
+                if self.compared(context):
+                    tokens = self.tokens_in_text(name, key, arms[-1].length, cautious)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
+                fee = self.fee(name, context)
                 for arm in arms:
                     fixed, each = known.latency.drafts.parts(key, 1, seconds[1])
-                    cost = seconds[arm.budget + 1] + fixed + arm.length * each + lag / known.exploration.expected_stay
-                    out[arm], self.seconds[arm] = self.value(tokens[arm.length], cost), cost
+                    cost = seconds[arm.budget + 1] + fixed + arm.length * each
+                    cost += lag / known.exploration.expected_stay if fee is None else 0.0
+                    out[arm], self.seconds[arm] = self.value(tokens[arm.length], cost) - (fee or 0.0), cost
         return out
+
+    def compared(self, context: Context) -> bool:
+        """Whether there are several models, and what they read was scored."""
+        silent = {arm.drafter for arm in context.arms if arm.length} - {*self.known.hinted, *context.hints}
+        return len(silent) > 1 and bool(self.known.in_text.readable) and bool(self.known.in_text.drafters)
+
+    def shift(self, name: str) -> float:
+        """Of a drafter's log odds in this text, beyond that of all drafters."""
+        known = self.known.in_text.drafters
+        common = sum(own.surplus for own in known.values()) / (2 + sum(own.information for own in known.values()))
+        own = known.get(name)
+        return (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
+
+    def drawn(self, key: str, cautious: bool) -> bool:
+        return cautious or key not in self.known.in_text.readable or key in self.trees
+
+    def tokens_in_text(self, name: str, key: str, length: int, cautious: bool) -> list[float]:
+        """By the mean of what is known, for drafters that read; otherwise by the draw that was taken last."""
+        counts = self.known.positional.of(key, length)
+        draw = (-1.0 if cautious else self.last_draw) if self.drawn(key, cautious) else 0.0
+        odds = [x * math.exp(draw * counts.deviation + self.shift(name)) for x in counts.odds[:length]]
+        return [1 + sum(math.prod(x / (1 + x) for x in odds[: k + 1]) for k in range(n)) for n in range(length + 1)]
+
+    def fee(self, name: str, context: Context) -> float | None:
+        """Tokens that a change to another drafter has to bring; None: this is none."""
+        text, lag = self.known.in_text, context.lag.get(name, 0)
+        if not self.compared(context) or text.current in ("", name):
+            return None
+        plain, drafts = self.known.latency.verify.seconds[1], self.known.latency.drafts
+        cost, timed = self.rate() * drafts.catch_up(name, lag, plain), sorted(drafts.lags.get(name, ()))
+        if len(timed) > 1 and lag.bit_length() > timed[-1]:
+            grown = drafts.lags[name][timed[-1]] / drafts.lags[name][timed[-2]]
+            cost *= min(2.0, max(1.0, grown ** (1 / (timed[-1] - timed[-2])))) ** (lag.bit_length() - timed[-1])
+        rounds = 100 if context.remaining is None else min(100, context.remaining)
+        return max(cost - text.credit.get(name, 0.0), cost / rounds)
 
     def affords(self, arm: Arm, context: Context) -> bool:
         """Whether the arm may be tried though little is known of it."""
@@ -164,6 +207,7 @@ class Slow:
         if context.previous is None:
             self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
             self.known.exploration.begin()
+            self.known.in_text.begin()
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
         if off and not self.timed():
             return off
@@ -179,11 +223,12 @@ def first_difference(slow: type[Slow]) -> str:
     return part_from(slow, 0.002) or part_from(slow, 0.02)  # drafts that cost little, and drafts that hardly ever pay
 
 
-def part_from(slow: type[Slow], token_seconds: float) -> str:
-    rng, policy = np.random.default_rng(0), build("auto", WITH_TREES)
+def part_from(slow: type[Slow], token_seconds: float, arms: tuple[Arm, ...] = WITH_TREES) -> str:
+    rng, policy = np.random.default_rng(0), build("auto", arms)
     assert isinstance(policy, Auto)
     for number in range(200):
         context = random_context(rng, policy, number)
+        context = models_context(rng, context) if arms is SEVERAL else context
         worth = slow(policy).choose(context)
         arm = policy.choose(context)
         assert arm in context.arms
@@ -192,12 +237,17 @@ def part_from(slow: type[Slow], token_seconds: float) -> str:
         listed = [option.arm for option in policy.options()]
         assert listed[0] == arm
         assert len(set(listed)) == len(listed)
-        policy.observe(random_round(rng, context, arm, token_seconds))
+        played = random_round(rng, context, arm, token_seconds)
+        policy.observe(random_reading(rng, context, played, policy) if arms is SEVERAL else played)
     return ""
 
 
 def test_one_stream_is_decided_as_by_the_reference() -> None:
     assert first_difference(Slow) == ""
+
+
+def test_several_models_are_compared_as_by_the_reference() -> None:
+    assert part_from(Slow, 0.002, SEVERAL) == ""
 
 
 class BestRatio(Slow):
@@ -250,3 +300,38 @@ MISTAKEN = [BestRatio, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstP
 @pytest.mark.parametrize("mistaken", MISTAKEN)
 def test_the_comparison_notices_a_planted_mistake(mistaken: type[Slow]) -> None:
     assert first_difference(mistaken)
+
+
+class NoShift(Slow):
+    def shift(self, name: str) -> float:
+        return 0.0
+
+
+class WholeShift(Slow):
+    """Counts what is common to all drafters too."""
+
+    def shift(self, name: str) -> float:
+        own = self.known.in_text.drafters.get(name)
+        return own.surplus / (own.information + 8) if own else 0.0
+
+
+class AlwaysDrawn(Slow):
+    def drawn(self, key: str, cautious: bool) -> bool:
+        return True
+
+
+class FreeChange(Slow):
+    def fee(self, name: str, context: Context) -> float | None:
+        return None if super().fee(name, context) is None else 0.0
+
+
+class SpreadChange(Slow):
+    """Spreads catching up over the expected stay."""
+
+    def fee(self, name: str, context: Context) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize("mistaken", [NoShift, WholeShift, AlwaysDrawn, FreeChange, SpreadChange])
+def test_the_comparison_of_several_models_notices_a_planted_mistake(mistaken: type[Slow]) -> None:
+    assert part_from(mistaken, 0.002, SEVERAL)

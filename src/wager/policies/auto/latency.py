@@ -98,6 +98,16 @@ class DraftLatency(Learner):
         nearest = size if size in known else max((other for other in known if other < size), default=min(known))
         return known[nearest]
 
+    def long_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
+        """The same where more tokens than ever were not read cost more: as the two largest numbers timed suggest."""
+        seconds, known = self.catch_up(drafter, tokens, plain), sorted(self.lags.get(drafter, ()))
+        more = tokens.bit_length() - known[-1] if len(known) > 1 else 0
+        if more <= 0:
+            return seconds
+        few, many = (self.lags[drafter][size] for size in known[-2:])
+        growth = (many / few) ** (1.0 / (known[-1] - known[-2])) if few > 0.0 else 1.0
+        return seconds * float(min(2.0, max(1.0, growth)) ** more)
+
     def most_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
         """What it takes at most, noise left out: for each token more than ever twice what one took between the two
         largest numbers that were timed, or the share of each where only one was; twice what is expected if none was."""

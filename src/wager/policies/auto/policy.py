@@ -12,6 +12,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.positional import PositionalAcceptance
+from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
 from wager.policies.auto.weighing import ArmWeighing, Best, Estimate
 from wager.policies.base import Arms, Option, require
@@ -25,13 +26,14 @@ class Auto(ArmWeighing):
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
     # rounds have to maximise together, not one by one.
-    needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.COSTS})
+    needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.READ, Signal.COSTS})
+    least_readers = 2  # one model has nothing to be compared with
     per_request = True
     explains = True
     holds = True
     tries_cheaper = True
-    learned = ("acceptance", "positional", "latency", "exploration", "batch", "hinted")
-    __slots__ = ("_chosen", "_most_seconds", "_value_rate", "_verify_seconds", "batch")
+    learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
+    __slots__ = ("_chosen", "_most_seconds", "_reading", "_value_rate", "_verify_seconds", "_wait", "batch")
 
     def __init__(self, arms: Arms, *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
@@ -45,6 +47,7 @@ class Auto(ArmWeighing):
         config = self.config
         self.acceptance = AcceptanceModel(len(self.drafters), config)
         self.positional = PositionalAcceptance(self.rng, config)
+        self.in_text = TextAcceptance(config)
         self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config)
         self.exploration = Exploration(self.drafters, self.rng, config)
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
@@ -52,6 +55,8 @@ class Auto(ArmWeighing):
         self._verify_seconds: list[float] = []
         self._value_rate = 0.0
         self._most_seconds = inf  # that the round chosen last takes at most, proposals left out
+        self._reading: dict[str, int] = {}  # drafter that reads after this round -> tokens that it had not read before
+        self._wait = 0  # rounds until it is considered again who reads
 
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
@@ -76,6 +81,7 @@ class Auto(ArmWeighing):
             self._read(context.arms)
         if batch == 1 and context.previous is None:
             self.acceptance.begin()
+            self.in_text.begin()
             exploration.begin()
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
@@ -115,6 +121,24 @@ class Auto(ArmWeighing):
         assert best is not None
         self._chosen = best
         return best[0]
+
+    def select_readers(self, context: Context) -> tuple[str, ...]:
+        """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
+        self._reading = {}
+        if self.in_text.wait > 0 or not self._several or context.batch > 1 or self._chosen is None:
+            return ()
+        arm, bound, plain = self._chosen[0], self.exploration.bound, self._plain_seconds
+        if arm.drafter in self.hinted:  # another kind of round
+            return ()
+        # what is left of the text's bound once the round that was chosen has taken the most that it can
+        taken = self._most_seconds / plain - 1.0 if arm.length and self._most_seconds < inf else 0.0
+        left, share = plain * (bound.room - taken), plain * bound.reading(context.remaining)
+        readers, self._wait = self._worth_reading(context, self._chosen, self._value_rate)
+        for name, (_, most) in readers.items():
+            if most <= min(left, share):
+                self._reading[name] = context.lag.get(name, 0)
+                left, share = left - most, share - most
+        return tuple(self._reading)
 
     def _affordable(self, best: Estimate, context: Context, off: float, room: float, probing: bool) -> Estimate | None:
         """The best draft if it may be tried, or else one that is expected to pay even with little trust in acceptance;
@@ -186,7 +210,37 @@ class Auto(ArmWeighing):
             if batch > 1:
                 self.positional.learn_batch(key, round, length)
             else:
-                self.positional.learn(key, round.accepted, length)
+                if self.positional.learn(key, round.accepted, length) and self._several:
+                    self.in_text.begin()
+        if batch == 1 and self._several:
+            self._follow_text(round, key if unhinted else "", length)
+
+    def _follow_text(self, round: Round, key: str, length: int) -> None:
+        """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
+        here, drafter, known = self.in_text, round.arm.drafter if key else "", round.others
+        if self._chosen is not None and (key or not round.drafted):
+            here.compare(self._values, self._chosen[1] - self._value_rate * self._chosen[2], drafter)
+        before = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
+        here.pass_by(
+            round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
+        )
+        if key:
+            tried = min(round.accepted + 1, length)
+            chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
+            here.learn(drafter, chances, round.accepted)
+        for name, scores in known.items():
+            if not isinstance(scores, int) and name in self.index:
+                hits = before[name] if name in before else here.scored(scores)
+                here.learn(name, self.positional.read(name, hits), sum(hits))
+                here.readable.add(name)
+        for name, seconds in round.read_seconds.items():
+            step, _ = self._reading_seconds(name, 1, self._plain_seconds)
+            read = self._reading.get(name, 0) + round.emitted
+            self.latency.drafts.caught_up(name, read, max(0.0, seconds - step))
+        for name in (*round.read_seconds, *((drafter,) if key else ())):
+            here.of(name).missed = 0
+        here.wait, self._wait, self._reading = max(here.wait, self._wait) - 1, 0, {}
+        here.settle()
 
     def _keep_account(self, round: Round) -> None:
         """What the text has lost or gained by this round."""
@@ -194,11 +248,13 @@ class Auto(ArmWeighing):
         plain = min(plain, self.latency.verify.plain or plain)
         proposing = sum(self._called.values())
         bound.asking = proposing / plain
+        reading = sum(round.read_seconds.values()) if round.read_seconds else 0.0
         if round.drafted:
             most = self._most_seconds * self.latency.verify.noise + proposing  # twice: four times the usual error
-            bound.drafted(round.emitted, round.seconds, most, plain)
+            bound.drafted(round.emitted, round.seconds - reading, most, plain)
+            bound.balance -= reading / plain
         else:
-            bound.decoded(round.emitted, round.draft_seconds / plain)
+            bound.decoded(round.emitted, (round.draft_seconds + reading) / plain)
 
     def options(self) -> list[Option]:
         """What was expected of the arms in the round chosen last: the chosen one first, then the best."""

@@ -88,14 +88,34 @@ class PositionalAcceptance(Learner):
             self.draws = self.rng.standard_normal(DRAWS + count).tolist()
         return self.draws
 
+    def read(self, key: str, hits: Sequence[float]) -> list[float]:
+        """At tokens that a drafter read without drafting each would have been accepted, or not; the chance of each, by
+        all that is known.
+
+        At which position of a draft they would have been is not known: they count for all of them, as often as tokens
+        were verified there, and leave the positions' proportions as they are.
+        """
+        own, config, count = self.of(key, 1), self.config, len(hits)
+        chances = [x / (1.0 + x) for x in own.odds]
+        at = own.tried if own.total else list(accumulate(chances[:-1], mul, initial=1.0))
+        total, expected = sum(at), sum(n * p for n, p in zip(at, chances, strict=True))
+        for j, (n, p) in enumerate(zip(list(at), chances, strict=True)):
+            own.tried[j] += count * n / total
+            own.kept[j] += min(count * n / total, sum(hits) * n * p / expected)
+        own.settle()
+        if own.total > 1.1 * config.count_memory:
+            own.fade(config.count_memory)
+            own.settle()
+        return [own.rate] * count
+
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
         chances = [x * factor / (1.0 + x * factor) for x in odds]
         return list(accumulate(accumulate(chances, mul, initial=1.0)))
 
-    def learn(self, key: str, accepted: int, drafted: int) -> None:
-        """A draft of so many tokens was accepted so far."""
-        self._add(key, drafted, [1.0] * min(accepted + 1, drafted), repeat(1.0, accepted))
+    def learn(self, key: str, accepted: int, drafted: int) -> bool:
+        """A draft of so many tokens was accepted so far; whether acceptance has changed."""
+        return self._add(key, drafted, [1.0] * min(accepted + 1, drafted), repeat(1.0, accepted))
 
     def learn_batch(self, key: str, round: Round, length: int) -> None:
         """Drafts of a batch; of which only totals are known, as if every token had been as likely as every other.
@@ -115,7 +135,7 @@ class PositionalAcceptance(Learner):
         scale = min(trials, 2 * self.config.short_memory) / sum(tried)
         self._add(key, length, [scale * n for n in tried], [scale * n for n in kept])
 
-    def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> None:
+    def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> bool:
         own, config = self.of(key, length), self.config
         rate, keep = own.rate, 1.0 - 0.5 / config.short_memory
         n, hits = own.latest[0] * keep, own.latest[1] * keep
@@ -133,8 +153,10 @@ class PositionalAcceptance(Learner):
         if total > 2 * n > config.shrinkage:
             if (hits - rate * n) ** 2 > config.change_deviations**2 * rate * (1 - rate) * n:
                 self._changed(own)
-            elif total > 1.1 * config.count_memory:
+                return True
+            if total > 1.1 * config.count_memory:
                 own.fade(config.count_memory)
+        return False
 
     def _changed(self, own: AcceptanceCounts) -> None:
         """Drop what was known before the latest rounds, of which half stays: some of it is older than the change."""

@@ -1,6 +1,7 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import exp, inf
 
 from wager.core import OFF, Arm, Context
@@ -11,6 +12,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
+from wager.policies.auto.reading import TextAcceptance, expected_gain
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
@@ -26,17 +28,19 @@ class ArmWeighing(Policy):
     config = AutoConfig()
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
-        *("acceptance", "exploration", "hinted", "index", "latency", "positional"),
+        *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_table", "_weighed"),
+        *("_chains", "_several", "_table", "_values", "_weighed"),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
     latency: LatencyModel
     exploration: Exploration
+    in_text: TextAcceptance
     hinted: set[str]  # drafters whose proposals are known before a round
     index: dict[str, int]
     budget: int
+    _verify_seconds: Table
 
     def reset(self) -> None:
         super().reset()
@@ -50,6 +54,9 @@ class ArmWeighing(Policy):
         self._gains: Sequence[float] = ()  # tokens each drafter's proposal brought beyond the others'
         self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
         self._plain_seconds = 0.0
+        self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
+        self._chains: set[str] = set()  # drafters without hints of which there are chains alone
+        self._several = False  # whether several drafters without hints are available: then idle ones may read
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
         menu = [self.arms[i] for i in self.available(arms)]
@@ -152,15 +159,25 @@ class ArmWeighing(Policy):
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
+        text = self.in_text.factors if batch == 1 and self._several else {}
+        self._values = {}
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
             odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
+            if text:
+                if not cautious and self._settled(group):
+                    factor = 1.0
+                factor *= text.get(drafter, 1.0)
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
+            fee = 0.0
             if drafter in lags:
-                late = drafts.catch_up(drafter, lags[drafter] * batch, seconds[1])
-                fixed += late / (self.exploration.expected_stay * batch)
+                if text and self._stays(drafter):
+                    fee = self._switching(drafter, context, rate)
+                else:
+                    late = drafts.catch_up(drafter, lags[drafter] * batch, seconds[1])
+                    fixed += late / (self.exploration.expected_stay * batch)
             weighed.append((group, odds, factor, fixed, each))
             reach = tokens = 1.0
             done = 0
@@ -172,9 +189,86 @@ class ArmWeighing(Policy):
                     done += 1
                 taken = seconds[width] + fixed + each * length
                 value = tokens - rate * taken
+                if text:
+                    self._values[drafter] = max(value, self._values.get(drafter, value))
+                    value -= fee
                 if value > most and width <= widest and (room == inf or self._worst(arm, context) <= room):
                     most, best = value, (arm, tokens, taken)
         return most, best
+
+    def _settled(self, group: ArmGroup) -> bool:
+        """Whether it is known without being run, because its drafter reads and has no trees beside its chains: then
+        there is no Thompson draw. Between chains and trees, which reading does not tell apart, a change is free."""
+        return group.key in self.in_text.readable and group.key in self._chains
+
+    def _stays(self, drafter: str) -> bool:
+        """Whether another drafter is in use in this text, so that a change to this one has to pay."""
+        return self.in_text.current not in ("", drafter)
+
+    def _switching(self, drafter: str, context: Context, rate: float) -> float:
+        """Tokens that catching up costs beyond those that the drafter would have brought since the last change, and no
+        less than the share of one of the rounds to come."""
+        cost = rate * self.latency.drafts.long_catch_up(drafter, context.lag[drafter], self._plain_seconds)
+        rounds = (
+            self.config.round_memory if context.remaining is None else min(self.config.round_memory, context.remaining)
+        )
+        return max(cost - self.in_text.credit.get(drafter, 0.0), cost / max(1.0, rounds))
+
+    def _worth_reading(
+        self, context: Context, chosen: Estimate, rate: float
+    ) -> tuple[dict[str, tuple[float, float]], int]:
+        """Idle models that read now, the most worth first, with the seconds that are expected and those that it takes
+        at most; and the rounds until that is to be considered again.
+
+        A reading makes the estimate of a drafter's log odds move by some standard deviation; without it the better of
+        two drafters is missed now and then, in every round. That has been growing as the square root of the tokens it
+        missed, so all rounds since it read last have cost two thirds of as many of the present one.
+        """
+        config, plain, here = self.config, self._plain_seconds, self.in_text
+        names = [name for _, name, _, _, _ in self._plans.get(1) or self._plan(1)]
+        values = {name: self._value_in_text(name, 0.0, rate) for name in dict.fromkeys(names)}
+        best, mine = chosen[1] - rate * chosen[2], chosen[0].drafter
+        if mine in values:  # without the draw that it was chosen by
+            best = values.pop(mine)
+        to_come = config.round_memory
+        if context.remaining is not None:
+            to_come = min(to_come, context.remaining / chosen[1])
+        found: dict[str, tuple[float, float, float]] = {}
+        wait = config.round_memory
+        for name, value in values.items():
+            missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].length + 1
+            seconds, most = self._reading_seconds(name, lag, plain)
+            cost, waited = rate * seconds, max(1.0, missed / chosen[1])
+            gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
+            if min(2.0 / 3.0 * waited, to_come) * gain >= cost and missed:
+                found[name] = gain * waited - cost, seconds, most
+                wait = min(wait, 0.5 * waited)
+            else:  # the cost is reached in so many times the rounds
+                times = (1.5 * cost / (gain * waited)) ** (2.0 / 3.0) if gain > 0.0 else 2.0
+                wait = min(wait, waited * (min(2.0, max(1.25, times)) - 1.0))
+        return {name: found[name][1:] for name in sorted(found, key=lambda name: -found[name][0])}, int(wait)
+
+    def _value_in_text(self, drafter: str, deviations: float, rate: float) -> float:
+        """What a drafter's best arm is worth if reading moves its log odds by so many standard deviations."""
+        seconds, here, best = self._verify_seconds, self.in_text, -inf
+        factor = here.factors.get(drafter, 1.0)
+        for group, name, arms, counts, _ in self._plans.get(1) or self._plan(1):
+            if name == drafter:
+                fixed, each = self.latency.drafts.parts(group.key, 1, seconds[1])
+                odds = counts.odds[0] * factor
+                moved = deviations and exp(deviations * here.deviation(drafter, odds / (1.0 + odds), counts.deviation))
+                tokens = self.positional.tokens(counts.odds, factor * (moved or 1.0))
+                best = max(best, *(tokens[n] - rate * (seconds[width] + fixed + each * n) for _, n, width in arms))
+        return best
+
+    def _reading_seconds(self, drafter: str, tokens: int, plain: float) -> tuple[float, float]:
+        """Seconds in which a drafter is expected to read so many tokens, and those that it takes at most."""
+        fixed, each = self.latency.drafts.parts(drafter, 1, plain)
+        late, most = (
+            self.latency.drafts.long_catch_up(drafter, tokens, plain),
+            self.latency.drafts.most_catch_up(drafter, tokens, plain),
+        )
+        return fixed + each + late, self.latency.worst_draft(drafter, 1, plain) + most
 
     def _plan(self, batch: int) -> Plan:
         """The groups of drafters without hints, with what is known of each."""
@@ -184,6 +278,9 @@ class ArmWeighing(Policy):
             (group, group.drafter, group.arms, counts(group.key, group.longest), line(group.key, batch))
             for group in groups
         ]
+        names = [group.drafter for group in groups]
+        self._several = len(set(names)) > 1
+        self._chains = {group.key for group in groups if names.count(group.drafter) == 1}
         return plan
 
     def _costs(self, batch: int) -> tuple[list[float], float]:

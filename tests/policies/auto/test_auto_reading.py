@@ -1,0 +1,206 @@
+"""Several models in one text: idle ones read it where that pays, and the right one is found."""
+
+import math
+
+import numpy as np
+import pytest
+
+from wager.core import OFF, Arm, Context, Round
+from wager.policies import build
+from wager.policies.auto import Auto, AutoConfig
+from wager.policies.auto.latency import DraftLatency
+from wager.policies.auto.positional import PositionalAcceptance
+from wager.policies.auto.reading import TextAcceptance, expected_gain
+from wager.simulation import Drafter, Stream, play
+from wager.simulation.stream import VerifyCost
+
+VERIFY = VerifyCost(((1, 0.03), (5, 0.035)))
+
+
+def heads(*acceptance: float, step: float = 0.002, lag: float = 5e-5, tokens: int = 400) -> Stream:
+    drafters = tuple(Drafter(f"d{i}", (rate,), step) for i, rate in enumerate(acceptance))
+    return Stream(drafters, (4,), tokens, off=True, verify=VERIFY, lag_seconds=lag)
+
+
+def played(scenario: Stream, spec: str, seeds: int, after: int = 0) -> list[Round]:
+    """The rounds of all runs from this token on."""
+    rounds: list[Round] = []
+
+    def watch(context: Context, outcome: Round) -> None:
+        if context.tokens >= after:
+            rounds.append(outcome)
+
+    for seed in range(seeds):
+        play(scenario, spec, seed, watch=watch)
+    return rounds
+
+
+def tokens_a_round(rounds: list[Round]) -> float:
+    return sum(one.emitted for one in rounds) / len(rounds)
+
+
+def test_of_six_heads_the_right_one_is_found_in_sixteen_rounds() -> None:
+    six = heads(0.55, 0.5, 0.55, 0.75, 0.5, 0.55)
+    found = {
+        spec: tokens_a_round(played(six, spec, 40, after=45))
+        for spec in ("auto", "meta-ucb", "ucbspec", "exp3spec", "hedge", "fixed:drafter=d3,length=4")
+    }
+    right = found.pop("fixed:drafter=d3,length=4")
+    assert found["auto"] >= 0.97 * right
+    assert found["auto"] == max(found.values())
+
+
+def test_without_reading_it_is_not() -> None:
+    six = heads(0.55, 0.5, 0.55, 0.75, 0.5, 0.55)
+    right = tokens_a_round(played(six, "fixed:drafter=d3,length=4", 8, after=45))
+    assert tokens_a_round(played(six, "auto-no-others", 8, after=45)) < 0.95 * right
+
+
+def test_who_is_known_is_not_read_again_and_dear_reading_is_rare() -> None:
+    late = played(heads(0.55, 0.75, 0.5, tokens=2000), "auto", 3, after=1000)
+    assert sum(len(one.read_seconds) for one in late) < 0.02 * len(late)
+    dear = played(heads(0.55, 0.6, 0.5, lag=0.003, tokens=1000), "auto", 3)
+    assert sum(sum(one.read_seconds.values()) for one in dear) < 0.03 * sum(one.seconds for one in dear)
+
+
+def test_a_text_that_changes_is_noticed() -> None:
+    drafters = (Drafter("x", (0.8, 0.3), 0.002), Drafter("y", (0.3, 0.8), 0.002))
+    scenario = Stream(drafters, (4,), 4000, off=True, verify=VERIFY, lag_seconds=5e-5, phase_tokens=1000)
+    last = [one.arm.drafter for one in played(scenario, "auto", 1, after=3500)]
+    assert last.count("y") > 0.9 * len(last)
+
+
+def test_one_model_has_nobody_to_be_compared_with() -> None:
+    """Nobody reads, and it is decided as if nothing were known of tokens that it read."""
+    arms = (OFF, Arm("model", 2), Arm("model", 4))
+    told, silent = (build("auto", arms, seed=3) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for number in range(150):
+        context = Context(arms, previous=OFF if number else None, lag={"model": int(rng.integers(0, 9))})
+        chosen = [policy.choose(context) for policy in (told, silent)]
+        assert chosen[0] == chosen[1]
+        assert told.select_readers(context) == ()
+        accepted = min(chosen[0].length, int(rng.geometric(0.4)) - 1)
+        counts = (chosen[0], chosen[0].length, accepted, accepted + 1)
+        told.observe(Round(*counts, verify_seconds=0.02, others={"model": (1.0,) * 5}))
+        silent.observe(Round(*counts, verify_seconds=0.02))
+    assert (
+        played(Stream((Drafter("x", (0.8,), 0.002),), (4,), 400, off=True, verify=VERIFY), "auto", 1)[-1].others == {}
+    )
+
+
+def test_a_batch_reads_nothing() -> None:
+    arms = (OFF, Arm("x", 2), Arm("y", 2))
+    policy = build("auto", arms)
+    for _ in range(30):
+        context = Context(arms, batch=4, previous=OFF, lag={"x": 5, "y": 5})
+        arm = policy.choose(context)
+        assert policy.select_readers(context) == ()
+        policy.observe(Round(arm, 4 * arm.length, 0, 4, 4, verify_seconds=0.03))
+
+
+def test_a_state_in_the_middle_of_a_text_goes_on_as_it_was() -> None:
+    one, other = (build("auto", heads(0.5, 0.6, 0.7).arms, seed=1) for _ in range(2))
+    assert isinstance(one, Auto)
+    assert isinstance(other, Auto)
+    previous = None
+    for number in range(80):
+        if number == 40:
+            other.load_state_dict(one.state_dict())
+            assert one.in_text.factors
+        context = Context(one.arms, previous=previous, lag={f"d{i}": 3 + i for i in range(3)}, remaining=300)
+        arm, readers = one.choose(context), one.select_readers(context)
+        if number >= 40:
+            assert other.choose(context) == arm
+            assert other.select_readers(context) == readers
+        others = dict.fromkeys(readers, (1.0, 0.0, 1.0))
+        taken = dict.fromkeys(readers, 0.002)
+        round_ = Round(arm, arm.length, arm.length // 2, 1 + arm.length // 2, draft_seconds=0.002 * arm.length,
+                       verify_seconds=0.03, others=others, read_seconds=taken)  # fmt: skip
+        one.observe(round_)
+        other.observe(round_)
+        previous = arm
+
+
+@pytest.mark.parametrize(("value", "deviation"), [(1.9, 0.2), (2.0, 0.5), (2.3, 0.4), (1.0, 0.1), (1.7, 0.3)])
+def test_what_knowing_a_value_brings_is_the_mean_of_the_larger_less_the_larger_mean(
+    value: float, deviation: float
+) -> None:
+    drawn = np.random.default_rng(0).normal(value, deviation, 400_000)
+    brings = float(np.maximum(2.0, drawn).mean()) - max(2.0, value)
+    found = expected_gain(2.0, value, lambda moved: value + moved * deviation)
+    assert found == pytest.approx(brings, rel=0.25, abs=0.003)
+
+
+def test_a_text_shifts_each_drafter_beyond_all_of_them() -> None:
+    text = TextAcceptance(AutoConfig())
+    for name, accepted in (("x", 30.0), ("y", 20.0), ("z", 20.0)):
+        text.learn(name, [0.5] * 40, accepted)
+    text.settle()
+    assert text.factors == {}, "nobody reads here"
+    text.readable.add("x")
+    text.settle()
+    # a surplus of 10 in 30 units of information, 2 of them the prior; then 10 - 10 · 10/32 in 10 + 8 for x
+    common = 10 / 32
+    assert math.log(text.factors["x"]) == pytest.approx((10 - 10 * common) / 18)
+    assert math.log(text.factors["y"]) == pytest.approx(-10 * common / 18)
+    text.begin()
+    assert text.factors == {}
+
+
+def test_reading_tells_the_more_the_less_is_known() -> None:
+    text = TextAcceptance(AutoConfig())
+    assert text.deviation("x", 0.5, 0.3) == 0.0, "it has missed nothing"
+    text.pass_by(16, ("x", "y"), aside=False)
+    text.learn("y", [0.5] * 200, 100.0)
+    assert text.deviation("x", 0.5, 0.3) > 2 * text.deviation("y", 0.5, 0.1) > 0.0
+
+
+def test_tokens_that_a_drafter_with_hints_drafted_for_tell_nothing() -> None:
+    text = TextAcceptance(AutoConfig())
+    text.pass_by(2, ("x",), aside=False)
+    text.pass_by(3, ("x",), aside=True)
+    text.pass_by(1, ("x",), aside=False)
+    assert text.of("x").missed == 3
+    assert sorted(text.scored((0.1, 0.2, 0.3, 0.4, 0.5, 0.6))) == [0.1, 0.2, 0.6]
+    assert text.scored((0.5, 0.6)) == [0.6]
+
+
+def test_tokens_that_were_read_move_all_positions_alike() -> None:
+    counts = PositionalAcceptance(np.random.default_rng(0), AutoConfig())
+    for accepted in (0, 1, 1, 4, 2, 4) * 20:
+        counts.learn("x", accepted, 4)
+    before = counts.of("x", 4)
+    shape, tried, kept = [k / n for k, n in zip(before.kept, before.tried, strict=True)], before.total, sum(before.kept)
+    counts.read("x", (0.0,) * 30 + (1.0,) * 10)
+    after = counts.of("x", 4)
+    assert (after.total, sum(after.kept)) == (pytest.approx(tried + 40), pytest.approx(kept + 10))
+    shares = [k / n / old for k, n, old in zip(after.kept, after.tried, shape, strict=True)]
+    assert shares == pytest.approx([shares[0]] * 4, rel=0.01)
+    assert shares[0] < 1.0
+    counts.of("new", 3)
+    counts.read("new", (1.0, 0.0, 1.0, 1.0))
+    assert counts.of("new", 3).total == pytest.approx(4.0)
+    assert counts.of("new", 3).rate == pytest.approx(4 / 6)
+
+
+def test_a_change_of_drafter_is_paid_for_by_what_the_other_would_have_brought() -> None:
+    text = TextAcceptance(AutoConfig())
+    text.compare({}, 0.0, "x")
+    for _ in range(4):
+        text.compare({"x": 1.0, "y": 1.25, "z": 0.5}, 1.0, "x")
+    assert text.credit == {"x": 0.0, "y": 1.0, "z": 0.0}
+    text.compare({"x": 1.0, "y": 1.25, "z": 0.5}, 1.0, "y")
+    assert (text.current, text.credit) == ("y", {})
+
+
+def test_catching_up_on_more_than_ever_takes_as_the_numbers_timed_suggest() -> None:
+    drafts = DraftLatency(AutoConfig())
+    drafts.caught_up("flat", 8, 0.002)
+    drafts.caught_up("flat", 64, 0.002)
+    drafts.caught_up("line", 8, 0.002)
+    drafts.caught_up("line", 64, 0.016)
+    drafts.caught_up("once", 8, 0.002)
+    found = [drafts.long_catch_up(name, 256, 0.02) for name in ("flat", "line", "once")]
+    assert found == pytest.approx([0.002, 0.064, 0.002])
+    assert drafts.long_catch_up("line", 64, 0.02) == pytest.approx(0.016)
