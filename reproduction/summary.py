@@ -1,11 +1,13 @@
 """The summary at the top of the page: for each paper what holds, what does not, why, and on what evidence."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from reproduction.experiment import UNRECORDED, Experiment
 from reproduction.rows import counted
 
+RECORDED = re.compile(r"texts recorded on (?:NVIDIA )?([^,]+(?:, \d+ threads)?), rounds cost as on")
 Rows = Mapping[str, Mapping[str, Any] | None]
 WAITS = {
     "needs a run of the model": "which need a run of the model on a GPU",
@@ -91,7 +93,8 @@ def _evidence(rows: Rows) -> str:
         if row is None or row["missing"] or not row["parts"]:
             continue
         hardware = str(row["protocol"].get("hardware", "")).partition(" (")[0] or "not stated"
+        hardware = RECORDED.sub(r"texts of \1, costs of", hardware)
         found[hardware] = found.get(hardware, 0) + 1
     if not found:
         return "none that decides a row yet; earlier runs are shown below, and no verdict rests on them."
-    return "; ".join(f"{count} rows: {hardware}" for hardware, count in found.items()) + "."
+    return "; ".join(f"{count} row{'s' * (count > 1)}: {hardware}" for hardware, count in found.items()) + "."
