@@ -27,6 +27,7 @@ SIZES = (
     "compared",
     "parts",
     "experiments",
+    "repeats",
 )
 OPTIONS = ("--runs", "--prompts", "--rounds", "--repeats")
 ALWAYS = ("wager lab costs",)  # commands that time everything equally often, whatever their options
