@@ -37,6 +37,7 @@ RULE = """## How a verdict is reached
   medians.
 - Claims about specialists are tested with specialists only. Where a drafter brings less than 15 % more tokens a round
   on its own task than the best other specialist, the parts that rest on it are undecided, and the row says by how much.
+  Parts that are about no single task are undecided where at least half of the specialists are none.
 - Results of earlier runs without figures a prompt are shown, and no verdict rests on them.
 
 ```sh
