@@ -10,6 +10,8 @@ PROFILES = {"well": [0.9, 0.8, 0.7, 0.6], "fair": [0.75, 0.55, 0.4, 0.28], "bad"
 NOTHING = {"nothing": [0.05, 0.02, 0.01, 0.005]}  # a text in which nothing is to be matched
 COMPARED = ("off", "2", "4", "auto", "nightjar", "dsd", "ucbspec", "ada-bingreedy")  # under rates: Nightjar's peers
 AZURE_SPEED, AZURE_START = 4.0, 60.0  # times as fast as recorded: about 20 requests a second; from that second on
+PEERS = ("nightjar", "dsd", "ucbspec:reward=goodput", "ada-bingreedy", "linucb", "lints")  # under closed loads
+LEARN = 2.0  # seconds in which a policy of those learns a load before it is measured
 DRAIN = 1.0  # seconds that the requests of an open loop have left after the last arrival
 
 
@@ -52,6 +54,7 @@ class Extent:
     stress: float = 80.0  # seconds with random lengths, at most; under the changing load half as many
     batches: tuple[int, ...] = (1, 8, 32, 128, 256)
     policies: tuple[str, ...] = COMPARED  # of the open loops
+    profiles: tuple[str, ...] = tuple(PROFILES)  # of the large shape's closed loads
     rates: tuple[float, ...] = (4, 30, 100, 250)  # requests a second
     steps: int = 50_000  # of the stress, over all engines
     requests: int = 20_000
@@ -89,6 +92,8 @@ def _closed_seconds(order: Order, seconds: float | None) -> float:
     longer = 4 if order["batch"] >= 100 else 1
     if not order["profile"]:
         return (seconds or 0.4) * longer
+    if order["turn"] < 0 and order["policy"] in PEERS:
+        return LEARN
     if order["turn"] < 0:
         return 0.7 * min(longer, 2) if order["policy"] in ("auto", "adaptive") else 0.2
     return (seconds or 0.25) * (2 if order["batch"] == 1 else longer)
@@ -109,8 +114,15 @@ def large_default(extent: Extent) -> list[Order]:
 
 def heads(extent: Extent, plan: str = "heads", more: Mapping[str, tuple[str, ...]] | None = None) -> list[Order]:
     policies = {"8B plain": ("none",), "8B head": ("off", "1", "2", "4", "auto"), **(more or {})}
-    loads = [{"kind": "chat", "batch": batch, "profile": profile} for profile in PROFILES for batch in extent.batches]
+    each = ((profile, batch) for profile in extent.profiles for batch in extent.batches)
+    loads = [{"kind": "chat", "batch": batch, "profile": profile} for profile, batch in each]
     return closed(plan, policies, loads, extent)
+
+
+def peers(extent: Extent) -> list[Order]:
+    """Nightjar beside what its paper compares it with, on one engine."""
+    policies = {"8B plain": ("none",), "8B head": ("off", "1", "2", "4", "auto", *PEERS)}
+    return closed("peers", policies, [{"kind": "chat", "batch": n, "profile": "fair"} for n in extent.batches], extent)
 
 
 def adaptive(extent: Extent) -> list[Order]:
@@ -196,8 +208,9 @@ def texts(extent: Extent) -> list[Order]:
 
 SMALL = ("plain", "matching", "head", "plain again", "head and matching")
 PLANS: dict[str, Callable[[Extent], list[Order]]] = {
-    "default": default, "stock": stock, "large-default": large_default, "heads": heads, "adaptive": adaptive,
-    "rates": rates, "small-rates": small_rates, "stress": stress, "sampled": sampled, "texts": texts,
+    "default": default, "stock": stock, "large-default": large_default, "heads": heads, "peers": peers,
+    "adaptive": adaptive, "rates": rates, "small-rates": small_rates, "stress": stress, "sampled": sampled,
+    "texts": texts,
 }  # fmt: skip
 
 # Several plans under one name: together they are the rows that serving on a GPU is judged by, each a few minutes.

@@ -24,6 +24,7 @@ small-rates: an open loop with a head, as in rates.
 The shape of Llama 3 8B with random weights and a random EAGLE head, whose drafts are accepted with given probabilities
 (vLLM's synthetic acceptance), well, fairly and badly trained:
 heads: no speculation, off, fixed lengths and `auto`.
+peers: the same with a fair head, and Nightjar beside what its paper compares it with.
 large-default: no speculation, and wager's default where nothing can be matched.
 adaptive: the same beside stock vLLM's adaptive verification and its table of lengths, filled with the best of them.
 rates: an open loop, Poisson arrivals and the trace, with many policies (a fair head).
@@ -46,6 +47,7 @@ from reproduction.turn_plans import (
     COMPARED,
     ENGINES,
     PLANS,
+    PROFILES,
     TOGETHER,
     Extent,
     Order,
@@ -144,6 +146,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, nargs="+", default=own.batches, help="requests of the closed loads")
     parser.add_argument("--rates", type=float, nargs="+", default=own.rates, help="requests a second of the open ones")
     parser.add_argument("--policies", nargs="+", default=COMPARED, help="under the open loads")
+    parser.add_argument("--profiles", nargs="+", default=own.profiles, choices=PROFILES, help="of heads and adaptive")
     parser.add_argument("--steps", type=int, default=own.steps, help="of random length, over all engines")
     parser.add_argument("--requests", type=int, default=own.requests, help="of the changing load, over all engines")
     parser.add_argument("--samples", type=int, default=own.samples, help="of a prompt on each engine")
