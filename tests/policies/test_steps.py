@@ -199,6 +199,21 @@ def test_a_probe_is_due_by_the_steps_that_a_drafter_has_missed() -> None:
     assert [arm.length for arm in choices] == [0, 1]
 
 
+def test_a_few_slow_steps_do_not_end_drafting_for_long() -> None:
+    """Four steps take half as long again, as after a pause of the GPU: what drafting costs is soon looked at again."""
+    without = []
+    for seed in range(8):
+        engine = StepEngine(True, seed=seed, stalls=0.0)
+        engine.run(400, 128, PROFILES["fair"])
+        usual = engine.seconds
+        engine.seconds = lambda *step, usual=usual: 1.5 * usual(*step)  # type: ignore[method-assign]
+        engine.run(4, 128, PROFILES["fair"])
+        engine.seconds = usual  # type: ignore[method-assign]
+        engine.run(300, 128, PROFILES["fair"])
+        without.append(engine.lengths[-300:].count(0))
+    assert sorted(without)[len(without) // 2] < 40
+
+
 @pytest.mark.parametrize("batch", SMALL_LOADS)
 def test_auto_leaves_a_head_out_where_matching_brings_as_much_and_takes_it_back(batch: int) -> None:
     for seed in range(2):

@@ -116,6 +116,30 @@ def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int) -> No
     assert asked <= most + 4
 
 
+def test_a_single_step_without_drafts_is_not_held_because_such_steps_were_before() -> None:
+    """Plain decoding was played for long, then drafts for longer; then it is timed in one step."""
+    policy = Slow(build("off", ARMS, tokens=1000), 20 * DECIDING * 0.010)
+    policy.holds = True
+    meter = Meter("scheduler", "off", ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    lengths, length, plain = Lengths(policy, ARMS, meter, clock=policy.clock), 0, 0  # type: ignore[arg-type]
+    timing = False
+
+    def choose(context: Any) -> Arm:
+        nonlocal timing
+        policy.now += policy.seconds
+        first, timing = number > 500 and not timing, timing or number > 500
+        return OFF if number < 100 or first else ARMS[1]
+
+    policy.choose = choose  # type: ignore[method-assign]
+    for number in range(600):
+        step, began = lengths.plan(4, 4, length * 4, False)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, 4, (0,) * step.arm.length, busy=True)
+        length = step.length
+        plain += number > 200 and not length
+    assert plain == 1
+
+
 def test_what_is_not_drafted_while_prompts_come_is_not_held() -> None:
     """Nothing is drafted beside prefills at a load that was not observed; the first step without one asks again."""
     steps = [4] * 40 + [64] * 20

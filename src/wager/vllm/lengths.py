@@ -60,8 +60,8 @@ class Lengths:
         if chosen is arm:
             self._repeated += not mixed  # beside a prefill the choice may be none
         else:
-            probed, self._before = self._before, (arm, self._repeated)
-            self._repeated = probed[1] if chosen is probed[0] else 0
+            (other, times), self._before = self._before, (arm, self._repeated)
+            self._repeated = times if chosen is other and times > self._repeated else 0  # else that was no probe
         asked = mixed or self.rounds.trying or not self.rounds.policy.holds
         longest = min(LONGEST_HOLD, self._longest) if chosen.length else min(LONGEST_OFF, 4 * self._longest)
         self._hold = 0 if asked else min(longest, self._repeated)

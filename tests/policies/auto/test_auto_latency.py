@@ -112,6 +112,7 @@ class SlowBatchLatency:
         self.seen: dict[tuple[Any, str], list[tuple[float, list[float], float]]] = {}  # (size, kind): weight, x, y
         self.errors: dict[int, float] = {}
         self.streak: dict[tuple[int, str], int] = {}
+        self.outliers: dict[tuple[int, str], list[float]] = {}
         self.theta: dict[Any, list[float]] = {}
         self.level = self.share = 0.0
         self.common = 0
@@ -136,11 +137,15 @@ class SlowBatchLatency:
         stalled = bool(self.theta) and seconds > CONFIG.outlier * expected
         outlier = (bool(self.seen.get((size, kind))) or stalled) and far > limit
         self.streak[size, kind] = self.streak.get((size, kind), 0) + 1 if outlier else 0
+        if outlier:
+            earlier = self.outliers[size, kind] if self.streak[size, kind] > 1 else []
+            self.outliers[size, kind] = [*earlier, seconds / expected]
         changed = self.streak[size, kind] == CONFIG.repeats
         if outlier and not changed:
             return
         if changed:
             self.streak[size, kind] = 0
+            seconds = expected * min(self.outliers[size, kind], key=lambda ratio: abs(ratio - 1))
             for other in ["none"] if kind == "none" else ["ragged", "full"]:
                 self.seen[size, other] = self.seen["all", other] = []
         x = [1.0, float(count), float(drafted), float(kind == "ragged")]
@@ -206,6 +211,17 @@ def test_costs_are_found_in_spite_of_accidents() -> None:
     assert base == pytest.approx(0.022, rel=0.1)
     assert token == pytest.approx(0.0003, rel=0.2)
     assert ragged == pytest.approx(0.006, rel=0.3)
+
+
+def test_slow_steps_in_a_row_are_believed_no_further_than_the_mildest_of_them() -> None:
+    costs = BatchLatency(CONFIG)
+    for _ in range(30):
+        costs.learn(128, 0, 0, 0.0065)
+        costs.learn(128, 256, 0, 0.0130)
+    for seconds in (0.0170, 0.0145, 0.0210):
+        costs.learn(128, 256, 0, seconds)
+    base, token, ragged = costs.at(128)
+    assert base + 256 * token + ragged == pytest.approx(0.0145, rel=0.03)
 
 
 def test_a_batch_is_charged_by_request_and_a_drafter_by_bucket() -> None:

@@ -158,6 +158,8 @@ class Auto(ArmWeighing):
         interval, batch, lags = self.config.probe_interval, context.batch, context.lag
         if self.exploration.rounds_since_draft < self.config.short_memory:
             return interval
+        if 0.0 < self.latency.batches.drafted(batch) < self.config.repeats:  # too few to leave drafting for long
+            return int(self.config.short_memory)
         least = inf
         for _, drafter, arms, _, line in self._plans.get(bucket(batch)) or self._plan(batch):
             late = self.latency.drafts.catch_up(drafter, lags.get(drafter, 0) * batch, seconds[1])

@@ -23,13 +23,13 @@ def bucket(batch: int) -> int:
 class OutlierFilter(Learner):
     """Tells a slow round from a change: one far off is an outlier, several in a row of one class are a change."""
 
-    learned = ("usual_error", "streak", "nearest")
+    learned = ("usual_error", "streak", "mildest")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
         self.usual_error = config.token_share  # mean error of a round's seconds, as a share of those expected
         self.streak: dict[int, int] = {}  # outliers in a row, by class
-        self.nearest: dict[int, float] = {}  # of those, the seconds least far off
+        self.mildest: dict[int, float] = {}  # of those the least far off, over what was expected
 
     @property
     def limit(self) -> float:
@@ -43,8 +43,8 @@ class OutlierFilter(Learner):
         if not known or far <= limit:
             self.streak[at] = 0
             return EXPECTED
-        if not self.streak.get(at) or far < abs(self.nearest[at] / expected - 1.0):
-            self.nearest[at] = seconds
+        if not self.streak.get(at) or far < abs(self.mildest[at] - 1.0):
+            self.mildest[at] = seconds / expected
         self.streak[at] = (self.streak.get(at, 0) + 1) % config.repeats
         return OUTLIER if self.streak[at] else CHANGED
 
@@ -91,7 +91,7 @@ class VerifyLatency(Learner):
             if width > 1 and known:
                 self.rounds = [n if w == 1 else min(n, 0.5) for w, n in enumerate(self.rounds)]
                 self.checks = config.repeats
-            seconds = self.filter.nearest[width]
+            seconds = expected * self.filter.mildest[width]
             self.ratios[width], self.rounds[width] = seconds / self.scale, float(config.repeats)
             if width == 1:
                 self.plain = seconds
@@ -295,10 +295,11 @@ class BatchLatency(Learner):
         a, b, c, r = theta
         return max(a + b * count, 1e-9), c, r
 
-    def drafted(self, count: int) -> bool:
-        """Whether a step with drafts was learned from at about this batch size."""
+    def drafted(self, count: int) -> float:
+        """Steps with drafts that were learned from at about this batch size, since what they take has changed; older
+        ones count less."""
         fit = self.sizes.get(bucket(count))
-        return fit is not None and fit.sums[RAGGED][0] + fit.sums[UNIFORM][0] > 0.0
+        return fit.sums[RAGGED][0] + fit.sums[UNIFORM][0] if fit is not None else 0.0
 
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
         """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
@@ -319,6 +320,7 @@ class BatchLatency(Learner):
         if verdict == CHANGED:
             fit.forget(kind)
             self.common.forget(kind)
+            seconds = expected * fit.filter.mildest[kind]
         b, n, y = float(count), float(drafted), seconds
         step = (1.0, b, n, b * b, b * n, n * n, y, b * y, n * y)
         keep = 1.0 - 1.0 / config.round_memory
