@@ -45,7 +45,8 @@ def turns(
         wanted = {"plan": plan, "profile": profile, "kind": kind, "engine": engine}
         mine = [one for one in found["summary"] if wanted.items() <= one.items()]
         auto = {one["batch"]: one["ratio"] for one in mine if one["policy"] == "auto"}
-        fixed = [max(o["ratio"] for o in mine if o["batch"] == n and o["policy"] != "auto") for n in sorted(auto)]
+        alone = [one for one in mine if one["policy"] == "off" or one["policy"].isdigit()]
+        fixed = [max(one["ratio"] for one in alone if one["batch"] == n) for n in sorted(auto)]
         return [auto[n] for n in sorted(auto)], fixed
 
     return read
