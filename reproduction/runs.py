@@ -3,6 +3,7 @@
 from reproduction.recorded import EVERY_SET, Replayed
 from reproduction.recordings import Wanted
 from reproduction.simulated import SD, Served
+from reproduction.turned import Turned
 from wager.simulation import Costs
 
 FIVE = ("humaneval", "translation", "summarization", "qa", "math_reasoning")  # MetaSD's five tasks
@@ -44,7 +45,6 @@ def window(drafter: str, cost: str, policies: tuple[str, ...], lengths: tuple[in
     return Replayed(wanted, lengths, policies, cost=cost, reset=EVERY_SET, **how)  # type: ignore[arg-type]
 
 
-RIVALS = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", "ada-bingreedy", "linucb", "lints")
 NAMES = {  # as Nightjar calls them
     "nightjar": "Nightjar",
     "ucbspec:reward=goodput": "BanditSpec",
@@ -54,16 +54,15 @@ NAMES = {  # as Nightjar calls them
     "linucb": "LinUCB",
     "lints": "LinTS",
     SD: "SD",
-    "draft:3": "SD",
+    "draft:4": "SD",  # the length nearest to the paper's 3 that was run
     "off": "w/o SD",
 }
-LOADS = (1, 4, 16, 48)
-ROUNDS = 8000  # about, of every policy under every load; half of them before anything counts
+LOADS = (1, 8, 32, 128)
 
 
-def loads() -> tuple[Served, ...]:
-    """One load after the other, kept up: every length alone, and every policy."""
-    return tuple(Served((load,), ROUNDS * load, RIVALS, warmup=ROUNDS * load // 2) for load in LOADS)
+def loads() -> tuple[Turned, ...]:
+    """One load after the other, kept up on an engine: lengths alone, and every policy."""
+    return tuple(Turned(load) for load in LOADS)
 
 
 # Stated costs of Nightjar's two pairs of models. On the small GPU the drafter is a fourteenth of its target and

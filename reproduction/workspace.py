@@ -97,7 +97,11 @@ class Workspace:
     def name(self, run: Run) -> str:
         """What the run's result goes by."""
         replayed = hasattr(run, "wanted") or hasattr(run, "labels")  # depends on the recordings at hand
-        return key(run, self.model, "folder" if self.has_data else "own", *(self._recorded() if replayed else ()))
+        also = self._recorded() if replayed else []
+        if file := getattr(run, "file", None):
+            path = self.recordings.parent / file
+            also.append(f"{path.stat().st_size if path.is_file() else 0}")
+        return key(run, self.model, "folder" if self.has_data else "own", *also)
 
     def _recorded(self) -> list[str]:
         """The recordings at hand, so that a result made with others is not taken for one with these."""

@@ -11,6 +11,7 @@ from reproduction import protocol
 from reproduction.experiment import TEXTS
 from reproduction.registry import EXPERIMENTS, PAPERS, PLACES
 from reproduction.rows import counted, row
+from reproduction.turned import Turned
 from reproduction.workspace import Workspace
 
 
@@ -113,10 +114,12 @@ def test_nightjar_has_to_be_ahead_of_each_rival_beyond_chance() -> None:
 
     best, worst, same = simulated(nightjar=1.2), simulated(nightjar=0.8), simulated()
     for check in (claims.check_low, claims.check_high, claims.check_static, claims.check_contexts):
-        assert check([best] * 4).verdict == "holds"
-        assert check([worst] * 4).verdict == "does not hold"
+        told = check([best] * 4)
+        assert {part.verdict for part in told.parts if "TETRIS" not in part.says} == {"holds"}
+        assert {part.verdict for part in told.parts if "TETRIS" in part.says} <= {"undecided"}, "it was not run"
+        assert "holds" not in {part.verdict for part in check([worst] * 4).parts}
         assert check([same] * 4).verdict != "holds"
-    assert claims.check_lengths([simulated(**{"draft:3": 1.3})] * 3 + [simulated(off=1.2)]).verdict == "holds"
+    assert claims.check_lengths([simulated(**{"draft:2": 1.3})] * 3 + [simulated(off=1.2)]).verdict == "holds"
 
 
 def test_a_figure_that_shows_an_input_is_not_tested() -> None:
@@ -125,3 +128,27 @@ def test_a_figure_that_shows_an_input_is_not_tested() -> None:
     told = claims.check_arrivals([{"rates": [1.0, 2.0, 9.0], "requests": 120}])
     assert told.verdict == "not tested"
     assert "claims nothing" in told.untested
+
+
+def test_turns_on_an_engine_are_units_of_a_row(tmp_path: Path) -> None:
+    def turn(policy: str, number: int, tokens: int, **more: Any) -> dict[str, Any]:
+        given = {"plan": "peers", "batch": 8, "profile": "fair", "policy": policy, "turn": number, "took": 1.0}
+        kinds = {"4>4 0 full": (3, 7.0), "0>0 0 full": (1, 5.0)}
+        return {**given, "tokens": tokens, "accepted": 10, "expected_accepted": 20.0, "kinds": kinds, **more}
+
+    both = [turn("4", n, 90) for n in range(-1, 5)] + [turn("nightjar", n, 40) for n in range(5)]
+    broken = [turn("dsd", 0, 90), turn("dsd", 1, 90, error="it ended")]
+    elsewhere = [turn("off", 0, 10, batch=1), turn("off", 0, 10, profile="bad"), turn("none", 0, 10)]
+    (tmp_path / "turns.json").write_text(json.dumps({"gpu": "a GPU", "turns": both + broken + elsewhere}))
+    run, workspace = Turned(8, "turns.json"), Workspace(recordings=tmp_path / "recordings")
+    told = workspace.result(run)
+    assert {name: own["seconds"] for name, own in told["units"].items()} == {
+        "draft:4": [0.01] * 5,
+        "nightjar": [0.02] * 5,
+    }
+    assert told["shares"]["nightjar"] == {"draft:4": 0.75, "off": 0.25}
+    assert "seconds" not in workspace.result(Turned(32, "turns.json")), "there is none with 32"
+    assert "needs other.json" in workspace.result(Turned(8, "other.json"))["missing"]
+    before = workspace.name(run)
+    (tmp_path / "turns.json").write_text("{}")
+    assert workspace.name(run) != before, "another file is another result"
