@@ -1,5 +1,6 @@
 """Every table and figure with results is a row, and rows follow from what recordings and simulations show."""
 
+import json
 from pathlib import Path
 from typing import Any
 
