@@ -14,17 +14,18 @@ import pytest
 import torch
 from cuda_setup import TorchKernels
 from cuda_setup import tiny as tiny_on_cuda
-from heads import PROMPT, save, tiny
+from heads import PROMPT, config, save, tiny, weights
 from small import path_to, tree_of
 
 import wager
 from wager.core import Arm, Tree
 from wager.decoding import decoder as decoding
 from wager.decoding.acceptance import accept_greedy, accept_tree_greedy
-from wager.eagle import cuda_graphs
+from wager.eagle import checkpoint, cuda_graphs
 from wager.eagle.drafter import Eagle
 from wager.eagle.tree import choose, grown_nodes
 from wager.models.runner import ancestry
+from wager.policies.plain import fixed
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 CUDA = torch.cuda.is_available()
@@ -172,7 +173,25 @@ def test_a_path_is_moved_to_where_the_host_moves_it(dtype: torch.dtype) -> None:
         assert torch.equal(cache[:, :, :kept], wanted[:, :, :kept])
 
 
-ARMS = {"chain": ["eagle:4"], "tree": ["eagle:3@3x8"], "mixed": ["off", "eagle:4", "eagle:2", "eagle:3@3x8", "suffix:3"]}
+ARMS = {
+    "chain": ["eagle:4"],
+    "tree": ["eagle:3@3x8"],
+    "mixed": ["off", "eagle:4", "eagle:2", "eagle:3@3x8", "suffix:3"],
+}
+
+
+def save_alike(folder: Path, model: Any) -> Path:
+    """Save a head that is often right: target and head both go mainly by the last token's embedding."""
+    shape = {"head_dim": 16}
+    made = weights(model, 1, **shape)
+    hidden = model.config.hidden_size
+    made["fc.weight"] = torch.cat((torch.eye(hidden), torch.zeros(hidden, hidden)), 1) + 0.02 * made["fc.weight"]
+    with torch.no_grad():
+        for name, tensor in (*made.items(), *model.named_parameters()):
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                tensor.mul_(0.02)
+    checkpoint.write(folder, config(model, **shape), made, {"target": "tiny"}, ())
+    return folder
 
 
 class Setup:
@@ -180,7 +199,7 @@ class Setup:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.model = tiny_on_cuda(num_hidden_layers=2, vocab_size=64) if CUDA else tiny(head_dim=16)
-        self.folder = save(folder, self.model, shape={"head_dim": 16})
+        self.folder = save_alike(folder, self.model)
         self.owners: list[Any] = []
         if not CUDA:
             from wager.models import kernels
@@ -215,7 +234,8 @@ class Setup:
 
         eagle.play = counting  # type: ignore[method-assign]
         drafters: list[Any] = [eagle, "suffix"] if any("suffix" in arm for arm in arms) else [eagle]
-        return wager.Decoder(self.model, drafters=drafters, policy="round-robin", arms=arms), counted
+        policy = fixed(Arm.parse(arms[0])) if len(arms) == 1 else "random"
+        return wager.Decoder(self.model, drafters=drafters, policy=policy, arms=arms), counted
 
     def alone(self) -> wager.Decoder:
         return wager.Decoder(self.model, drafters="off", policy="off")
@@ -237,6 +257,7 @@ def settings(sampled: bool, count: int = 30) -> dict[str, Any]:
 def test_a_text_and_its_rounds_are_those_of_drafts_that_are_read_back(setup: Setup, kind: str, sampled: bool) -> None:
     device, played = setup.decoder(ARMS[kind])
     host, none = setup.decoder(ARMS[kind], host=True)
+    accepted = []
     for prompt in (PROMPT, PROMPT[:3] * 6):
         ours, theirs = (each.generate(prompt, **settings(sampled)) for each in (device, host))
         assert ours.tokens == theirs.tokens == setup.alone().generate(prompt, **settings(sampled)).tokens
@@ -244,8 +265,9 @@ def test_a_text_and_its_rounds_are_those_of_drafts_that_are_read_back(setup: Set
         assert rounds[0] == rounds[1], "the same drafts"
         rejected = [[sorted(piece.rejected) for piece in made.steps] for made in (ours, theirs)]
         assert rejected[0] == rejected[1]
-        assert any(r.accepted for r in ours.rounds)
-    assert played[0] >= (10 if kind == "mixed" else 20)
+        accepted += [r.accepted for r in ours.rounds if r.drafted]
+    assert len(set(accepted)) > 2, "some drafts are accepted in part"
+    assert played[0] >= 8
     assert none == [0]
 
 
@@ -266,7 +288,13 @@ def test_a_draft_ahead_is_the_one_that_would_have_been_made(setup: Setup, monkey
     decoder, _ = setup.decoder(["eagle:4"])
     taken: list[bool] = []
     own = DeviceRounds._taken
-    monkeypatch.setattr(DeviceRounds, "_taken", lambda self, key: (made := own(self, key), taken.append(made is not None))[0])
+
+    def noting(self: DeviceRounds, key: Any) -> Any:
+        made = own(self, key)
+        taken.append(made is not None)
+        return made
+
+    monkeypatch.setattr(DeviceRounds, "_taken", noting)
     ahead = decoder.generate(PROMPT, **settings(False))
     assert sum(taken) > len(taken) / 2
     monkeypatch.setattr(DeviceRounds, "_taken", lambda self, key: None)
