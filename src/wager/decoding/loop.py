@@ -73,7 +73,7 @@ class Loop:
         self.text: list[int] = request.ids[0].tolist()
         self.begins, self.finish = len(self.text), ""
         self.seen = set(self.text) if Signal.REPEATS in self.needs else None
-        # Whether a round may stay on the device: nobody looks at the text, the logits, or the draft before it is verified.
+        # Whether a round may stay on the device: nobody looks at the text, the logits, or the draft beforehand.
         self.on_device = sampler.on_device and not self.processors.needs_text and Signal.OVERLAP not in self.needs
         looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = _Ids(self.text, self.target.device) if looked_at else None

@@ -1,6 +1,7 @@
 """An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,8 @@ class Eagle(Drafter):
         self._target: Runner | None = None
         self._plain: Head | None = None
         self._rounds: DeviceRounds | None = None
+        # Whether rounds stay on the device where they can; off: every draft is read back and verified by itself.
+        self.on_device = os.environ.get("WAGER_DEVICE_ROUNDS", "on") != "off"
         self.begin(())
 
     def follow(self, target: Runner) -> None:
@@ -133,7 +136,7 @@ class Eagle(Drafter):
         self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None
     ) -> Verified | None:
         entries, rounds = len(self._text) - 1, self._rounds
-        if rounds is None or length < 1 or entries < 1 or rounds.target.length != entries:
+        if rounds is None or not self.on_device or length < 1 or entries < 1 or rounds.target.length != entries:
             return None
         if not rounds.fits(length, shape):
             return None
