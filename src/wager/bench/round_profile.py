@@ -110,7 +110,7 @@ def timed_stages(heads: Sequence[Eagle]) -> Iterator[Mapping[str, float]]:
         yield stages
     finally:
         for one in rounds:
-            del one.play, one._found  # type: ignore[method-assign]
+            del one.play, one._found
 
 
 @torch.inference_mode()
@@ -136,7 +136,8 @@ def graph_seconds(decoders: Mapping[str, Decoder]) -> dict[str, float]:
 
 
 def _device_seconds(replay: Callable[[], Any]) -> float:
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    began, ended = (event(enable_timing=True) for _ in range(2))
     replay()
     torch.cuda.synchronize()
     began.record()
@@ -144,4 +145,4 @@ def _device_seconds(replay: Callable[[], Any]) -> float:
         replay()
     ended.record()
     ended.synchronize()
-    return began.elapsed_time(ended) / 1e3 / REPLAYS
+    return float(began.elapsed_time(ended)) / 1e3 / REPLAYS

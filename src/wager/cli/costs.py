@@ -80,11 +80,17 @@ def rounds(
         figures = (f"{row['mat']:.2f}", *(f"{row[name] * 1e3:.3f}" for name in ("round_seconds",)))
         rest = (f"{row[name] * 1e3:.3f}" for name in ("draft_seconds", "verify_seconds"))
         host = (f"{row[name] * 1e6:.0f}" for name in ("own_seconds", "launch_seconds", "wait_seconds"))
-        about = row["arm"], str(row["temperature"]), row["path"]
-        shown.add_row(*about, *figures, f"{row['tokens_per_second']:.0f}", *rest, *host)
+        case = row["arm"], str(row["temperature"]), row["path"]
+        shown.add_row(*case, *figures, f"{row['tokens_per_second']:.0f}", *rest, *host)
     Console().print(shown)
     graphs = graph_seconds(decoders)
     for name, seconds in graphs.items():
         print(f"graph {name}: {seconds * 1e3:.3f} ms")
-    about = {"model": target.model, **described(model), "head": head, "tokens": tokens, "repeats": repeats}
+    about: dict[str, Any] = {
+        "model": target.model,
+        **described(model),
+        "head": head,
+        "tokens": tokens,
+        "repeats": repeats,
+    }
     output.write({**about, "rounds": rows, "graphs": graphs})

@@ -333,7 +333,8 @@ class CUDAGraphHead(Head):
 
 def grown_of(made: Made) -> Grown:
     """A tree as its graph gives it, without the words of its entries."""
-    return Grown(*made[:4], outs=tuple(made[5:]))
+    tokens, sure, paths, expanded = made[:4]
+    return Grown(tokens, sure, paths, expanded, tuple(made[5:]))
 
 
 class CUDAGraphEagle3Head(CUDAGraphHead, Eagle3Head):

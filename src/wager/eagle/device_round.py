@@ -9,7 +9,7 @@ the tokens and chooses while the device drafts.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,7 +54,8 @@ class DeviceRounds:
         self.parents = torch.zeros(WIDEST_TREE, dtype=torch.long, device=device)
         self.cuda = device.type == "cuda"
         self.host = torch.zeros(round_kernels.RESULT, dtype=torch.long, pin_memory=self.cuda)
-        self.clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.cuda else []
+        event: Any = torch.cuda.Event
+        self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
         self.last_key: Hashable = None  # of the last round's draft
         # A draft that was made at the end of a round: its key, what the head had read and run by then, its tensors.
         self.ahead: tuple[Hashable, tuple[int, int], Made] | None = None
@@ -176,5 +177,6 @@ class DeviceRounds:
 
 def device_rounds(head: object, target: Runner) -> DeviceRounds | None:
     """Rounds on the device for this head and target; None where one of them is not captured, or without kernels."""
-    captured = isinstance(head, CUDAGraphHead) and isinstance(target, CUDAGraphRunner)
-    return DeviceRounds(head, target) if captured and head.fused else None
+    if isinstance(head, CUDAGraphHead) and isinstance(target, CUDAGraphRunner) and head.fused:
+        return DeviceRounds(head, target)
+    return None
