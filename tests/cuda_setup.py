@@ -1,6 +1,7 @@
 """A tiny model on a CUDA device, and the attention kernel beside torch's own."""
 
 import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,6 +52,40 @@ def attended(
     turned, keys, values = (x.float() for x in (turned.transpose(0, 1), keys, values))
     mixed = scaled_dot_product_attention(turned, keys, values, attn_mask=mask)
     return (cache, wanted), (got, mixed.transpose(0, 1).reshape(width, -1))
+
+
+class TorchKernels:
+    """What the kernels of a layer do, in torch, over the caches and tables of their owners: runners and heads."""
+
+    def __init__(self, owners: Callable[[], Iterable[Any]]) -> None:
+        self.owners = owners
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, delta: Any = None) -> torch.Tensor:
+        if delta is not None:
+            x.add_(delta)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def gate(self, gated: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(gated) * up
+
+    def attention(self, q: Any, k: Any, v: Any, where: Any, layer: int, scratch: Any, earlier: int = 0) -> torch.Tensor:
+        from wager.models.attention import attend, mask, rotate
+
+        owner = next(owner for owner in self.owners() if owner.cache.data_ptr() == int(where[0]))
+        assert where[1:4].tolist() == [owner.cos.data_ptr(), owner.sin.data_ptr(), owner.capacity]
+        cache = (owner.cache[None] if owner.cache.dim() == 3 else owner.cache)[layer]  # (2 kv heads, capacity, head)
+        width, start = len(q), int(where[4])
+        at = torch.arange(width)
+        depths, seen = at, torch.ones(width, width, dtype=torch.bool).tril()
+        if int(where[5]):
+            depths, words = where[6 + width : 6 + 2 * width], where[6 + 2 * width : 6 + 3 * width]
+            seen = (words[:, None] >> torch.arange(earlier + width) & 1).bool()
+        rope = owner.cos[start + depths], owner.sin[start + depths]
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        cache[:, start + earlier + at] = torch.cat((k, v), 1).transpose(0, 1)
+        end, kv = start + earlier + width, k.shape[1]
+        unseen = mask(q, width, end - seen.shape[1], seen)
+        return attend(q.transpose(0, 1), cache[:kv, :end], cache[kv:, :end], unseen, q.shape[-1] ** -0.5)
 
 
 def tiny(kind: str = "Llama", *, dtype: torch.dtype = torch.float32, **more: Any) -> Any:

@@ -25,6 +25,8 @@ KEPT = {"WINDOW": 32, "SIZE": 4096, "BLOCK": 1024}
 REMEMBER = [I32, "i32", I32, I32, "i32", "i32", "i32", "i32", I32, I64, I64]
 ATTEND = [HALF, I64, F32, *["i32"] * 6, "fp32"]
 DTYPE = {"DTYPE": "bf16"}
+ACCEPTING = {"SLOTS": 64, "READ": 0, "CHAIN": 6, "BRANCHES": 12, "READ_AT": 18, "CHAIN_AT": 19, "LAST": 20,
+             "TOKENS": 21, "MOST": 16}  # fmt: skip
 # module, kernel, types of its arguments, constants; the last two as the caller has them
 KERNELS: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("vllm.lag_kernels", "keep", KEEP, {**KEPT, "EVERY": True}),
@@ -45,7 +47,13 @@ KERNELS: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("eagle.kernels", "_beside", [I64, HALF, HALF, HALF, "i32", "i32"], {"BLOCK": 1024}),
     ("eagle.kernels", "_of_parts", [HALF, F32, I32, F32, F32, "i32"], {"COUNT": 4, "PART": 1024}),
     ("eagle.kernels", "_joined", [F32, I32, F32, F32, F32, I64, "i32"], {"COUNT": 4, "PARTS": 64, "BLOCK": 256}),
-    ("eagle.kernels", "_best", [F32, F32, I64, I64, I64, I64, F32], {"COUNT": 4, "BLOCK": 16}),
+    ("eagle.kernels", "_best", [F32, I64, I64, I64, I64, F32], {"COUNT": 4, "BLOCK": 16}),
+    ("eagle.round_kernels", "_rank", [F32, I32, "i32", "i32"], {"BLOCK": 512, "TILE": 64}),
+    ("eagle.round_kernels", "_place", [I64, I64, I64, I32, I64, I64, *["i32"] * 3],
+     {"BREADTH": 8, "ENTRIES": 64, "TILE": 64}),
+    ("eagle.round_kernels", "_accept", [*[I64] * 5, "i32", "i32"], {"TREE": True, **ACCEPTING}),
+    ("eagle.round_kernels", "_accept", [*[I64] * 5, "i32", "i32"], {"TREE": False, **ACCEPTING}),
+    ("eagle.round_kernels", "_move", [I64, I64], {"HEAD": 64, "BLOCK": 64, **DTYPE}),
 ]  # fmt: skip
 
 

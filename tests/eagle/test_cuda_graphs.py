@@ -274,10 +274,10 @@ def test_the_best_paths_and_the_joined_rows_are_those_of_torch(count: int) -> No
     from wager.eagle import kernels as head_kernels
 
     made = torch.Generator().manual_seed(count)
-    scores, logp = (torch.randn(*shape, generator=made).to(KERNELS_ON) for shape in ((count,), (count, count)))
+    paths = torch.randn(count**2, generator=made).to(KERNELS_ON)
     tokens = torch.randperm(count**2, generator=made).to(KERNELS_ON)
-    expected = Head.best(None, scores, logp, tokens)  # type: ignore[arg-type]
-    for ours, theirs in zip(head_kernels.best(scores, logp, tokens), expected, strict=True):
+    expected = Head.best(None, paths, tokens, count)  # type: ignore[arg-type]
+    for ours, theirs in zip(head_kernels.best(paths, tokens, count), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     embed, one = torch.randn(count**2, 20).to(KERNELS_ON), torch.randn(1, 20).to(KERNELS_ON)
     for features in (one.expand(count, -1), torch.randn(count, 20).to(KERNELS_ON)):

@@ -18,7 +18,7 @@ from wager.eagle import everywhere
 from wager.eagle.drafter import Eagle
 from wager.eagle.everywhere import Everywhere, accepted_chain, accepted_tree
 from wager.eagle.head import Head
-from wager.eagle.tree import grow, grown_nodes
+from wager.eagle.tree import grow
 from wager.models.select import runner
 from wager.policies.plain import fixed
 from wager.simulation import Replay, RoundCost, VerifyCost
@@ -57,7 +57,7 @@ def differences(head: Head, text: list[int], noise: torch.Tensor | None) -> int:
         head.crop(end)
         found += chain != [int(level.tokens[at]) for level in chains]
         for breadth, levels in trees.items():
-            grown = grow(head, out, DEPTH, breadth, gumbel)[0][: grown_nodes(DEPTH, breadth)].long()
+            grown = grow(head, out, DEPTH, breadth, gumbel).tokens
             head.crop(end)
             found += grown.tolist() != torch.cat([level.tokens[at] for level in levels]).tolist()
         for breadth, nodes, depth in ((2, 4, 4), (3, 9, 4), (3, 5, 3), (2, 2, 1)):

@@ -40,6 +40,7 @@ LAB = {
     "trace": Entry("trace:command", "Summarise a recorded trace.", _POLICIES),
     "decisions": Entry("engine:decisions", "Time choose plus observe of every policy.", _POLICIES),
     "costs": Entry("costs:command", "Time the rounds of a target of a given shape.", _ENGINE),
+    "rounds": Entry("costs:rounds", "Time rounds of a head on CUDA, stage by stage.", _ENGINE),
     "engine": Entry("engine:engine", "Time one forward of every width.", _ENGINE),
     "first-token": Entry("first_token:command", "Time the first token of new processes.", _ENGINE),
     "overhead": Entry("engine:overhead", "Time plain decoding through transformers' own forward.", _ENGINE),

@@ -1,4 +1,4 @@
-"""`wager lab costs`: what rounds take on a target of a given shape, for replay."""
+"""`wager lab costs`: what rounds take on a target of a given shape, for replay; `wager lab rounds`: stage by stage."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from wager.cli.files import Output
-from wager.cli.options import Device, Dtype
+from wager.cli.options import Device, Dtype, Target
 from wager.cli.parameters import option, options
 from wager.cli.record import tree_shapes
 from wager.cli.screen import table
@@ -51,3 +51,46 @@ def command(
     Console().print(shown)
     about: dict[str, Any] = {"shape": shape, **described(model), "longest": longest}
     output.write({**about, **costs})
+
+
+@options
+def rounds(
+    target: Target,
+    *,
+    head: Annotated[str, option("The head that drafts.")] = "eagle:ofa",
+    arms: Annotated[str, option("Lengths and trees of its arms, beside off.")] = "4,4@4x16,6@8x32",
+    temperatures: Annotated[str, option("Temperatures; 0 is greedy.")] = "0,1",
+    tokens: Annotated[int, option("Tokens of each text.", min=8)] = 128,
+    repeats: Annotated[int, option("Interleaved repetitions.", min=1)] = 3,
+    output: Output,
+) -> None:
+    """Time rounds of a head on CUDA, stage by stage: on the device, and with every draft read back."""
+    from wager.bench.engine import described
+    from wager.bench.round_profile import graph_seconds, profile
+
+    model, tokenizer = target.load()
+    names = ["off", *(f"{head}:{arm}" for arm in arms.split(","))]
+    rows, decoders = profile(
+        model, tokenizer, head, names, [float(t) for t in temperatures.split(",")], tokens, repeats
+    )
+    columns = ("arm", "temperature", "path", "tokens/round", "round ms", "tokens/s", "draft ms", "verify ms", "own µs",
+               "launch µs", "wait µs")  # fmt: skip
+    shown = table("rounds, medians", columns, left=3)
+    for row in rows:
+        figures = (f"{row['mat']:.2f}", *(f"{row[name] * 1e3:.3f}" for name in ("round_seconds",)))
+        rest = (f"{row[name] * 1e3:.3f}" for name in ("draft_seconds", "verify_seconds"))
+        host = (f"{row[name] * 1e6:.0f}" for name in ("own_seconds", "launch_seconds", "wait_seconds"))
+        case = row["arm"], str(row["temperature"]), row["path"]
+        shown.add_row(*case, *figures, f"{row['tokens_per_second']:.0f}", *rest, *host)
+    Console().print(shown)
+    graphs = graph_seconds(decoders)
+    for name, seconds in graphs.items():
+        print(f"graph {name}: {seconds * 1e3:.3f} ms")
+    about: dict[str, Any] = {
+        "model": target.model,
+        **described(model),
+        "head": head,
+        "tokens": tokens,
+        "repeats": repeats,
+    }
+    output.write({**about, "rounds": rows, "graphs": graphs})

@@ -59,7 +59,6 @@ def engine(
     own = measure.spread(measure.own_seconds(playing, prompt, tokens))
     pairs = measure.off_against_plain(model, decoder, prompt, tokens, max(2, repeats // 3))
     off = measure.spread([theirs / ours for theirs, ours in pairs])
-    graphs = {str(width): graph.seconds for width, graph in getattr(decoder.target, "captured", {}).items()}
     shown = table(f"one forward, {context} tokens of context, milliseconds (median)",
                   ("width", "transformers", "wager", "wager / its width 1"), left=0)  # fmt: skip
     for row in rows:
@@ -68,12 +67,9 @@ def engine(
     Console().print(shown)
     median, low, high = (f"{own[key] * 1e3:.3f}" for key in ("median", "low", "high"))
     print(f"wager's own Python per round: {median} ms (quartiles {low}, {high})")
-    if graphs:
-        seconds = graphs.values()
-        print(f"captured {len(graphs)} widths: {statistics.median(seconds):.3f} s each, at most {max(seconds):.3f} s")
     print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
     content = {"model": target.model, **measure.described(model), "context": context, "widths": rows}
-    output.write({**content, "own_seconds_per_round": own, "off_to_plain": off, "capture_seconds": graphs})
+    output.write({**content, "own_seconds_per_round": own, "off_to_plain": off})
 
 
 @options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
@@ -22,6 +23,17 @@ from wager.policies.base import Policy
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A draft that was verified; the target's cache holds what was accepted."""
+
+    draft: Draft
+    path: list[int]  # indices of the accepted tokens
+    following: int
+    scores: torch.Tensor | None  # that both were decided by; None: they stayed on the device
+    drafted: float  # when it was drafted, by the clock
 
 
 class Loop:
@@ -61,6 +73,8 @@ class Loop:
         self.text: list[int] = request.ids[0].tolist()
         self.begins, self.finish = len(self.text), ""
         self.seen = set(self.text) if Signal.REPEATS in self.needs else None
+        # Whether a round may stay on the device: nobody looks at the text, the logits, or the draft beforehand.
+        self.on_device = sampler.on_device and not self.processors.needs_text and Signal.OVERLAP not in self.needs
         looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = _Ids(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
@@ -99,34 +113,27 @@ class Loop:
         context, proposals = self._propose(room, remaining)
         proposing = sum(context.proposal_seconds.values())
         arm = self.policy.choose(context)
-        # Draft.
+        # Draft, verify, accept.
         chose = perf_counter()
-        draft = self._draft(arm, room, proposals)
-        drafted = perf_counter()
-        # Verify, accept.
-        if draft.parents is None:
-            logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
-            accepted, following, scores = self._accept(logits, draft)
-            path = list(range(accepted))
-            self.target.crop(len(self.text) + accepted)
-            kept, rejected = draft.tokens[:accepted], tuple(draft.tokens[accepted:])
-        else:
-            path, following, scores = self._verify_tree(draft, draft.parents)
-            accepted, kept = len(path), [draft.tokens[at] for at in path]
-            rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
+        done = self._play(arm, room, proposals)
         verified = perf_counter()
-        shared = self._overlap(scores, draft, path)  # while the text is what the draft goes on from
-        if self.scorer is not None:
-            self.scorer.taken(scores, [0, *(at + 1 for at in path)])
-        tokens, repeated = self._commit([*kept, following])
+        draft, path, scores = done.draft, done.path, done.scores
+        accepted, kept = len(path), [draft.tokens[at] for at in path]
+        rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
+        shared: tuple[float, ...] = ()
+        if scores is not None:
+            shared = self._overlap(scores, draft, path)  # while the text is what the draft goes on from
+            if self.scorer is not None:
+                self.scorer.taken(scores, [0, *(at + 1 for at in path)])
+        tokens, repeated = self._commit([*kept, done.following])
         read_seconds = self._read(context, arm)
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
-        draft_seconds = max(0.0, drafted - chose - draft.lag_seconds) + proposing
+        draft_seconds = max(0.0, done.drafted - chose - draft.lag_seconds) + proposing
         played = Round(
             arm, len(draft.tokens), accepted, len(tokens), draft_seconds=draft_seconds,
-            verify_seconds=verified - drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, overlap=shared,
+            verify_seconds=verified - done.drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, overlap=shared,
             others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
         self.policy.observe(played)
@@ -157,13 +164,37 @@ class Loop:
         known = (self.arms, 1, self.position, self.previous, lag, hints, agreement, seconds, self.prompt)
         return Context(*known, remaining), proposals
 
+    def _play(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> _Played:
+        """Draft, verify and accept."""
+        length = min(arm.length, room)
+        if length and self.on_device and arm.drafter not in proposals:
+            made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler())
+            if made is not None:
+                drafted = perf_counter() - made.verify_seconds
+                return _Played(made.draft, made.path, made.following, None, drafted)
+        draft = self._draft(arm, room, proposals)
+        drafted = perf_counter()
+        if draft.parents is not None:
+            return _Played(draft, *self._verify_tree(draft, draft.parents), drafted)
+        logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
+        accepted, following, scores = self._accept(logits, draft)
+        self.target.crop(len(self.text) + accepted)
+        return _Played(draft, list(range(accepted)), following, scores, drafted)
+
+    def _choices(self, logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+        """The target's own tokens, chosen where the logits are; a ``DeviceChoices``."""
+        return self.sampler.choices(self.processors(NO_IDS, logits), self.position, levels, depths)
+
+    def _round_sampler(self) -> RoundSampler | None:
+        if not self.sampler.samples:
+            return None
+        return RoundSampler(self.sampler, self.processors, self.begins, self.position)
+
     def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
         length = min(arm.length, room)
         if length == 0:
             return NO_DRAFT
-        sample = None
-        if self.sampler.samples:
-            sample = RoundSampler(self.sampler, self.processors, self.begins, self.position)
+        sample = self._round_sampler()
         if arm.tree is not None:
             draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
             if draft.parents is not None:

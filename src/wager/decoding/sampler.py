@@ -34,6 +34,14 @@ class Sampler(ABC):
     """Chooses one request's tokens; positions count its new tokens from 0."""
 
     samples = True
+    on_device = False  # whether ``choices`` says which tokens are taken, whatever was drafted
+
+    def choices(self, scores: torch.Tensor, at: int, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+        """The tokens chosen after the text's last and after each of a draft's, (width,), where the scores are.
+
+        ``at`` is the position of the first; see ``DeviceChoices``.
+        """
+        raise ValueError(f"{type(self).__name__} has no choices before it sees the draft")
 
     @abstractmethod
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
@@ -86,6 +94,10 @@ class Greedy(Sampler):
     """The token with the largest score."""
 
     samples = False
+    on_device = True
+
+    def choices(self, scores: torch.Tensor, at: int, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+        return scores.argmax(-1)
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
         choices = scores.argmax(-1).tolist()
@@ -118,6 +130,11 @@ class GumbelSampler(Greedy):
         self.first = self.known = 0  # positions: that of the first row, and the first that has no noise yet
         self.passed = 0  # the first position whose noise is kept
         self.remembered = 0  # positions before the next token's whose noise is kept, too
+
+    def choices(self, scores: torch.Tensor, at: int, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+        self._reach(at, scores.shape[-1])
+        gumbel = self.gumbel(at, levels)
+        return (scores + (gumbel if depths is None else gumbel[depths])).argmax(-1)
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
         self._reach(at, scores.shape[-1])

@@ -36,6 +36,17 @@ class DraftSampler(Protocol):
         """
 
 
+class DeviceChoices(Protocol):
+    """Chooses the target's tokens where its logits are; nothing is read back."""
+
+    def __call__(self, logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+        """From logits after the text's last token and after each of a draft's, (width, vocabulary): tokens, (width,).
+
+        Of a tree, ``depths``, (width,), says how many tokens after the text's last each stands; of a chain it is None
+        and each stands one further than the one before. ``levels`` is the number of depths, 0 included.
+        """
+
+
 class Scorer(Protocol):
     """Says of tokens that model drafters predict at places of the text whether the target took them."""
 
@@ -98,6 +109,16 @@ class Draft:
         return Draft(self.tokens[:length], self.hint, probs, self.lag, self.lag_seconds, raw=self.raw)
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A draft that the target has verified on the device."""
+
+    draft: Draft
+    path: list[int]  # indices of the tokens that were accepted
+    following: int  # the token after them
+    verify_seconds: float  # of the target's forward and of accepting, on the device
+
+
 class Drafter(ABC):
     """Proposes tokens for one stream of text; what it keeps from one request to the next is its own affair."""
 
@@ -128,6 +149,15 @@ class Drafter(ABC):
     def propose_tree(self, length: int, shape: Tree, sample: DraftSampler | None = None) -> Draft:
         """A tree of what may come next: at most ``length`` deep, with at most the shape's nodes and children a node."""
         raise ValueError(f"drafter {self.name!r} drafts chains only; leave out its trees")
+
+    def play(
+        self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None
+    ) -> Verified | None:
+        """Draft a chain, or a tree of this shape, and have the target verify it, all on the device with one read-back.
+
+        None where that cannot be done; nothing has happened then.
+        """
+        return None
 
     def read(self) -> None:
         """Read the tokens that it missed, all in one forward, without drafting; for models."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.head import Chain, Head, Shape
-from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
+from wager.eagle.tree import DraftTree, Grown, GumbelNoise, choose, grow
 from wager.models.cuda_capture import GraphPool
 from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
 
@@ -48,7 +48,7 @@ class CUDAGraphHead(Head):
 
     _followed: tuple[object, ...] = ()  # what the graphs were captured with
     _tables: Tensor | None = None
-    fused = False  # whether the kernels are used
+    ran = 0  # bodies that were run
     holds = False  # whether the body that ran used cache and tables by their addresses
     shapes: frozenset[Shape] = frozenset()  # of drafts that were asked to be warm
 
@@ -79,6 +79,7 @@ class CUDAGraphHead(Head):
         self.ahead: int | None = None  # entries already put after the free slot, while a body runs
         self.part = READ  # which part of the inputs the body goes by
         self.rows = self.inputs[None, :WHERE]  # of a body on the kernels, where each of its entries goes
+        self.words: list[Tensor] = []  # of a tree on the kernels, which entries each of its entries sees
         if device.type == "cuda":
             self._warm()
             self.warm(())
@@ -172,7 +173,8 @@ class CUDAGraphHead(Head):
         made = self._drafted(out, whole, breadth, gumbel)
         if made is None:
             return super().tree(out, depth, breadth, nodes, gumbel)
-        return choose(made[0].cpu().numpy(), whole, depth, breadth, nodes)._replace(outs=made[1:])
+        grown = grown_of(made)
+        return choose(grown.packed().cpu().numpy(), whole, depth, breadth, nodes)._replace(outs=grown.outs)
 
     def _warmed(self, depth: int, breadth: int) -> int:
         """How deep to draft: a depth that is not warm comes up at a text's end, and a deeper draft has it in it."""
@@ -191,6 +193,10 @@ class CUDAGraphHead(Head):
             self.last.copy_(out)
         if self.told != (*self.where, self.slots, self.length):  # after a captured reading the device knows
             self._tell((), 0)
+        return self._draft(depth, breadth, gumbel)
+
+    def _draft(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made | None:
+        """Replay a draft after the last entry read, wherever the device has that."""
         key = "sampled" if gumbel is not None else "likeliest", depth, breadth
         body = partial(self._tree, depth, breadth, gumbel) if breadth else partial(self._chain, depth, gumbel)
         return self._replayed(key, body)
@@ -233,8 +239,9 @@ class CUDAGraphHead(Head):
         return drafted.tokens, *drafted.logits
 
     def _tree(self, depth: int, breadth: int, gumbel: GumbelNoise | None) -> Made:
-        self.part = TREE
-        return grow(self, self.last, depth, breadth, gumbel)
+        self.part, self.words = TREE, [self.bits[:0]]
+        tokens, sure, paths, expanded, outs = grow(self, self.last, depth, breadth, gumbel)
+        return tokens, sure, paths, expanded, torch.cat(self.words), *outs
 
     def _top(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self.ahead is None or not self.fused or count > BROADEST:
@@ -243,12 +250,12 @@ class CUDAGraphHead(Head):
 
         return kernels.likeliest(scores, count)
 
-    def best(self, scores: Tensor, logp: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if self.ahead is None or not self.fused or len(scores) > BROADEST:
-            return super().best(scores, logp, tokens)
+    def best(self, paths: Tensor, tokens: Tensor, breadth: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if self.ahead is None or not self.fused or breadth > BROADEST:
+            return super().best(paths, tokens, breadth)
         from wager.eagle import kernels
 
-        return kernels.best(scores, logp, tokens)
+        return kernels.best(paths, tokens, breadth)
 
     def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
         if self.ahead is None:
@@ -267,6 +274,7 @@ class CUDAGraphHead(Head):
         width, entries = seen.shape
         if self.fused and entries <= WIDEST_TREE:
             words = (seen * self.bits[:entries]).sum(-1)
+            self.words.append(words)
             # Tokens, which the kernels do not look at, and depths are the same number.
             where = torch.cat((self.inputs[TREE : TREE + WHERE], self.depths[depth - 1, : 2 * width], words))
             return fused_layer(self, self.scratch, tokens, features, where, entries - width)
@@ -300,6 +308,7 @@ class CUDAGraphHead(Head):
                 continue
             if self.holds:
                 self.bound.add(key)
+        self.ran += 1
         return self.replays[key]()
 
     def _captured(self, body: Body) -> Body:
@@ -320,6 +329,12 @@ class CUDAGraphHead(Head):
             return made
 
         return replay
+
+
+def grown_of(made: Made) -> Grown:
+    """A tree as its graph gives it, without the words of its entries."""
+    tokens, sure, paths, expanded = made[:4]
+    return Grown(tokens, sure, paths, expanded, tuple(made[5:]))
 
 
 class CUDAGraphEagle3Head(CUDAGraphHead, Eagle3Head):

@@ -1,23 +1,27 @@
 """An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from wager.core import Arm, Hint, Tree
 from wager.core.round import MOST_SCORED
-from wager.drafters.base import Draft, Drafter, DraftSampler
+from wager.drafters.base import DeviceChoices, Draft, Drafter, DraftSampler, Verified
 from wager.drafters.shipped import published_acceptance
 from wager.eagle.checkpoint import read
 from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.head import Head
 from wager.eagle.tree import GumbelNoise
 from wager.models.runner import Runner
+
+if TYPE_CHECKING:
+    from wager.eagle.device_round import DeviceRounds
 
 # A head errs, and its likeliest tokens are then still the better guess: where it knows the target's noise, it picks as
 # if the temperature were so much lower.
@@ -44,6 +48,9 @@ class Eagle(Drafter):
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
         self._target: Runner | None = None
         self._plain: Head | None = None
+        self._rounds: DeviceRounds | None = None
+        # Whether rounds stay on the device where they can; off: every draft is read back and verified by itself.
+        self.on_device = os.environ.get("WAGER_DEVICE_ROUNDS", "on") != "off"
         self.begin(())
 
     def follow(self, target: Runner) -> None:
@@ -54,6 +61,10 @@ class Eagle(Drafter):
             self.head = captured(self.head.file, window=self.window)
         self.head.follow(target)
         self._target = target
+        if self.head.captures and self.head.fused and (self._rounds is None or self._rounds.target is not target):
+            from wager.eagle.device_round import device_rounds
+
+            self._rounds = device_rounds(self.head, target)
         self.begin(())
 
     def plain(self, target: Runner) -> Head:
@@ -78,6 +89,8 @@ class Eagle(Drafter):
         self._missed = len(prompt)  # the first token that it has not read, and did not draft for
         self.scores = ()
         self.head.begin()
+        if self._rounds is not None:
+            self._rounds.forget()
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._text += tokens
@@ -118,6 +131,29 @@ class Eagle(Drafter):
             return made
 
         return self._drafted(length, tree)
+
+    def play(
+        self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None
+    ) -> Verified | None:
+        entries, rounds = len(self._text) - 1, self._rounds
+        if rounds is None or not self.on_device or length < 1 or entries < 1 or rounds.target.length != entries:
+            return None
+        if not rounds.fits(length, shape):
+            return None
+        began, lag = perf_counter(), self.lag
+        self._drafting = True
+        out = self._catch_up(rounds.target)
+        paid = 0.0
+        if lag > 1:
+            if rounds.cuda:
+                torch.cuda.synchronize(rounds.target.device)
+            paid = perf_counter() - began
+        found = rounds.play(out, self._text[-1], length, shape, choose, self._gumbel(sample, length))
+        if found is None:
+            return None
+        self._out = self.head.last
+        draft = Draft(found.drafted, lag=lag, lag_seconds=paid)
+        return Verified(draft, found.path, found.following, found.verify_seconds)
 
     def _drafted(self, length: int, draft: Callable[[torch.Tensor], Draft]) -> Draft:
         """What ``draft`` makes of the last entry's output, with its lag; nothing where the target lacks features."""

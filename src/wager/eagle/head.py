@@ -46,6 +46,8 @@ class Head:
     """
 
     captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
+    fused = False  # whether kernels are used
+    last = torch.empty(0)  # (1, hidden), of captured readings: the last entry's output
 
     q_norm: Tensor | None = None  # (head size,) of a norm of every query
     k_norm: Tensor | None = None
@@ -273,11 +275,11 @@ class Head:
         top = torch.log_softmax(scores.float(), -1).topk(count)
         return top.values, top.indices
 
-    def best(self, scores: Tensor, logp: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of a level's nodes, (breadth, breadth), as many as there are rows, those with the likeliest paths."""
-        # Where they are among all, in which row, their tokens, and how likely their paths are.
-        top = (scores[:, None] + logp).flatten().topk(len(scores))
-        return top.indices, top.indices // len(scores), tokens[top.indices], top.values
+    def best(self, paths: Tensor, tokens: Tensor, breadth: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of a level's nodes, (breadth * breadth,), as many as the breadth, those with the likeliest paths."""
+        # Where they are among all, after which of the level before, their tokens, and how likely their paths are.
+        top = paths.topk(breadth)
+        return top.indices, top.indices // breadth, tokens[top.indices], top.values
 
     @torch.inference_mode()
     def chain(self, out: Tensor, length: int, gumbel: GumbelNoise | None = None) -> Chain:
@@ -295,8 +297,8 @@ class Head:
     def tree(self, out: Tensor, depth: int, breadth: int, nodes: int, gumbel: GumbelNoise | None = None) -> DraftTree:
         """A tree of tokens after an entry (see ``tree``), read back at once."""
         breadth = self._breadth(breadth)
-        grown, *outs = grow(self, out, depth, breadth, gumbel)
-        return choose(grown.cpu().numpy(), depth, depth, breadth, nodes)._replace(outs=outs)
+        grown = grow(self, out, depth, breadth, gumbel)
+        return choose(grown.packed().cpu().numpy(), depth, depth, breadth, nodes)._replace(outs=grown.outs)
 
     def _breadth(self, wanted: int) -> int:
         """No broader than there are tokens to draft."""

@@ -68,12 +68,10 @@ def _joined(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _best(  # type: ignore[no-untyped-def]
-    scores, logp, tokens, index, parent, chosen, sums, COUNT: tl.constexpr, BLOCK: tl.constexpr
+    paths, tokens, index, parent, chosen, sums, COUNT: tl.constexpr, BLOCK: tl.constexpr
 ):
     at = tl.arange(0, BLOCK)
-    inside = at < COUNT * COUNT
-    x = tl.load(logp + at, mask=inside, other=-float("inf"))
-    x += tl.load(scores + at // COUNT, mask=inside, other=0.0)
+    x = tl.load(paths + at, mask=at < COUNT * COUNT, other=-float("inf"))
     for rank in range(COUNT):
         best, place = tl.max(x, 0, return_indices=True)
         tl.store(index + rank, place.to(tl.int64))
@@ -93,16 +91,15 @@ def beside(tokens: torch.Tensor, embed: torch.Tensor, features: torch.Tensor) ->
 
 
 def best(
-    scores: torch.Tensor,  # (count,)
-    logp: torch.Tensor,  # (count, count)
+    paths: torch.Tensor,  # (count * count,)
     tokens: torch.Tensor,  # (count * count,)
+    count: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of the sums of both the ``count`` largest: where they are, in which row, their tokens, and the sums."""
-    count = len(scores)
+    """Of the paths the ``count`` likeliest: where they are, in which row, their tokens, and how likely they are."""
     index, parent, chosen = (torch.empty_like(tokens[:count]) for _ in range(3))
-    sums = torch.empty_like(scores)
+    sums = torch.empty_like(paths[:count])
     block = max(16, triton.next_power_of_2(count * count))
-    _best[(1,)](scores, logp, tokens, index, parent, chosen, sums, COUNT=count, BLOCK=block, num_warps=1)
+    _best[(1,)](paths, tokens, index, parent, chosen, sums, COUNT=count, BLOCK=block, num_warps=1)
     return index, parent, chosen, sums
 
 

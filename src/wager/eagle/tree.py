@@ -42,24 +42,33 @@ class DraftTree(NamedTuple):
         return torch.cat(tuple(self.outs))[[self.origins[i] for i in at]]
 
 
+class Grown(NamedTuple):
+    """All nodes that grew, level by level, on the device."""
+
+    tokens: torch.Tensor  # (nodes,)
+    sure: torch.Tensor  # (nodes,), log-probabilities, with Gumbel noise of the perturbed scores
+    paths: torch.Tensor  # (nodes,), those of the paths to them, summed from the first node on
+    expanded: torch.Tensor  # of every level that is expanded, but for the first, the nodes that are, counted within it
+    outs: tuple[torch.Tensor, ...]  # the outputs that each level's nodes were chosen by
+
+    def packed(self) -> torch.Tensor:
+        """All that ``choose`` goes by in one tensor, in float64: tokens, log-probabilities, expanded nodes."""
+        return torch.cat([part.double() for part in (self.tokens, self.sure, self.expanded)])
+
+
 def grown_nodes(depth: int, breadth: int) -> int:
     """Nodes a tree grows to before some are chosen."""
     return breadth + (depth - 1) * breadth**2
 
 
 @torch.inference_mode()
-def grow(
-    head: Head, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None
-) -> tuple[torch.Tensor, ...]:
-    """Everything that grows after the entry with this output, level by level, in float64; nothing is read back.
+def grow(head: Head, out: torch.Tensor, depth: int, breadth: int, gumbel: GumbelNoise | None = None) -> Grown:
+    """Everything that grows after the entry with this output, level by level; nothing is read back.
 
-    First the nodes' tokens, then their log-probabilities, then of every level that is expanded, but for the first, the
-    nodes that are: as many as the breadth, counted within the level. After this tensor come the outputs that each
-    level's nodes were chosen by. The tree's entries are left in the head's cache, behind its length. With Gumbel noise,
-    log-probabilities are of the perturbed scores.
+    The tree's entries are left in the head's cache, behind its length.
     """
     logp, columns = head.likeliest(out, breadth, 0, gumbel)
-    tokens, sure, expanded = [head.named(columns[0])], [logp[0]], []
+    tokens, sure, paths, expanded = [head.named(columns[0])], [logp[0]], [logp[0]], [columns[0, :0]]
     # The nodes to be expanded: the feature they go on from, which entries they see.
     chosen, scores = tokens[0], logp[0]
     features = out.expand(breadth, -1)
@@ -73,17 +82,12 @@ def grow(
         logp, columns = head.likeliest(made, breadth, level, gumbel)  # (breadth, breadth)
         tokens.append(head.named(columns).flatten())
         sure.append(logp.flatten())
+        paths.append((scores[:, None] + logp).flatten())
         if level + 1 < depth:
-            index, parent, chosen, scores = head.best(scores, logp, tokens[-1])
+            index, parent, chosen, scores = head.best(paths[-1], tokens[-1], breadth)
             expanded.append(index)
             features, before = made[parent], seen[parent]
-    whole, sures = torch.cat((*tokens, *expanded)), torch.cat(sure)
-    count = len(sures)
-    grown = torch.empty(len(whole) + count, dtype=torch.float64, device=out.device)
-    grown[:count] = whole[:count]
-    grown[count : 2 * count] = sures
-    grown[2 * count :] = whole[count:]
-    return grown, *outs
+    return Grown(torch.cat(tokens), torch.cat(sure), torch.cat(paths), torch.cat(expanded), tuple(outs))
 
 
 def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nodes: int) -> DraftTree:

@@ -5,7 +5,8 @@ once. The cache may grow and move without a new capture, because the kernels rea
 do what the tokens see of each other, and the same graph serves chains and trees.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,15 +28,21 @@ Made = tuple[torch.Tensor, torch.Tensor | None, dict[int, torch.Tensor]]
 
 
 class CUDAGraphRunner(LlamaRunner):
-    """Runs a Llama-shaped model on CUDA from captured graphs."""
+    """Runs a Llama-shaped model on CUDA from captured graphs.
+
+    A draft that is on the device already is verified without a copy: ``expect`` prepares the input but for the draft,
+    ``replay`` runs the graph, and ``accept`` takes what the device found.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.captured: dict[int, tuple[torch.cuda.CUDAGraph, Made]] = {}  # by width
-        self.pool = GraphPool()
+        self.captured: dict[int, Callable[[], Made]] = {}  # by width
+        # Without CUDA nothing is captured: the same arithmetic, for tests.
+        self.pool = GraphPool() if self.device.type == "cuda" else None
         # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
         room = max(3 * WIDTHS[-1], WIDE[-1])
         self.inputs = torch.zeros(TOKENS_AT + room, dtype=torch.long, device=self.device)
+        self.told: tuple[int, ...] = ()  # what the inputs say of a draft that the device brings
         self.scratch: dict[int, torch.Tensor] = {}
 
     def begin(self) -> None:
@@ -59,29 +66,73 @@ class CUDAGraphRunner(LlamaRunner):
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], keep: int, parents: Sequence[int] | None = None) -> torch.Tensor:
         width, start = len(tokens), self.length
-        with torch.cuda.device(self.device):  # kernels and captures go to the current device
-            if width > WIDE[-1]:
-                return super().forward(tokens, keep, parents)
-            padded = next(w for w in (*WIDTHS, *WIDE) if w >= width)
-            self._reserve(start + padded)
-            addresses = (self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
-            # Padding is token 0: what stood there before may have been no token.
-            given = [*addresses, self.capacity, start, int(parents is not None), *tokens, *[0] * (padded - width)]
-            if parents is not None:  # depths and words; padding sees the cache and itself, and nothing sees it
-                depths, words = ancestry([*parents, *[-1] * (padded - width)])
-                given += depths + words
-            self.inputs[: len(given)] = torch.tensor(given)
-            if padded not in self.captured:
-                self.captured[padded] = self.pool.capture(lambda: self._body(padded))
-            graph, (final, logits, states) = self.captured[padded]
-            graph.replay()
-            if self.watched:
-                self.features[start : start + width] = final[:width]
-            for layer, made in states.items():
-                self.states[layer][start : start + width] = made[:width]
+        if width > WIDE[-1]:
+            return super().forward(tokens, keep, parents)
+        padded = next(w for w in (*WIDTHS, *WIDE) if w >= width)
+        self._reserve(start + padded)
+        # Padding is token 0: what stood there before may have been no token.
+        given = [*self._place(), start, int(parents is not None), *tokens, *[0] * (padded - width)]
+        if parents is not None:  # depths and words; padding sees the cache and itself, and nothing sees it
+            depths, words = ancestry([*parents, *[-1] * (padded - width)])
+            given += depths + words
+        self.inputs[: len(given)] = torch.tensor(given)
+        self.told = ()
+        final, logits, states = self.replay(padded)
+        if self.watched:
+            self.features[start : start + width] = final[:width]
+        for layer, made in states.items():
+            self.states[layer][start : start + width] = made[:width]
         self.before, self.length = start, start + width
         kept = slice(width - keep, width)
         return self.weights.logits(final[kept]) if logits is None else logits[kept]
+
+    def _place(self) -> tuple[int, int, int, int]:
+        """Where the kernels find cache and tables."""
+        return self.cache.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr(), self.capacity
+
+    def expect(self, last: int, width: int, tree: bool) -> int:
+        """Prepare a forward of the text's last token and a draft, ``width`` together; the width it is padded to.
+
+        The device itself puts the draft into ``inputs``, after the last token: its tokens, and of a tree also depths
+        and words. Nothing is copied where the device has gone on by itself from one round to the next.
+        """
+        padded = next(w for w in WIDTHS if w >= width)
+        self._reserve(self.length + padded)
+        told = (*self._place(), self.length, last, width, int(tree))
+        if told != self.told:
+            given = [*self._place(), self.length, int(tree), last, *[0] * (padded - 1)]
+            if tree:  # of no tokens yet, and of padding: each sees the cache and itself
+                given += [0] * padded + ancestry([-1] * padded)[1]
+            # From memory that is not pinned: it has been copied when the call returns.
+            self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
+            self.told = told
+        return padded
+
+    def replay(self, padded: int) -> Made:
+        """Run the graph of this width on ``inputs``."""
+        with self._on_device():  # kernels and captures go to the current device
+            if padded not in self.captured:
+                self.captured[padded] = self._captured(padded)
+            return self.captured[padded]()
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """The text went on with these tokens, as the device found: its inputs and cache have gone on already."""
+        self.before, self.length = self.length, self.length + len(tokens)
+        self.told = (*self.told[:4], self.length, tokens[-1], *self.told[6:])
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.device) if self.pool is not None else nullcontext()
+
+    def _captured(self, padded: int) -> Callable[[], Made]:
+        if self.pool is None:
+            return lambda: self._body(padded)
+        graph, made = self.pool.capture(lambda: self._body(padded))
+
+        def replay() -> Made:
+            graph.replay()
+            return made
+
+        return replay
 
     def _body(self, width: int) -> Made:
         """One forward of ``width`` tokens, every shape fixed and everything that changes read from ``inputs``."""
