@@ -18,13 +18,12 @@ PROMPTS = (
     "Natalia sold clips to 48 of her friends in April, and half as many in May. How many did she sell altogether?",
     "Translate to French: the weather is fine today, and we are going to the market.",
 )
-REPLAYS = 50  # of a graph between two events
 
 
 def profile(
     model: Any, tokenizer: Any, head: str, arms: Sequence[str], temperatures: Sequence[float], tokens: int, repeats: int
-) -> tuple[list[dict[str, Any]], dict[str, Decoder]]:
-    """Medians over texts for each arm, temperature and path, interleaved; and the decoders of the arms."""
+) -> list[dict[str, Any]]:
+    """Medians over texts for each arm, temperature and path, interleaved."""
     decoders = {arm: _decoder(model, tokenizer, head, arm) for arm in arms}
     cases = [(arm, t, path) for t in temperatures for arm in arms for path in ("host", "device") if _has(arm, path)]
     found: dict[tuple[str, float, str], list[dict[str, float]]] = {case: [] for case in cases}
@@ -39,7 +38,7 @@ def profile(
     for (arm, temperature, path), texts in found.items():
         medians = {name: statistics.median(text[name] for text in texts) for name in texts[0]}
         rows.append({"arm": arm, "temperature": temperature, "path": path, **medians})
-    return rows, decoders
+    return rows
 
 
 def _has(arm: str, path: str) -> bool:
@@ -111,38 +110,3 @@ def timed_stages(heads: Sequence[Eagle]) -> Iterator[Mapping[str, float]]:
     finally:
         for one in rounds:
             del one.play, one._found
-
-
-@torch.inference_mode()
-def graph_seconds(decoders: Mapping[str, Decoder]) -> dict[str, float]:
-    """Seconds of each captured graph on the device, replayed one after the other."""
-    if not torch.cuda.is_available():
-        return {}
-    found: dict[str, float] = {}
-    for arm, decoder in decoders.items():
-        decoder.target.begin()
-        decoder.target.prefill(list(range(300)))
-        for drafter in decoder.drafters.values():
-            for key, replay in getattr(getattr(drafter, "head", None), "replays", {}).items():
-                if key[0] != "sampled":
-                    found[f"{arm} head {' '.join(map(str, key))}"] = _device_seconds(replay)
-        if arm == next(iter(decoders)):
-            for width in (1, 5, 24, 48):
-                decoder.target.forward([1] * width, 1)
-                decoder.target.crop(300)
-                replay = decoder.target.captured[width]  # type: ignore[attr-defined]
-                found[f"target {width}"] = _device_seconds(replay)
-    return found
-
-
-def _device_seconds(replay: Callable[[], Any]) -> float:
-    event: Any = torch.cuda.Event
-    began, ended = (event(enable_timing=True) for _ in range(2))
-    replay()
-    torch.cuda.synchronize()
-    began.record()
-    for _ in range(REPLAYS):
-        replay()
-    ended.record()
-    ended.synchronize()
-    return float(began.elapsed_time(ended)) / 1e3 / REPLAYS

@@ -66,26 +66,22 @@ def rounds(
 ) -> None:
     """Time rounds of a head on CUDA, stage by stage: on the device, and with every draft read back."""
     from wager.bench.engine import described
-    from wager.bench.round_profile import graph_seconds, profile
+    from wager.bench.round_profile import profile
 
     model, tokenizer = target.load()
     names = ["off", *(f"{head}:{arm}" for arm in arms.split(","))]
-    rows, decoders = profile(
-        model, tokenizer, head, names, [float(t) for t in temperatures.split(",")], tokens, repeats
+    rows = profile(model, tokenizer, head, names, [float(t) for t in temperatures.split(",")], tokens, repeats)
+    columns = ("arm", "T", "path", "MAT", "ms", "tok/s", "draft", "verify", "own", "launch", "wait")
+    shown = table(
+        "rounds, medians: ms of a round, of drafting and verifying; µs of the host's own work", columns, left=3
     )
-    columns = ("arm", "temperature", "path", "tokens/round", "round ms", "tokens/s", "draft ms", "verify ms", "own µs",
-               "launch µs", "wait µs")  # fmt: skip
-    shown = table("rounds, medians", columns, left=3)
     for row in rows:
-        figures = (f"{row['mat']:.2f}", *(f"{row[name] * 1e3:.3f}" for name in ("round_seconds",)))
-        rest = (f"{row[name] * 1e3:.3f}" for name in ("draft_seconds", "verify_seconds"))
+        figures = (f"{row['mat']:.2f}", f"{row['round_seconds'] * 1e3:.2f}")
+        rest = (f"{row[name] * 1e3:.2f}" for name in ("draft_seconds", "verify_seconds"))
         host = (f"{row[name] * 1e6:.0f}" for name in ("own_seconds", "launch_seconds", "wait_seconds"))
-        case = row["arm"], str(row["temperature"]), row["path"]
+        case = row["arm"], f"{row['temperature']:g}", row["path"]
         shown.add_row(*case, *figures, f"{row['tokens_per_second']:.0f}", *rest, *host)
     Console().print(shown)
-    graphs = graph_seconds(decoders)
-    for name, seconds in graphs.items():
-        print(f"graph {name}: {seconds * 1e3:.3f} ms")
     about: dict[str, Any] = {
         "model": target.model,
         **described(model),
@@ -93,4 +89,4 @@ def rounds(
         "tokens": tokens,
         "repeats": repeats,
     }
-    output.write({**about, "rounds": rows, "graphs": graphs})
+    output.write({**about, "rounds": rows})

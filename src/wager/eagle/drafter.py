@@ -87,6 +87,7 @@ class Eagle(Drafter):
         self._out: torch.Tensor | None = None  # the head's output at the last entry it read
         self._drafting = False  # whether the next tokens are those of a round it drafts in
         self._missed = len(prompt)  # the first token that it has not read, and did not draft for
+        self._played = False  # whether its last round was on the device, where it reads at once what that brought
         self.scores = ()
         self.head.begin()
         if self._rounds is not None:
@@ -103,8 +104,12 @@ class Eagle(Drafter):
 
     @property
     def lag(self) -> int:
-        """Entries it has not read, beyond those that the last round added."""
-        return max(0, len(self._text) - 1 - self.head.length - self._newest)
+        """Entries it has not read, beyond those that the last round added; where its own rounds stay on the device, all
+        of them, and two at least: reading any is then a pass of its own."""
+        unread = max(0, len(self._text) - 1 - self.head.length)
+        if self._played:
+            return max(2, unread) if unread else 0
+        return max(0, unread - self._newest)
 
     @property
     def memory(self) -> int:
@@ -151,7 +156,7 @@ class Eagle(Drafter):
         found = rounds.play(out, self._text[-1], length, shape, choose, self._gumbel(sample, length))
         if found is None:
             return None
-        self._out = self.head.last
+        self._out, self._played = self.head.last, True
         draft = Draft(found.drafted, lag=lag, lag_seconds=paid)
         return Verified(draft, found.path, found.following, found.verify_seconds)
 
@@ -161,7 +166,7 @@ class Eagle(Drafter):
         if length < 1 or entries < 1 or self._target is None or self._target.length < entries:
             return Draft()
         began, lag = perf_counter(), self.lag
-        self._drafting = True
+        self._drafting, self._played = True, False
         out = self._catch_up(self._target)
         if lag > 1 and self.head.embed.is_cuda:  # lag that is to be paid: the device has to be done with it
             torch.cuda.synchronize(self.head.embed.device)

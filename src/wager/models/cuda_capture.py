@@ -1,6 +1,8 @@
 """Capturing CUDA graphs that share memory."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -35,6 +37,18 @@ class GraphPool:
 
     def _captured(self, body: Callable[[], Made]) -> tuple[torch.cuda.CUDAGraph, Made]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.handle):
+        with uncollected(), torch.cuda.graph(graph, pool=self.handle):
             made = body()
         return graph, made
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Nothing is collected as garbage: a graph that is given up while another is captured makes that capture fail."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -220,8 +220,23 @@ class LatencyModel(Learner):
         elif not drafted:  # without a clock there is nothing to wait for
             self.verify.rounds[1] += 1.0
         self.rates.learn(batch, round.emitted, round.seconds)
-        if round.lag * batch > 1 and round.verify_seconds > 1e-9:
+        if batch > 1 and round.lag and round.verify_seconds > 1e-9:
             self.drafts.caught_up(round.arm.drafter, round.lag * batch, round.lag_seconds)
+
+    def resumed(self, key: str, length: int, round: Round) -> bool:
+        """Learn from a round of one request in which a drafter had to catch up, if it did; whether the seconds of its
+        draft tell nothing else.
+
+        What such a draft takes beyond the usual belongs to catching up: it is not paid by a drafter that stays.
+        """
+        if round.lag < 2 or round.verify_seconds <= 1e-9:
+            return False
+        line, more = self.drafts.line(key, 1), 0.0
+        usual = line.count >= self.config.repeats
+        if usual:
+            more = round.draft_seconds - line.fixed - line.each * length
+        self.drafts.caught_up(round.arm.drafter, round.lag, max(0.0, round.lag_seconds + more))
+        return usual
 
     def learn_step(self, batch: int, drafted: int, longest: int, seconds: float) -> None:
         """A step of a batch that verified so many draft tokens, of at most ``longest`` a request; 0: one length."""

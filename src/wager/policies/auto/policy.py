@@ -208,7 +208,8 @@ class Auto(ArmWeighing):
             # by what was played: a drafter may have had less to propose than it was allowed
             exploration.trials.note(bucket(batch), RAGGED if arm.length else OFF_STEP)
         if unhinted:
-            self.latency.drafts.line(key, batch).learn(length, round.draft_seconds)
+            if not (batch == 1 and self.latency.resumed(key, length, round)):
+                self.latency.drafts.line(key, batch).learn(length, round.draft_seconds)
             if batch > 1:
                 self.positional.learn_batch(key, round, length)
             else:
