@@ -266,7 +266,7 @@ def test_a_text_and_its_rounds_are_those_of_drafts_that_are_read_back(setup: Set
         rejected = [[sorted(piece.rejected) for piece in made.steps] for made in (ours, theirs)]
         assert rejected[0] == rejected[1]
         accepted += [r.accepted for r in ours.rounds if r.drafted]
-    assert len(set(accepted)) > 2, "some drafts are accepted in part"
+    assert len(set(accepted)) > (1 if sampled else 2), "some drafts are accepted in part"
     assert played[0] >= 8
     assert none == [0]
 
@@ -275,10 +275,18 @@ def test_a_text_and_its_rounds_are_those_of_drafts_that_are_read_back(setup: Set
 def test_a_round_that_does_not_move_the_path_is_noticed(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     from wager.eagle import round_kernels
 
-    wanted = setup.alone().generate(PROMPT, **settings(False, 40)).tokens
+    prompts = [
+        PROMPT,
+        PROMPT[::-1],
+        PROMPT[2:],
+        [*PROMPT[4:], 7, 3],
+        PROMPT[1:6] * 2,
+    ]  # some texts soon repeat themselves
+    alone = setup.alone()
+    wanted = [alone.generate(prompt, **settings(False, 40)).tokens for prompt in prompts]
     monkeypatch.setattr(round_kernels, "move", lambda *_: None)
     decoder, _ = setup.decoder(["eagle:4@4x24"])
-    assert decoder.generate(PROMPT, **settings(False, 40)).tokens != wanted
+    assert any(decoder.generate(p, **settings(False, 40)).tokens != w for p, w in zip(prompts, wanted, strict=True))
 
 
 @needs_kernels
@@ -314,3 +322,27 @@ def test_rounds_fall_back_where_the_device_cannot_tell(tmp_path: Path) -> None:
     if not CUDA:
         assert eagle.play(3, None, lambda *_: pytest.fail("not asked")) is None
     assert Arm("eagle", 2, Tree(2, 4)) in decoder.arms
+
+
+@needs_kernels
+def test_rounds_are_timed_as_they_are_played_and_leave_the_text_alone(setup: Setup) -> None:
+    from wager.decoding.calibrate import BUDGET, RoundTimer
+
+    arms = [Arm.parse(name) for name in ("eagle:4", "eagle:4@4x16")]
+    decoder, played = setup.decoder([str(arm) for arm in arms])
+    wanted = setup.alone().generate(PROMPT, **settings(False)).tokens
+    assert decoder.generate(PROMPT, **settings(False)).tokens == wanted
+    steps = decoder.run(decoder.prepare(PROMPT, settings(False)), decoder.target, seed=0)
+    text = [*PROMPT, *next(steps).tokens]
+    target, before = decoder.target, played[0]
+    assert target.length == len(PROMPT)
+    timer = RoundTimer(target, decoder.drafters, arms, text)
+    timer.deadline += 100 * BUDGET["cpu"]  # the interpreter is slow
+    draft, catch_up, complete = timer.draft()
+    assert complete
+    assert set(draft) == set(arms)
+    assert len(PROMPT) in catch_up["eagle"], "the whole text was read"
+    assert played[0] > before
+    assert target.length == len(PROMPT)
+    rest = [token for step in steps for token in step.tokens]
+    assert [text[-1], *rest] == wanted

@@ -21,7 +21,7 @@ from wager.models.runner import Runner
 log = logging.getLogger("wager")
 
 FILE = "rounds.json"  # in the user's cache folder
-VERSION = 2  # of what is timed, and how
+VERSION = 3  # of what is timed, and how
 BUDGET = {"cpu": 0.5, "cuda": 0.05}  # seconds, by kind of device
 PASSES = 2  # over everything that is timed; the least counts
 READ = (64, 16)  # tokens of the text that drafters read to be timed, in each pass
@@ -67,7 +67,8 @@ class RoundTimer:
 
     def draft(self) -> tuple[dict[Arm, float], dict[str, dict[int, float]], bool]:
         """The least seconds of the longest and the shortest drafts of each model, those of catching up on two numbers
-        of tokens, and whether there was time for all of them.
+        of tokens, and whether there was time for all of them. Where whole rounds stay on the device, their drafts
+        count, and catching up on the whole text.
 
         On a GPU every draft is made once before the time begins: first launches take many times as long.
         """
@@ -79,12 +80,16 @@ class RoundTimer:
                 began = self.clock()
                 for arm in drafts:
                     self._draft(arm, READ[0])
+                    self._play(arm)
                 self.deadline += self.clock() - began
-            for read in READ:
+            for read in (*READ, 0):
                 for arm in drafts:
                     if self.clock() > self.deadline:
                         return least, lags, False
-                    taken, draft = self._draft(arm, read)
+                    timed = self._draft(arm, read) if read else self._play(arm)
+                    if timed is None:
+                        continue
+                    taken, draft = timed
                     least[arm] = min(taken, least.get(arm, taken))
                     if draft.lag > 1 and draft.lag_seconds:
                         known = lags.setdefault(arm.drafter, {})
@@ -102,6 +107,18 @@ class RoundTimer:
         draft = drafter.propose(arm.length) if arm.tree is None else drafter.propose_tree(arm.length, arm.tree)
         return max(0.0, self.clock() - began - draft.lag_seconds), draft
 
+    def _play(self, arm: Arm) -> tuple[float, Draft] | None:
+        """The same where the whole round stays on the device, after all of the text; None where it does not."""
+        drafter, length = self.models[arm.drafter], self.target.length
+        drafter.begin(self.text)
+        began = self.clock()
+        played = drafter.play(arm.length, arm.tree, _likeliest)
+        if played is None:
+            return None
+        taken = self.clock() - began - played.verify_seconds - played.draft.lag_seconds
+        self.target.crop(length)
+        return max(0.0, taken), played.draft
+
     def _drafts(self) -> list[Arm]:
         """Of each model's chains and of each of its trees the longest arm, then the shortest."""
         groups: dict[tuple[str, object], list[Arm]] = {}
@@ -110,6 +127,10 @@ class RoundTimer:
                 groups.setdefault((arm.drafter, arm.tree), []).append(arm)
         ends = (max, min)
         return list(dict.fromkeys(end(own, key=lambda arm: arm.length) for end in ends for own in groups.values()))
+
+
+def _likeliest(logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+    return logits.argmax(-1)
 
 
 @torch.inference_mode()

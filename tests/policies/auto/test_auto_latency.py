@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from auto_lab import CONFIG, K
 
-from wager.core import OFF, Arm, Round
+from wager.core import OFF, Arm, Calibration, Round
 from wager.policies.auto.latency import DraftLatency, DraftLine, LatencyModel, ReferenceRate
 from wager.policies.auto.verify import BatchLatency, VerifyLatency
 
@@ -275,3 +275,17 @@ def test_the_most_seconds_of_catching_up_grow_by_what_was_timed() -> None:
     drafting.caught_up("y", 15, 0.001)
     drafting.caught_up("y", 63, 0.0013)
     assert drafting.most_catch_up("y", 128, 0.02) == pytest.approx(0.0013 + 2 * 64 * 0.0003 / 48)
+    # a jump between what is captured and what is not is no price of a token: the target's own tokens are cheaper
+    few = DraftLatency(CONFIG)
+    for tokens, seconds in ((15, 0.00003), (63, 0.0013)):
+        few.caught_up("z", tokens, seconds)
+    assert few.most_catch_up("z", 640, 0.0014) > 0.01
+    assert few.most_catch_up("z", 640, 0.0014, 2e-6) == pytest.approx(0.0013 + 2 * 2e-6 * 576)
+
+
+def test_what_a_head_takes_for_a_long_prompt_is_bounded_by_what_its_target_takes() -> None:
+    """On a GPU: 63 tokens were timed, the prompt has 500, and widths make next to no difference to the target."""
+    latency = LatencyModel(33, CONFIG)
+    verify = {1: 0.00136, 5: 0.00134, 17: 0.00138, 33: 0.00141}
+    latency.calibrate(Calibration(verify, {}, {"eagle": {15: 0.00003, 63: 0.0013}}), str)
+    assert 0.0013 < latency.worst_catch_up("eagle", 500, 0.00136) < 0.004

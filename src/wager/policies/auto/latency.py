@@ -1,6 +1,7 @@
 """One model of latency: seconds by batch size, width, drafter and catch-up, and the tokens a second is worth."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import inf
 from typing import ClassVar
 
 from wager.core import Arm, Calibration, Round
@@ -94,9 +95,11 @@ class DraftLatency(Learner):
             return 0.0
         if not known:  # a drafter takes that share of what the target would
             return share * (1.0 + share * tokens) * plain
-        size = tokens.bit_length()
-        nearest = size if size in known else max((other for other in known if other < size), default=min(known))
-        return known[nearest]
+        return known[self._nearest(known, tokens.bit_length())]
+
+    @staticmethod
+    def _nearest(known: Mapping[int, float], size: int) -> int:
+        return size if size in known else max((other for other in known if other < size), default=min(known))
 
     def long_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
         """The same where more tokens than ever were not read cost more: as the two largest numbers timed suggest."""
@@ -108,28 +111,33 @@ class DraftLatency(Learner):
         growth = (many / few) ** (1.0 / (known[-1] - known[-2])) if few > 0.0 else 1.0
         return seconds * float(min(2.0, max(1.0, growth)) ** more)
 
-    def most_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
+    def most_catch_up(self, drafter: str, tokens: int, plain: float, target: float = inf) -> float:
         """What it takes at most, noise left out: for each token more than ever twice what one took between the two
-        largest numbers that were timed, or the share of each where only one was; twice what is expected if none was."""
+        largest numbers that were timed, or the share of each where only one was; twice what is expected if none was.
+
+        ``target``: seconds that one more token takes the target. A drafter is smaller: none takes it twice as long.
+        """
         seconds, known = self.catch_up(drafter, tokens, plain), self.lags.get(drafter)
         if not known:
             return 2.0 * seconds
         sizes = sorted(known)
-        more = tokens / 2.0 ** sizes[-1]  # times the largest
-        if more <= 1.0:
+        largest = 2.0 ** sizes[-1]
+        more = tokens / largest - 1.0  # times the largest
+        if more <= 0.0:
             return seconds
-        each = seconds
+        each = min(seconds, 2.0 * target * largest)
         if len(sizes) > 1:
             fewer = 2.0 ** (sizes[-2] - sizes[-1])
             each = min(each, 2.0 * max(0.0, known[sizes[-1]] - known[sizes[-2]]) / (1.0 - fewer))
-        return seconds + each * (more - 1.0)
+        return seconds + each * more
 
     def caught_up(self, drafter: str, tokens: int, seconds: float) -> None:
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
         known, size = self.lags.setdefault(drafter, {}), max(1, tokens).bit_length()
         before = known.get(size)
-        if not before:
-            known[size] = seconds
+        if not before:  # a stall is no price: no more than an outlier of the nearest that is known
+            near = known[self._nearest(known, size)] if known else 0.0
+            known[size] = min(seconds, self.config.outlier * near) if near else seconds
         else:
             rate = 1.0 / self.config.short_memory if seconds > before else 0.5
             known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
@@ -201,6 +209,12 @@ class LatencyModel(Learner):
         for drafter, lags in known.catch_up.items():
             for tokens, seconds in lags.items() if drafter not in self.drafts.lags else ():
                 self.drafts.caught_up(drafter, tokens, seconds)
+
+    def worst_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
+        """Seconds in which one request's drafter reads so many tokens at most, noise left out."""
+        by_width = self.verify.seconds
+        target = (by_width[-1] - by_width[1]) / (len(by_width) - 2) if len(by_width) > 2 else inf
+        return self.drafts.most_catch_up(drafter, tokens, plain, target)
 
     def worst_draft(self, key: str, length: int, plain: float) -> float:
         """Seconds that such a draft for one request hardly ever exceeds; twice what is expected, before it is known."""

@@ -75,10 +75,10 @@ class ArmWeighing(Policy):
 
     def _worst(self, arm: Arm, context: Context) -> float:
         """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out."""
-        hint, drafts, plain = context.hints.get(arm.drafter), self.latency.drafts, self._plain_seconds
+        hint, plain = context.hints.get(arm.drafter), self._plain_seconds
         if arm.tree is None and hint is not None:
             return self.latency.verify.worst(1 + (min(arm.length, hint.size) if hint.size else arm.length))
-        late = drafts.most_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        late = self.latency.worst_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
         return (
             self.latency.worst_draft(self._key(arm), arm.length, plain)
             + late
@@ -266,7 +266,7 @@ class ArmWeighing(Policy):
         fixed, each = self.latency.drafts.parts(drafter, 1, plain)
         late, most = (
             self.latency.drafts.long_catch_up(drafter, tokens, plain),
-            self.latency.drafts.most_catch_up(drafter, tokens, plain),
+            self.latency.worst_catch_up(drafter, tokens, plain),
         )
         return fixed + each + late, self.latency.worst_draft(drafter, 1, plain) + most
 
