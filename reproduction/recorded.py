@@ -12,7 +12,7 @@ import numpy as np
 
 from reproduction import costs, recordings
 from reproduction.recordings import Recording, Wanted
-from reproduction.units import COLUMNS
+from reproduction.units import COLUMNS, OTHERWISE
 from reproduction.walk import Rounds, Way, counts_only, noise_of, walk, walks
 from reproduction.workspace import NotHereError
 from wager.core import OFF, Arm, Round
@@ -39,6 +39,7 @@ class Sums:
 
     def __init__(self, texts: int) -> None:
         self.columns = np.zeros((texts, len(COLUMNS)))
+        self.otherwise = np.zeros(texts)  # seconds, catching up read the other way (reproduction/costs.py)
         self.times = np.zeros(texts)  # runs in which a text counted
         self.arms: list[Counter[str]] = [Counter() for _ in range(texts)]  # of every text
 
@@ -47,19 +48,23 @@ class Sums:
         self.columns[at] += row
         self.arms[at][str(played.arm)] += 1
 
-    def count(self, at: int, way: Way, noise: np.ndarray | None, cost: RoundCost) -> None:
-        """Count a text once; without noise as many runs would average to."""
-        seconds = way.seconds(cost)
-        taken = seconds.sum() * MEAN_NOISE if noise is None else seconds @ noise
+    def count(self, at: int, way: Way, noise: np.ndarray | None, costs: Sequence[RoundCost]) -> None:
+        """Count a text once, under both costs; without noise as many runs would average to."""
+        both = [way.seconds(cost) for cost in costs]
+        taken, other = (s.sum() * MEAN_NOISE if noise is None else s @ noise for s in both)
         tokens, rounds, drafted, accepted, depth = way.counts
         self.columns[at] += (tokens, rounds, taken, drafted, accepted, depth)
+        self.otherwise[at] += other
         self.arms[at].update(way.arms)
         self.times[at] += 1
 
     def json(self, counted: np.ndarray) -> dict[str, list[float]]:
         """The columns of the texts that count, each the mean over runs."""
         means = self.columns[counted] / self.times[counted][:, None]
-        return {name: [round(x, 6) for x in means[:, i].tolist()] for i, name in enumerate(COLUMNS)}
+        told = {name: [round(x, 6) for x in means[:, i].tolist()] for i, name in enumerate(COLUMNS)}
+        if self.otherwise.any():
+            told[OTHERWISE] = [round(x, 6) for x in (self.otherwise[counted] / self.times[counted]).tolist()]
+        return told
 
     @property
     def shares(self) -> dict[str, float]:
@@ -98,6 +103,7 @@ class Replayed:
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         recording = recordings.find(self.wanted, workspace.recordings)
         cost = costs.of(self.cost, recording.meta, self.wanted.drafters)
+        both = cost, costs.otherwise(self.cost, cost)
         groups = self._groups(recording)
         alone, choices = self._arms(recording), self._choices(recording)
         every = tuple(dict.fromkeys((*alone, *choices)))
@@ -109,10 +115,10 @@ class Replayed:
             rounds = {at: Rounds(recording.texts[at], every, cost) for at in group}
             for name, policy in policies.items():
                 if name in self.policies:
-                    self._play(policy, found[name], rounds, group, cost)
+                    self._play(policy, found[name], rounds, group, both)
                     continue
                 for at in group:
-                    found[name].count(at, walk([rounds[at]], policy)[0], None, cost)
+                    found[name].count(at, walk([rounds[at]], policy)[0], None, both)
         counted = np.minimum.reduce([sums.times for sums in found.values()]) > 0
         tasks = [recording.tasks[i] for i in np.flatnonzero(counted)]
         units = {name: sums.json(counted) for name, sums in found.items()}
@@ -130,7 +136,8 @@ class Replayed:
             "shares": {policy: found[policy].shares for policy in self.policies},
             "best": best,
             "arms": [str(arm) for arm in choices],
-            "protocol": self._protocol(recording, tasks),
+            "otherwise": costs.OTHERWISE[self.cost],
+            "protocol": self._protocol(recording, tasks) | self._second(recording, workspace),
         }
 
     @property
@@ -174,7 +181,7 @@ class Replayed:
         return policy
 
     def _play(
-        self, policy: Policy, sums: Sums, rounds: dict[int, Rounds], group: tuple[int, ...], cost: RoundCost
+        self, policy: Policy, sums: Sums, rounds: dict[int, Rounds], group: tuple[int, ...], both: Sequence[RoundCost]
     ) -> None:
         """A policy through a group of texts in every shuffle."""
         most, alike, shuffled = sum(own.end for own in rounds.values()), False, len(group) > 1 and not self.pairs
@@ -193,7 +200,7 @@ class Replayed:
             for i, (at, way) in enumerate(zip(order, ways, strict=True)):
                 last = first + len(way.at)
                 if i >= self.warmup:
-                    sums.count(at, way, noise[first:last], cost)
+                    sums.count(at, way, noise[first:last], both)
                 first = last
 
     def _best(self, recording: Recording, found: dict[str, Sums], counted: list[int]) -> dict[str, list[float]]:
@@ -215,6 +222,14 @@ class Replayed:
         if len(group) == 1 or self.pairs:
             return list(group)
         return [group[i] for i in np.random.default_rng([seed, 0]).permutation(len(group)).tolist()]
+
+    def _second(self, recording: Recording, workspace: Workspace) -> dict[str, str]:
+        """Whether a choice between model drafters can be tested on another target, too."""
+        tracks = recording.texts[0].tracks
+        if self.wanted.target != recordings.TARGET or sum(not tracks[name].cheap for name in self._pool) < 2:
+            return {}
+        said = recordings.second_target(self._pool, workspace.recordings)
+        return {"second": said} if said else {}
 
     def _lengths(self, recording: Recording) -> str:
         if not self.wanted.trees:

@@ -11,6 +11,7 @@ from reproduction.inference import FAILS, HOLDS, UNDECIDED, Interval, Sample, Va
 from wager.core import OFF
 
 COLUMNS = ("tokens", "rounds", "seconds", "drafted", "accepted", "depth")  # depth: of the drafts, trees or chains
+OTHERWISE = "otherwise"  # a further column: seconds under the other reading of a cost that was timed once
 OF = {"seconds": "faster than", "rounds": "more tokens a round than"}
 
 
