@@ -67,7 +67,7 @@ def sample(results: Sequence[Result]) -> dict[str, int]:
     """How many prompts or seeds the runs of a row have, the fewest of them."""
     found: dict[str, int] = {}
     for result in results:
-        seeds, labels = int(result.get("seeds", 0)), result.get("labels")
+        seeds, labels = int(result.get("seeds") or 0), result.get("labels")
         prompts = len(labels) if labels and result.get("unit") != "seeds" else 0
         if "drafters" in result:
             prompts = len(next(iter(result["drafters"].values())))

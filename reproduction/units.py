@@ -21,7 +21,7 @@ class Table:
 
     labels: tuple[str, ...]  # the task of each unit
     methods: Mapping[str, Mapping[str, np.ndarray]]  # method -> column -> number a unit, the mean over seeds
-    seeds: int
+    seeds: int | None  # shuffles; None where nothing is drawn, so that all would be the same
     unit: str = "prompts"
     shares: Mapping[str, Mapping[str, float]] | None = None  # method -> arm -> share of its rounds
 
@@ -33,7 +33,7 @@ class Table:
             for name, own in content["units"].items()
         }
         labels = tuple(content["labels"])
-        return cls(labels, methods, int(content["seeds"]), content.get("unit", "prompts"), content.get("shares"))
+        return cls(labels, methods, content["seeds"], content.get("unit", "prompts"), content.get("shares"))
 
     @property
     def tasks(self) -> list[str]:

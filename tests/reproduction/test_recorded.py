@@ -205,3 +205,10 @@ def test_a_second_target_with_too_few_model_drafters_is_said_in_the_protocol(wor
     kept = Path("results") / "recordings"
     says = recordings.second_target(HEADS, kept)
     assert says == "none: tinyllama-1.1b is recorded with eagle:ofa alone, and a choice of model drafters takes two"
+
+
+def test_a_kept_result_is_not_used_by_other_code(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Replayed(Wanted(("suffix",)), (4,), (), labels=("qa",))
+    before = workspace.name(run)
+    monkeypatch.setattr("reproduction.workspace.made_by", lambda: "other sources")
+    assert workspace.name(run) != before
