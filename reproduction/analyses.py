@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reproduction import costs, recordings
-from reproduction.recorded import SEEDS, Sums, texts_of
+from reproduction.recorded import Sums, texts_of
 from reproduction.recordings import Recording, Wanted
 from wager.core import OFF, Arm, Context, Round
 from wager.core.recording import Text
@@ -116,7 +116,7 @@ class DraftAll:
         sums = Sums(len(texts))
         walk(list(enumerate(texts)), sums, best_draft)
         labels = [task for task in recording.tasks if not self.labels or task in self.labels]
-        return {"labels": labels, "units": {"all drafters": sums.json(sums.times > 0)}, "seeds": SEEDS}
+        return {"labels": labels, "units": {"all drafters": sums.json(sums.times > 0)}, "seeds": None}
 
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -158,7 +158,7 @@ class Stopped:
         return {
             "labels": labels,
             "units": units,
-            "seeds": SEEDS,
+            "seeds": None,
             "thresholds": fitted,
             "drafted": float(np.mean(drafted)),
         }
@@ -223,7 +223,7 @@ class Batched:
             each = [self._seconds([recording.texts[i] for i in group], arm, cost) for group in groups]
             found[name] = {"seconds": each}
         told = told_of(recording, len(grouped), drafters=", ".join(self.pool), lengths=str(self.length))
-        return {"labels": [""] * len(same), "units": found, "seeds": SEEDS, "protocol": told}
+        return {"labels": [""] * len(same), "units": found, "seeds": None, "protocol": told}
 
     def _seconds(self, group: Sequence[Text], always: Arm | None, cost: RoundCost) -> float:
         """Seconds a token of texts stepped together until all of them end."""

@@ -4,6 +4,11 @@ was measured on an H200, by a recording or for targets of larger shapes.
 On the CPU verification by width is that of `wager bench engine` (results/engine-cpu.json), a step of an EAGLE head what
 its rounds took beyond that in results/eagle-cpu.json, and a step of a small draft model and a token to catch up on were
 timed by `wager lab record`. On the H200 all of it was: results/recordings/greedy-a.jsonl.gz, of heads the mean.
+
+How long a head takes to catch up was timed for 64 entries only, so how much of that is fixed is not known. On a GPU a
+few launches take nearly all of it, so it counts as fixed; on a CPU, where it is arithmetic, by the entry. ``otherwise``
+reads the same timings the other way: between the two lies what two timings would say. A draft model's was timed as the
+difference of two forwards, and has no fixed part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +39,13 @@ TABLES = {
         VerifyCost(_H200), _H200_CHEAP, _by_drafter(8.0e-5, 1.76e-4), _by_drafter(1.83e-5, 4.6e-7), _TREES
     ),
 }
+TIMED = 64  # entries that heads caught up on when that was timed
 # Targets of these shapes with a head of their own, timed on an H200; small models draft as beside SmolLM2.
 SHAPES = {shape: Path("results") / f"costs-{shape}-h200.json" for shape in ("1b", "8b")}  # wager lab costs SHAPE
+OTHERWISE = {  # what the other reading of one timing says
+    "cpu": f"a head caught up on any number of entries in the time of {TIMED}",
+    **dict.fromkeys(("h200", *SHAPES), f"a head caught up on each entry in 1/{TIMED} of the time of {TIMED}"),
+}
 NAMES = {
     "cpu": "two CPU cores",
     "h200": "an H200",
@@ -49,6 +59,25 @@ def table(name: str) -> RoundCost:
     if name not in TABLES:
         raise ValueError(f"unknown costs {name!r}; choose from {', '.join((*TABLES, *SHAPES))}")
     return TABLES[name]
+
+
+def _heads(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: taken for name, taken in seconds.items() if name.partition(":")[0] == "eagle"}
+
+
+def _all_fixed(cost: RoundCost) -> RoundCost:
+    """What heads that were timed once take to catch up, as fixed seconds."""
+    once = {name: TIMED * each for name, each in _heads(cost.lag).items() if name not in cost.lag_fixed}
+    return replace(cost, lag={**cost.lag, **dict.fromkeys(once, 0.0)}, lag_fixed={**cost.lag_fixed, **once})
+
+
+def otherwise(name: str, cost: RoundCost) -> RoundCost:
+    """The same costs with the other reading of what heads that were timed once take to catch up."""
+    if name == "cpu":
+        return _all_fixed(cost)
+    once = {n: taken for n, taken in _heads(cost.lag_fixed).items() if not cost.lag[n]}
+    each = {n: taken / TIMED for n, taken in once.items()}
+    return replace(cost, lag={**cost.lag, **each}, lag_fixed={**cost.lag_fixed, **dict.fromkeys(once, 0.0)})
 
 
 def of(name: str, meta: Mapping[str, Any], drafters: Sequence[str]) -> RoundCost:
@@ -65,4 +94,4 @@ def of(name: str, meta: Mapping[str, Any], drafters: Sequence[str]) -> RoundCost
     for drafter in drafters:
         if drafter not in known:
             raise NotHereError(f"needs the cost of a draft of {drafter}; without it drafts would be free")
-    return found
+    return found if name == "cpu" else _all_fixed(found)

@@ -25,7 +25,7 @@ much, and whether the claim holds. The page is written by `python -m reproductio
 RULE = """## How a verdict is reached
 
 - A claim is taken apart into parts. A part compares two methods on the same prompts (or the same seeds of a
-  simulation): one difference a prompt, the mean over shuffles. The 95 % interval of the mean difference is by
+  simulation): one difference a prompt, the mean over 20 shuffles. The 95 % interval of the mean difference is by
   bootstrap over prompts (`reproduction/inference.py`).
 - A part *holds* where the whole interval is on the paper's side, *does not hold* where none of it is, and is
   *undecided* otherwise. With fewer than 20 prompts or 5 seeds it is undecided, whatever the interval.
@@ -38,6 +38,8 @@ RULE = """## How a verdict is reached
 - Claims about specialists are tested with specialists only. Where a drafter brings less than 15 % more tokens a round
   on its own task than the best other specialist, the parts that rest on it are undecided, and the row says by how much.
   Parts that are about no single task are undecided where at least half of the specialists are none.
+- How long a head takes to catch up on tokens it missed was timed for 64 of them only. It counts as fixed on a GPU, by
+  the token on a CPU (`reproduction/costs.py`); every row that rests on it also says what the other reading would give.
 - Results of earlier runs without figures a prompt are shown, and no verdict rests on them.
 
 ```sh
@@ -179,6 +181,10 @@ def _found(experiment: Experiment, row: Mapping[str, Any]) -> list[str]:
         lines += ["", row["because"]]
     if row["flags"]:
         lines += ["", *(f"- Warning: {says}." for says in row["flags"])]
+    if other := row.get("otherwise"):
+        changed = f"{len(other['changed'])} of {other['parts']} parts decided otherwise"
+        lines += ["", f"If {other['if']}, the row would be: {other['verdict']} ({changed})."]
+        lines += ["", *(f"- {says}" for says in other["changed"])] if other["changed"] else []
     if row["verdict"] != "holds" and experiment.decides:
         lines += ["", f"What would settle it: {experiment.decides}."]
     if compared := protocol.compared(experiment.name, row["protocol"]):

@@ -8,6 +8,7 @@ from typing import Any
 PAPERS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("protocol.toml").read_text(encoding="utf-8"))
 FIELDS = {
     "target": "target",
+    "second": "second target",
     "drafters": "drafters",
     "reset": "the policy begins anew",
     "beta": "beta of UCB",

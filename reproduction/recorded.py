@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,63 +12,21 @@ import numpy as np
 
 from reproduction import costs, recordings
 from reproduction.recordings import Recording, Wanted
-from reproduction.units import COLUMNS
+from reproduction.units import COLUMNS, OTHERWISE
+from reproduction.walk import Rounds, Way, counts_only, noise_of, walk, walks
 from reproduction.workspace import NotHereError
 from wager.core import OFF, Arm, Round
 from wager.core.recording import Text
-from wager.policies import build, fixed
-from wager.simulation import Replay, RoundCost
+from wager.policies import Policy, build, fixed
+from wager.simulation import RoundCost
 from wager.simulation.replay import NOISE
 
 if TYPE_CHECKING:
     from reproduction.workspace import Workspace
 
 EVERY_PROMPT, EVERY_SET, NEVER = "every prompt", "every data set", "never"
-SEEDS = 5  # shuffles; with them seconds of rounds and the draws of policies differ
-
-
-# When a policy begins anew is decided here, by which texts are replayed together, and not by the replay.
-KEPT = "never"
-
-
-class Pool(Replay):
-    """Recorded texts on which a policy has to draft: the papers' pools of drafters hold no plain decoding."""
-
-    __slots__ = ()
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        return tuple(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths)))
-
-
-class Chains(Replay):
-    """Plain decoding, and every drafter with every length."""
-
-    __slots__ = ()
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        return (OFF, *(Arm(name, length) for name in self.drafters for length in sorted(set(self.lengths))))
-
-
-class TreePool(Replay):
-    """The trees that are recorded of every drafter."""
-
-    __slots__ = ()
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        return tuple(Arm.parse(f"{name}:{shape}") for name in self.drafters for shape in shapes(self.texts[0], name))
-
-
-class Trees(TreePool):
-    """Plain decoding, and those trees."""
-
-    __slots__ = ()
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        return (OFF, *super().arms)
+MEAN_NOISE = math.exp(NOISE**2 / 2)  # what the noise on seconds comes to in the mean
+SEEDS = 20  # shuffles; with them seconds of rounds and the draws of policies differ
 
 
 def shapes(text: Text, drafter: str) -> list[str]:
@@ -81,6 +39,7 @@ class Sums:
 
     def __init__(self, texts: int) -> None:
         self.columns = np.zeros((texts, len(COLUMNS)))
+        self.otherwise = np.zeros(texts)  # seconds, catching up read the other way (reproduction/costs.py)
         self.times = np.zeros(texts)  # runs in which a text counted
         self.arms: list[Counter[str]] = [Counter() for _ in range(texts)]  # of every text
 
@@ -89,29 +48,29 @@ class Sums:
         self.columns[at] += row
         self.arms[at][str(played.arm)] += 1
 
+    def count(self, at: int, way: Way, noise: np.ndarray | None, costs: Sequence[RoundCost]) -> None:
+        """Count a text once, under both costs; without noise as many runs would average to."""
+        both = [way.seconds(cost) for cost in costs]
+        taken, other = (s.sum() * MEAN_NOISE if noise is None else s @ noise for s in both)
+        tokens, rounds, drafted, accepted, depth = way.counts
+        self.columns[at] += (tokens, rounds, taken, drafted, accepted, depth)
+        self.otherwise[at] += other
+        self.arms[at].update(way.arms)
+        self.times[at] += 1
+
     def json(self, counted: np.ndarray) -> dict[str, list[float]]:
         """The columns of the texts that count, each the mean over runs."""
         means = self.columns[counted] / self.times[counted][:, None]
-        return {name: [round(x, 6) for x in means[:, i].tolist()] for i, name in enumerate(COLUMNS)}
+        told = {name: [round(x, 6) for x in means[:, i].tolist()] for i, name in enumerate(COLUMNS)}
+        if self.otherwise.any():
+            told[OTHERWISE] = [round(x, 6) for x in (self.otherwise[counted] / self.times[counted]).tolist()]
+        return told
 
     @property
     def shares(self) -> dict[str, float]:
         """The share of all rounds each arm was played in."""
         every: Counter[str] = sum(self.arms, Counter())
         return {arm: round(count / every.total(), 5) for arm, count in every.most_common()}
-
-
-def replay(
-    scenario: Replay, spec: str, seed: int, told: Callable[[int, Round], None], tokens: int | None = None
-) -> None:
-    """Play a policy through texts; every round is told with the number of its text."""
-    policy = build(spec, scenario.arms, seed=seed, tokens=tokens or scenario.goal)
-    environment = scenario.start(seed, policy)
-    while not environment.done:
-        at = int(environment.label)
-        played = environment.play(policy.choose(environment.context()))
-        policy.observe(played)
-        told(at, played)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +103,22 @@ class Replayed:
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         recording = recordings.find(self.wanted, workspace.recordings)
         cost = costs.of(self.cost, recording.meta, self.wanted.drafters)
+        both = cost, costs.otherwise(self.cost, cost)
         groups = self._groups(recording)
-        found: dict[str, Sums] = {}
-        for arm in self._arms(recording):
-            found[str(arm)] = self._alone(recording, arm, groups, cost)
-        for i, policy in enumerate(self.policies):
-            workspace.tell(f"replaying {policy}", i, len(self.policies))
-            found[policy] = self._policy(recording, policy, groups, cost)
+        alone, choices = self._arms(recording), self._choices(recording)
+        every = tuple(dict.fromkeys((*alone, *choices)))
+        found = {name: Sums(len(recording.texts)) for name in (*map(str, alone), *self.policies)}
+        policies = {str(arm): build(fixed(arm), every) for arm in alone}
+        policies |= {spec: self._policy(spec, choices) for spec in self.policies}
+        for i, group in enumerate(groups):
+            workspace.tell("replaying", i, len(groups))
+            rounds = {at: Rounds(recording.texts[at], every, cost) for at in group}
+            for name, policy in policies.items():
+                if name in self.policies:
+                    self._play(policy, found[name], rounds, group, both)
+                    continue
+                for at in group:
+                    found[name].count(at, walk([rounds[at]], policy)[0], None, both)
         counted = np.minimum.reduce([sums.times for sums in found.values()]) > 0
         tasks = [recording.tasks[i] for i in np.flatnonzero(counted)]
         units = {name: sums.json(counted) for name, sums in found.items()}
@@ -167,8 +135,9 @@ class Replayed:
             "seeds": self.seeds,
             "shares": {policy: found[policy].shares for policy in self.policies},
             "best": best,
-            "arms": [str(arm) for arm in self._scenario(recording, groups[0], cost).arms],
-            "protocol": self._protocol(recording, tasks),
+            "arms": [str(arm) for arm in choices],
+            "otherwise": costs.OTHERWISE[self.cost],
+            "protocol": self._protocol(recording, tasks) | self._second(recording, workspace),
         }
 
     @property
@@ -197,39 +166,42 @@ class Replayed:
             ]
         return [(i,) for i in own] if self.reset == EVERY_PROMPT else [tuple(own)]
 
-    def _scenario(self, recording: Recording, group: Iterable[int], cost: RoundCost) -> Replay:
-        kind = (Trees if self.off else TreePool) if self.wanted.trees else (Chains if self.off else Pool)
-        texts = tuple(recording.only(self._pool, tuple(group)))
-        return kind(texts, cost, self.lengths, phases=bool(self.pairs), reset=KEPT)
+    def _choices(self, recording: Recording) -> tuple[Arm, ...]:
+        """The arms of the policies, drafters in the order of the recording."""
+        off, names = (OFF,) if self.off else (), [name for name in recording.texts[0].tracks if name in self._pool]
+        if self.wanted.trees:
+            own = [f"{name}:{shape}" for name in names for shape in shapes(recording.texts[0], name)]
+            return (*off, *map(Arm.parse, own))
+        return (*off, *(Arm(name, length) for name in names for length in sorted(set(self.lengths))))
 
-    def _alone(self, recording: Recording, arm: Arm, groups: Sequence[tuple[int, ...]], cost: RoundCost) -> Sums:
-        """One arm all the time; without noise, as every run would average to."""
-        sums, drafters = Sums(len(recording.texts)), [arm.drafter] if arm != OFF else self.wanted.drafters[:1]
-        for i in (i for group in groups for i in group):
-            texts = tuple(recording.only(drafters, (i,)))
-            kind = Trees if self.wanted.trees else Chains
-            replay(kind(texts, cost, self.lengths, noise=0.0), fixed(arm), 0, sums.add)
-            sums.times[i] += 1
-        sums.columns[:, COLUMNS.index("seconds")] *= math.exp(NOISE**2 / 2)  # what the noise comes to in the mean
-        return sums
+    def _policy(self, spec: str, arms: tuple[Arm, ...]) -> Policy:
+        policy = build(spec, arms)
+        if not walks(policy):
+            raise ValueError(f"{spec} looks at more than rows have been replayed with; see reproduction/walk.py")
+        return policy
 
-    def _policy(self, recording: Recording, spec: str, groups: Sequence[tuple[int, ...]], cost: RoundCost) -> Sums:
-        sums, longest = Sums(len(recording.texts)), max(text.limit for text in recording.texts)
-        tokens = longest if self.reset == EVERY_PROMPT else None
-        for group in groups:
-            scenario = self._scenario(recording, group, cost)
-            for seed in range(self.seeds):
-                order = list(dict.fromkeys(self._order(scenario, seed, group)))
-                skipped = set(order[: self.warmup])
-
-                def told(at: int, played: Round, skipped: set[int] = skipped) -> None:
-                    if at not in skipped:
-                        sums.add(at, played)
-
-                replay(scenario, spec, 1000 * seed + group[0], told, tokens)
-                for i in group:
-                    sums.times[i] += i not in skipped
-        return sums
+    def _play(
+        self, policy: Policy, sums: Sums, rounds: dict[int, Rounds], group: tuple[int, ...], both: Sequence[RoundCost]
+    ) -> None:
+        """A policy through a group of texts in every shuffle."""
+        most, alike, shuffled = sum(own.end for own in rounds.values()), False, len(group) > 1 and not self.pairs
+        ways: list[Way] = []
+        for shuffle in range(self.seeds):
+            seed = 1000 * shuffle + group[0]
+            order, noise = self._order(seed, group), noise_of(NOISE, seed, most)
+            if not alike:
+                policy.seed = seed
+                policy.reset()
+                before = policy.rng.bit_generator.state
+                ways = walk([rounds[at] for at in order], policy, noise)
+                # What counts tokens only, and drew no random number, does the same whenever the order is the same.
+                alike = not shuffled and counts_only(policy) and policy.rng.bit_generator.state == before
+            first = 0
+            for i, (at, way) in enumerate(zip(order, ways, strict=True)):
+                last = first + len(way.at)
+                if i >= self.warmup:
+                    sums.count(at, way, noise[first:last], both)
+                first = last
 
     def _best(self, recording: Recording, found: dict[str, Sums], counted: list[int]) -> dict[str, list[float]]:
         """For every policy, text by text, the share of rounds with the arm that needs fewest rounds on its task."""
@@ -245,12 +217,19 @@ class Replayed:
             told[policy] = [round(played[i][best[recording.tasks[i]]] / played[i].total(), 4) for i in counted]
         return told
 
-    def _order(self, scenario: Replay, seed: int, group: tuple[int, ...]) -> list[int]:
-        """The order in which the replay shuffles the texts of a group."""
-        if len(group) == 1 or scenario.phases:
+    def _order(self, seed: int, group: tuple[int, ...]) -> list[int]:
+        """The order of a group's texts in a shuffle."""
+        if len(group) == 1 or self.pairs:
             return list(group)
-        rng = np.random.default_rng([1000 * seed + group[0], 0])
-        return [group[i] for i in rng.permutation(len(group)).tolist()]
+        return [group[i] for i in np.random.default_rng([seed, 0]).permutation(len(group)).tolist()]
+
+    def _second(self, recording: Recording, workspace: Workspace) -> dict[str, str]:
+        """Whether a choice between model drafters can be tested on another target, too."""
+        tracks = recording.texts[0].tracks
+        if self.wanted.target != recordings.TARGET or sum(not tracks[name].cheap for name in self._pool) < 2:
+            return {}
+        said = recordings.second_target(self._pool, workspace.recordings)
+        return {"second": said} if said else {}
 
     def _lengths(self, recording: Recording) -> str:
         if not self.wanted.trees:

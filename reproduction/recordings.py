@@ -70,6 +70,20 @@ def find(wanted: Wanted, folder: Path = FOLDER) -> Recording:
     return max(map(_joined, parts.values()), key=lambda one: len(one.texts))
 
 
+def second_target(pool: Collection[str], folder: Path = FOLDER) -> str:
+    """Why recordings of other targets cannot tell which of several model drafters to choose; empty where they can."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.glob("*.jsonl*")):
+        one = load(path)
+        if one.meta.get("model") != TARGET:
+            models = {name for name, track in one.texts[0].tracks.items() if not track.cheap}
+            found.setdefault(str(one.meta.get("model")), set()).update(models)
+    if any(len(models & set(pool)) > 1 for models in found.values()):
+        return ""
+    told = [f"{target} is recorded with {', '.join(sorted(own)) or 'no model'} alone" for target, own in found.items()]
+    return "none: " + ("; ".join(told) or "no other target is recorded") + ", and a choice of model drafters takes two"
+
+
 def _joined(parts: Sequence[Recording]) -> Recording:
     """Recordings of different tasks as one, with the seconds of the part that was timed; of two with a task in common
     the larger."""

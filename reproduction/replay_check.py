@@ -17,14 +17,13 @@ from typing import Annotated, Any
 
 import typer
 
-from reproduction.recorded import Chains
 from wager.bench.workloads import prompts
 from wager.cli.files import check_writable, write_json
 from wager.core import OFF, Arm, Round
 from wager.core.provenance import provenance
 from wager.core.recording import Text
 from wager.policies import fixed
-from wager.simulation import RoundCost, VerifyCost, play
+from wager.simulation import Replay, RoundCost, VerifyCost, play
 
 TASKS = ("humaneval", "mt_bench", "math_reasoning")
 DRAFTERS = ("prompt-lookup", "eagle:ofa", "draft:ofa")  # none of them remembers earlier texts
@@ -75,7 +74,7 @@ def _steady(taken: Sequence[float]) -> float:
 def replayed(texts: Sequence[Text], method: str, costs: Sequence[RoundCost], lengths: Sequence[int]) -> list[Any]:
     """The method on every text, begun anew with each, at the costs of each."""
     spec = fixed(Arm.parse(method)) if ":" in method or method == str(OFF) else method
-    every = [Chains((text,), cost, tuple(lengths), noise=0.0) for text, cost in zip(texts, costs, strict=True)]
+    every = [Replay((text,), cost, tuple(lengths), noise=0.0) for text, cost in zip(texts, costs, strict=True)]
     return [play(one, spec, 0) for one in every]
 
 

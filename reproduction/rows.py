@@ -5,6 +5,7 @@ from typing import Any
 
 from reproduction import flags, protocol
 from reproduction.experiment import Experiment, Outcome
+from reproduction.units import OTHERWISE
 from reproduction.workspace import Result, Workspace
 
 
@@ -32,8 +33,28 @@ def row(experiment: Experiment, workspace: Workspace) -> dict[str, Any]:
         "runs": len(runs),
         "sample": sample(made) if not needed else {},
         "flags": warned,
+        "otherwise": otherwise(experiment, results, outcome) if not needed else {},
         **outcome.json(),
     }
+
+
+def otherwise(experiment: Experiment, results: Sequence[Result], outcome: Outcome) -> dict[str, Any]:
+    """What the row would say with the other reading of a cost that was timed once; nothing where none was."""
+    swapped, says = [], []
+    for result in results:
+        units = result.get("units", {})
+        if not any(own.get(OTHERWISE, own.get("seconds")) != own.get("seconds") for own in units.values()):
+            swapped.append(result)
+            continue
+        other = {name: {**own, "seconds": own[OTHERWISE]} if OTHERWISE in own else own for name, own in units.items()}
+        swapped.append({**result, "units": other})
+        says.append(str(result["otherwise"]))
+    if not says or not outcome.parts:
+        return {}
+    told = experiment.evaluate(swapped)
+    pairs = list(zip(outcome.parts, told.parts, strict=False))
+    changed = [f"{a.says}: {b.verdict} instead of {a.verdict}" for a, b in pairs if a.verdict != b.verdict]
+    return {"if": "; ".join(dict.fromkeys(says)), "verdict": told.verdict, "parts": len(pairs), "changed": changed}
 
 
 def took(results: Sequence[Result]) -> float | None:
@@ -46,7 +67,7 @@ def sample(results: Sequence[Result]) -> dict[str, int]:
     """How many prompts or seeds the runs of a row have, the fewest of them."""
     found: dict[str, int] = {}
     for result in results:
-        seeds, labels = int(result.get("seeds", 0)), result.get("labels")
+        seeds, labels = int(result.get("seeds") or 0), result.get("labels")
         prompts = len(labels) if labels and result.get("unit") != "seeds" else 0
         if "drafters" in result:
             prompts = len(next(iter(result["drafters"].values())))

@@ -42,21 +42,20 @@ def _paper(title: str, paper: str, rows: Rows, experiments: Mapping[str, Experim
         by.setdefault(row["verdict"] if row is not None else "undecided", []).append(name)
     lines = [f"### {title} in short", "", ABOUT[paper], ""]
 
-    def told(name: str, *, reasons: bool = False) -> str:
-        row, experiment = rows[name], experiments[name]
-        counts = counted(row) if row is not None else {}
-        share = f" ({counts['holds']} of {sum(counts.values())} parts)" if sum(counts.values()) else ""
-        why = f" {row['because']}" if reasons and row is not None and row["because"] else ""
-        return f"[{experiment.place}](#{name}){share}: {experiment.claim}{why}"
-
     seen: set[str] = set()  # a reason is given once
+
+    def told(name: str, *, reasons: bool) -> str:
+        row, experiment = rows[name], experiments[name]
+        if row is None or not reasons:  # all parts hold
+            return f"[{experiment.place}](#{name}): {experiment.claim}"
+        counts = counted(row)
+        why = [says for says in re.split(r"(?<=\.) ", str(row["because"])) if says and says not in seen]
+        seen.update(why)
+        share = f" ({counts['holds']} of {sum(counts.values())} parts)"
+        return " ".join([f"[{experiment.place}](#{name}){share}: {experiment.claim}", *why])
+
     for verdict, says in (("holds", "Holds"), ("in part", "Holds in part"), ("does not hold", "Does not hold")):
-        for name in by.get(verdict, ()):
-            row = rows[name]
-            because = str(row["because"]) if row is not None else ""
-            lines.append(f"- *{says}*: {told(name, reasons=verdict != 'holds' and because not in seen)}")
-            if verdict != "holds":
-                seen.add(because)
+        lines += [f"- *{says}*: {told(name, reasons=verdict != 'holds')}" for name in by.get(verdict, ())]
     if left := by.get("undecided"):
         lines.append(f"- *Undecided*: {_undecided(left, rows, experiments)}")
     lines.append(f"- *Evidence*: {_evidence(rows)}")

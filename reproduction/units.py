@@ -11,6 +11,7 @@ from reproduction.inference import FAILS, HOLDS, UNDECIDED, Interval, Sample, Va
 from wager.core import OFF
 
 COLUMNS = ("tokens", "rounds", "seconds", "drafted", "accepted", "depth")  # depth: of the drafts, trees or chains
+OTHERWISE = "otherwise"  # a further column: seconds under the other reading of a cost that was timed once
 OF = {"seconds": "faster than", "rounds": "more tokens a round than"}
 
 
@@ -20,7 +21,7 @@ class Table:
 
     labels: tuple[str, ...]  # the task of each unit
     methods: Mapping[str, Mapping[str, np.ndarray]]  # method -> column -> number a unit, the mean over seeds
-    seeds: int
+    seeds: int | None  # shuffles; None where nothing is drawn, so that all would be the same
     unit: str = "prompts"
     shares: Mapping[str, Mapping[str, float]] | None = None  # method -> arm -> share of its rounds
 
@@ -32,7 +33,7 @@ class Table:
             for name, own in content["units"].items()
         }
         labels = tuple(content["labels"])
-        return cls(labels, methods, int(content["seeds"]), content.get("unit", "prompts"), content.get("shares"))
+        return cls(labels, methods, content["seeds"], content.get("unit", "prompts"), content.get("shares"))
 
     @property
     def tasks(self) -> list[str]:

@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
 from typing import Any, Protocol
 
+import wager
 from reproduction.perturb import rephrased
 from wager.bench import workloads
 from wager.bench.workloads import KIND, MIXED, Prompt
@@ -20,6 +22,8 @@ from wager.core import files
 
 Result = Mapping[str, Any]  # what a run gives, as JSON
 Tell = Callable[[str, int, int], None]  # what is being done, how many of how many
+MAKE = ("analyses", "costs", "engine", "measured", "perturb", "recorded", "recordings", "simulated", "units", "walk")
+USED = ("core", "policies", "simulation")  # packages of wager that every run goes through
 
 
 def _silent(what: str, done: int, of: int) -> None:
@@ -49,6 +53,15 @@ def key(run: Run, model: str, data: str, *also: str) -> str:
     """The same for the same settings: the name a kept result goes by."""
     settings = json.dumps([type(run).__name__, asdict(run), model, data, *also], sort_keys=True, default=str)  # type: ignore[call-overload]
     return f"{type(run).__name__.lower()}-{sha256(settings.encode()).hexdigest()[:12]}"
+
+
+@cache
+def made_by() -> str:
+    """A digest of the sources that make runs, so that a result kept by others is not taken for one of theirs."""
+    here, package = Path(__file__).parent, Path(wager.__file__).parent
+    own = [here / f"{name}.py" for name in MAKE]
+    used = [path for name in USED for path in sorted((package / name).rglob("*.py"))]
+    return sha256(b"".join(path.read_bytes() for path in (*own, *used))).hexdigest()
 
 
 @dataclass(slots=True)
@@ -97,11 +110,11 @@ class Workspace:
     def name(self, run: Run) -> str:
         """What the run's result goes by."""
         replayed = hasattr(run, "wanted") or hasattr(run, "labels")  # depends on the recordings at hand
-        also = self._recorded() if replayed else []
+        data, also = "folder" if self.has_data else "own", self._recorded() if replayed else []
         if file := getattr(run, "file", None):
             path = self.recordings.parent / file
             also.append(f"{path.stat().st_size if path.is_file() else 0}")
-        return key(run, self.model, "folder" if self.has_data else "own", *also)
+        return key(run, self.model, data, made_by(), *also)
 
     def _recorded(self) -> list[str]:
         """The recordings at hand, so that a result made with others is not taken for one with these."""

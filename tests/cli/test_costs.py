@@ -19,6 +19,8 @@ def test_costs_of_a_shape_are_what_replay_reads(tmp_path: Path, cli: Any, monkey
     costs = parse_cost(str(tmp_path / "c.json"), {"drafters": ["suffix", "eagle:code", "eagle:math"]})
     assert costs.step["eagle:code"] == costs.step["eagle:math"] == found["step"]["eagle"] > 0
     assert costs.draft["eagle:math:2@2x4"] == found["draft"]["eagle:2@2x4"] > 0
+    for key, read in (("lag", costs.lag), ("lag_fixed", costs.lag_fixed)):
+        assert read["eagle:code"] == found[key]["eagle"] >= 0
     assert "suffix" not in costs.step
     assert cli("lab", "costs", "vast").code == 2
 

@@ -60,7 +60,7 @@ def test_the_command_lists_runs_and_writes(
     assert called(monkeypatch, "metasd-table2", "--out", "results/reproduction", "--json", "all.json") == 0
     assert "The claim: " in capsys.readouterr().out
     kept = json.loads((tmp_path / "results" / "reproduction" / "metasd-table2.json").read_text())
-    assert kept["sample"] == {"prompts": 20, "seeds": 5}
+    assert kept["sample"] == {"prompts": 20, "seeds": 20}
     assert kept["command"].startswith("python -m reproduction metasd-table2")
     assert json.loads((tmp_path / "all.json").read_text())["experiments"][0]["experiment"] == "metasd-table2"
     assert called(monkeypatch, "--doc", "page.md") == 0

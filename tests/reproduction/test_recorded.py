@@ -13,6 +13,8 @@ from reproduction import costs, flags, recordings
 from reproduction.analyses import Batched, DraftAll, Rewards, Stopped
 from reproduction.recorded import EVERY_SET, NEVER, Lengths, Replayed
 from reproduction.recordings import Wanted
+from reproduction.registry import EXPERIMENTS
+from reproduction.rows import row
 from reproduction.runs import UCB, pool
 from reproduction.units import Table
 from reproduction.workspace import NotHereError, Workspace, make
@@ -173,3 +175,40 @@ def test_recordings_made_alike_of_different_tasks_are_one(tmp_path: Path) -> Non
     assert [text.label for text in whole.texts] == list("012345")
     alone = recordings.load(tmp_path / "1.jsonl.gz")
     assert [text.tracks for text in whole.texts[3:]] == [text.tracks for text in alone.texts]
+
+
+def test_a_head_timed_once_catches_up_in_fixed_seconds_on_a_gpu_and_by_the_entry_otherwise() -> None:
+    timed = {"device": "NVIDIA H200", "costs": {"verify": [[1, 1e-3]], "step": {"eagle:ofa": 1e-4, "draft:ofa": 1e-4}}}
+    timed["costs"]["lag"] = {"eagle:ofa": 2e-5, "draft:ofa": 5e-7}  # type: ignore[index]
+    cost = costs.of("h200", timed, ("eagle:ofa", "draft:ofa"))
+    other = costs.otherwise("h200", cost)
+    for tokens in (2, 64, 500):
+        assert cost.catch_up("eagle:ofa", tokens) == pytest.approx(64 * 2e-5)
+        assert other.catch_up("eagle:ofa", tokens) == pytest.approx(tokens * 2e-5)
+        assert cost.catch_up("draft:ofa", tokens) == other.catch_up("draft:ofa", tokens) == pytest.approx(tokens * 5e-7)
+    twice = {**timed, "costs": {**timed["costs"], "lag_fixed": {"eagle:ofa": 1e-3}}}  # type: ignore[dict-item]
+    cost = costs.of("h200", twice, ("eagle:ofa",))
+    assert costs.otherwise("h200", cost) == cost  # nothing is left to be read in two ways
+    assert cost.catch_up("eagle:ofa", 64) == pytest.approx(1e-3 + 64 * 2e-5)
+
+
+def test_a_row_says_what_the_other_reading_of_a_cost_would_decide(workspace: Workspace) -> None:
+    content = row(EXPERIMENTS["metasd-table4"], workspace)
+    assert content["otherwise"]["if"] == costs.OTHERWISE["h200"]
+    assert content["otherwise"]["parts"] == len(content["parts"])
+    assert row(EXPERIMENTS["metasd-table3"], workspace)["otherwise"] == {}  # draft models were timed at two widths
+
+
+def test_a_second_target_with_too_few_model_drafters_is_said_in_the_protocol(workspace: Workspace) -> None:
+    few = replace(pool("eagle"), policies=(UCB,), labels=("qa",), seeds=1)
+    assert workspace.result(few)["protocol"]["second"].startswith("none: no other target is recorded")
+    kept = Path("results") / "recordings"
+    says = recordings.second_target(HEADS, kept)
+    assert says == "none: tinyllama-1.1b is recorded with eagle:ofa alone, and a choice of model drafters takes two"
+
+
+def test_a_kept_result_is_not_used_by_other_code(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Replayed(Wanted(("suffix",)), (4,), (), labels=("qa",))
+    before = workspace.name(run)
+    monkeypatch.setattr("reproduction.workspace.made_by", lambda: "other sources")
+    assert workspace.name(run) != before

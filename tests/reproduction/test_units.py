@@ -62,3 +62,9 @@ def test_shares_and_figures() -> None:
     with pytest.raises(ValueError, match="1 cells"):
         Figures(("a",), (("x", "y"),))
     assert [shown(x) for x in (None, "a", 1.234, 123.45, 12345.6)] == ["", "a", "1.23", "123.5", "12,346"]
+
+
+def test_where_nothing_is_drawn_no_number_of_shuffles_is_claimed() -> None:
+    without = Table.of({"labels": ["qa"] * 30, "units": {"off": {"seconds": [1.0] * 30}}, "seeds": None})
+    assert without.sample().seeds is None
+    assert without.sample().enough

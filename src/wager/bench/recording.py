@@ -18,7 +18,7 @@ from wager.models.runner import Runner
 CONTEXT, REPEATS = 300, 10  # tokens in the cache and repetitions when forwards are timed
 Asked = Sequence[tuple[Prompt, list[int]]]  # prompts and their tokens
 TOGETHER = 4  # batches whose prompts are sorted by length
-CAUGHT_UP = 64  # tokens a drafter reads at once when its catching up is timed
+CAUGHT_UP, FEW = 64, 16  # tokens a drafter reads at once when its catching up is timed; a head both numbers
 
 
 def record(
@@ -76,6 +76,7 @@ def round_costs(recorder: Recorder) -> dict[str, Any]:
         "verify": [[width, seconds] for width, seconds in verify.items()],
         "step": {name: taken[1] for name, taken in models.items()},
         "lag": {name: max(0.0, taken[1 + CAUGHT_UP] - taken[1]) / CAUGHT_UP for name, taken in models.items()},
+        "lag_fixed": {},
         "draft": {},
     }
     for name, drafter in recorder.drafters.items():
@@ -88,7 +89,7 @@ def _time_head(name: str, drafter: Eagle, recorder: Recorder, costs: dict[str, A
     """A head's seconds a drafted token, a tree and an entry to catch up on; each draft reads one entry before."""
     target, longest = recorder.decoder.target, recorder.longest
     size = max(2, min(CONTEXT, target.limit - longest - 2))
-    behind = min(CAUGHT_UP, size - 2)
+    few, many = min(FEW, size - 2), min(CAUGHT_UP, size - 2)  # entries to catch up on
     text = [at % target.vocabulary for at in range(size)]
     drafter.warm([Arm(name, longest), Arm(name, 1), *(Arm(name, depth, shape) for depth, shape in recorder.trees)])
     target.begin()
@@ -105,11 +106,19 @@ def _time_head(name: str, drafter: Eagle, recorder: Recorder, costs: dict[str, A
         return statistics.median(taken[1:])
 
     costs["step"][name] = median(lambda: drafter.propose(longest)) / longest
-    late = median(lambda: drafter.propose(1), 1 + behind) - median(lambda: drafter.propose(1))
-    costs["lag"][name] = max(0.0, late) / max(1, behind)
+    at_once, *late = (median(lambda: drafter.propose(1), 1 + behind) for behind in (0, few, many))
+    costs["lag"][name], costs["lag_fixed"][name] = straight_line((few, many), [taken - at_once for taken in late])
     for depth, shape in recorder.trees:
         taken = median(lambda depth=depth, shape=shape: drafter.propose_tree(depth, shape))  # type: ignore[misc]
         costs["draft"][str(Arm(name, depth, shape))] = taken
+
+
+def straight_line(tokens: tuple[int, int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Seconds a token and fixed ones of catching up on so many tokens; neither is below 0."""
+    (few, many), (less, more) = tokens, (max(0.0, taken) for taken in seconds)
+    share = more / max(1, many)
+    each = min(share, max(0.0, more - less) / (many - few)) if many > few else share
+    return each, max(0.0, more - many * each)
 
 
 def _timed(runner: Runner, widths: Sequence[int]) -> dict[int, float]:

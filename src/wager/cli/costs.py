@@ -44,7 +44,8 @@ def command(
         costs = round_costs(recorder)
     shown = table(f"{shape} in {kind}, milliseconds (median)", ("what", "ms"))
     rows: list[tuple[str, float]] = [(f"verify {width}", seconds) for width, seconds in costs["verify"]]
-    rows += [("a drafted token", costs["step"]["eagle"]), ("an entry to catch up on", costs["lag"]["eagle"])]
+    rows += [("a drafted token", costs["step"]["eagle"])]
+    rows += [("catching up, any number of entries", costs["lag_fixed"]["eagle"]), ("and each", costs["lag"]["eagle"])]
     rows += list(costs["draft"].items())
     for what, seconds in rows:
         shown.add_row(what, f"{seconds * 1e3:.3f}")

@@ -6,6 +6,7 @@ on it without a model. JSON lines: a header, then one line a text.
 
 import json
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Track:
         columns = (self.size, self.agreed, self.match, self.confidence)
         if any(len(column) != positions for column in columns) or (self.overlap and len(self.overlap) != positions):
             raise ValueError(f"a track has {positions} entries in each column")
-        if any(type(n) is not int for column in columns[:3] for n in column) or min(self.match) < 0:
+        if set(map(type, chain(self.size, self.agreed, self.match))) != {int} or min(self.match) < 0:
             raise ValueError("sizes, agreed tokens and matches are whole numbers from 0")
         if not all(0 <= p <= 1 for row in (*self.confidence, self.overlap) for p in row):
             raise ValueError("confidences and overlaps lie in [0, 1]")

@@ -14,6 +14,7 @@ VERIFY = {
     "cpu": ((1, 0.047), (2, 0.098), (4, 0.107), (5, 0.118), (8, 0.119), (16, 0.200), (32, 0.270)),
     "gpu": ((1, 0.0030), (2, 0.0036), (8, 0.0037), (16, 0.0038), (64, 0.0040)),
 }
+BY_DRAFTER = ("propose", "step", "lag", "lag_fixed", "draft")  # seconds by drafter; draft: by tree
 
 
 def parse_verify(text: str) -> VerifyCost:
@@ -42,10 +43,8 @@ def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
     try:
         body = {**body, **_by_drafter(body, [str(name) for name in head.get("drafters", ())])}
         verify = VerifyCost(tuple((int(width), float(seconds)) for width, seconds in body["verify"]))
-        drafting = (
-            {str(k): float(v) for k, v in body.get(key, {}).items()} for key in ("propose", "step", "lag", "draft")
-        )
-        return RoundCost(verify, *drafting)
+        drafting = {key: {str(k): float(v) for k, v in body.get(key, {}).items()} for key in BY_DRAFTER}
+        return RoundCost(verify, **drafting)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the costs in {where} are not seconds by width and by drafter ({error})") from None
 
@@ -53,7 +52,7 @@ def parse_cost(text: str, head: Mapping[str, Any]) -> RoundCost:
 def _by_drafter(body: Mapping[str, Any], drafters: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Seconds of every drafter and tree; what has none of its own has that of its kind: ``eagle`` for eagle:code."""
     found: dict[str, dict[str, Any]] = {}
-    for key in ("propose", "step", "lag", "draft"):
+    for key in BY_DRAFTER:
         known = found[key] = dict(body.get(key, {}))
         for name in drafters:
             kind, _, own = name.partition(":")

@@ -16,6 +16,7 @@ from wager.simulation.base import Environment
 from wager.simulation.stream import VerifyCost
 
 TRIAL_SEED = 1_000_003  # texts played before the measurement come in an order of their own
+NOISE_CHUNK = 512  # rounds whose factors are drawn at once
 NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
 
 
@@ -28,11 +29,20 @@ class RoundCost:
     step: Mapping[str, float] = field(default_factory=dict)  # drafter -> one drafted token, where it is a model
     lag: Mapping[str, float] = field(default_factory=dict)  # drafter -> one token to catch up on
     draft: Mapping[str, float] = field(default_factory=dict)  # arm of a tree -> drafting it
+    lag_fixed: Mapping[str, float] = field(default_factory=dict)  # drafter -> catching up at all, whatever the tokens
 
     def __post_init__(self) -> None:
-        for seconds in (*self.propose.values(), *self.step.values(), *self.lag.values(), *self.draft.values()):
+        for seconds in (
+            s for own in (self.propose, self.step, self.lag, self.draft, self.lag_fixed) for s in own.values()
+        ):
             finite = 0 <= seconds < math.inf
             require(finite, f"the costs of drafting are finite and at least 0 seconds, not {seconds}")
+
+    def catch_up(self, drafter: str, tokens: int) -> float:
+        """Seconds in which a model reads tokens that it missed; a single one it reads along with the next."""
+        if tokens < 2:
+            return 0.0
+        return self.lag_fixed.get(drafter, 0.0) + tokens * self.lag.get(drafter, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,7 @@ class Replay:
         verify = {width: costs.verify(width) for width in range(1, max(arm.budget for arm in self.arms) + 2)}
         steps = {arm: arm.length * costs.step.get(arm.drafter, 0.0) for arm in self.arms if arm.drafter in models}
         draft = {arm: costs.draft.get(str(arm), seconds) for arm, seconds in steps.items()}
-        catch_up = {name: {tokens: tokens * costs.lag.get(name, 0.0) for tokens in (16, 256)} for name in models}
+        catch_up = {name: {tokens: costs.catch_up(name, tokens) for tokens in (16, 256)} for name in models}
         return Calibration(verify, draft, catch_up)
 
     def horizon(self, spec: str) -> int:
@@ -142,7 +152,7 @@ class Replayed(Environment):
         self._plan: list[Arm] = []
         if self._text is not None:
             self._at = 0  # entries of the tracks that lie behind
-            self._room = _room(self._text, 0, self._longest)
+            self._room = room_at(self._text, 0, self._longest)
             self._sum = self.by_label.setdefault(self._text.label, [0.0, 0.0, 0.0])
             tracks, propose = self._text.tracks, self.replay.costs.propose
             self._cheap = {name: propose.get(name, 0.0) for name, track in tracks.items() if track.cheap}
@@ -188,15 +198,15 @@ class Replayed(Environment):
         if arm.length and room:
             name = arm.drafter
             track = tracks[name]
-            drafted, accepted = _drafted(track, arm, at, room)
+            drafted, accepted = drafted_tokens(track, arm, at, room)
             overlap = tuple(track.overlap[at : at + (min(arm.length, room) if arm.tree else drafted)])
             if track.cheap:
                 draft_seconds += 0.0 if name in proposed else self._cheap[name]
             elif drafted:
                 lag = self._lag(name)
-                draft_seconds += _draft_seconds(costs, arm, drafted, room)
-                if lag > 1 and not self._knows:  # a single token is read along with the next for nothing
-                    lag_seconds = lag * costs.lag.get(name, 0.0)
+                draft_seconds += model_seconds(costs, arm, drafted, room)
+                if not self._knows:
+                    lag_seconds = costs.catch_up(name, lag)
                 # Of its own draft a model has read all but the last token, a head none.
                 self._read[name] = at if track.head else at + 1 + min(accepted, drafted - 1)
         emitted = min(accepted + 1, text.tokens - 1 - at)
@@ -218,7 +228,7 @@ class Replayed(Environment):
         if self._at >= text.tokens - 1:
             self._next()
         else:
-            self._room = _room(text, self._at, self._longest)
+            self._room = room_at(text, self._at, self._longest)
         return outcome
 
     def _follow(self, arm: Arm, drafted: int, end: int, others: dict[str, Accepted]) -> dict[str, float]:
@@ -235,7 +245,8 @@ class Replayed(Environment):
         for name in self._readers(self._context) if end < self._text.tokens - 1 else ():
             if name != arm.drafter and name in self._read and self._read[name] < end:
                 tokens = end - self._read[name]
-                seconds[name] = costs.step.get(name, 0.0) + (tokens - 1) * costs.lag.get(name, 0.0)
+                more = costs.lag_fixed.get(name, 0.0) if tokens > 1 else 0.0
+                seconds[name] = costs.step.get(name, 0.0) + more + (tokens - 1) * costs.lag.get(name, 0.0)
                 self._read[name] = end
                 if scores := self._scores(name, end):
                     others[name] = scores
@@ -270,12 +281,12 @@ class Replayed(Environment):
         return found
 
 
-def _room(text: Text, at: int, longest: int) -> int:
+def room_at(text: Text, at: int, longest: int) -> int:
     """Tokens a draft may have there: the target adds one itself."""
     return min(longest, text.limit - at - 2)
 
 
-def _drafted(track: Track, arm: Arm, at: int, room: int) -> tuple[int, int]:
+def drafted_tokens(track: Track, arm: Arm, at: int, room: int) -> tuple[int, int]:
     """Tokens that the arm sends to verification there, and those that are accepted."""
     if arm.tree is None:
         drafted = min(arm.length, track.size[at], room)
@@ -283,7 +294,7 @@ def _drafted(track: Track, arm: Arm, at: int, room: int) -> tuple[int, int]:
     return arm.tree.size(min(arm.length, room)), track.trees[f"{arm.length}@{arm.tree}"][at]
 
 
-def _draft_seconds(costs: RoundCost, arm: Arm, drafted: int, room: int) -> float:
+def model_seconds(costs: RoundCost, arm: Arm, drafted: int, room: int) -> float:
     """Seconds in which a model drafts; a tree whose seconds are not known takes a step a level."""
     step = costs.step.get(arm.drafter, 0.0)
     if arm.tree is None:
@@ -302,10 +313,10 @@ def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) ->
     choices = [(arm, text.tracks[arm.drafter]) for arm in arms if arm.drafter in text.tracks]
     for at in range(end - 1, -1, -1):
         best, seconds = OFF, verify[0] + left[at + 1]
-        room = _room(text, at, longest)
+        room = room_at(text, at, longest)
         for arm, track in choices if room else ():
-            drafted, accepted = _drafted(track, arm, at, room)
-            drafting = costs.propose.get(arm.drafter, 0.0) if track.cheap else _draft_seconds(costs, arm, drafted, room)
+            drafted, accepted = drafted_tokens(track, arm, at, room)
+            drafting = costs.propose.get(arm.drafter, 0.0) if track.cheap else model_seconds(costs, arm, drafted, room)
             taken = verify[drafted] + left[min(at + accepted + 1, end)] + drafting
             if taken < seconds:
                 best, seconds = arm, taken
@@ -327,4 +338,10 @@ def _latency_noise(noise: float, seed: int) -> Iterator[float]:
     """Factors on a round's seconds: the n-th round fares alike under every policy."""
     rng = np.random.default_rng([seed, 1])
     while True:
-        yield from np.exp(rng.normal(0.0, noise, 512))[::-1].tolist()
+        yield from noise_chunk(rng, noise).tolist()
+
+
+def noise_chunk(rng: np.random.Generator, noise: float) -> np.ndarray:
+    """Factors of the next so many rounds."""
+    factors: np.ndarray = np.exp(rng.normal(0.0, noise, NOISE_CHUNK))[::-1]
+    return factors

@@ -16,8 +16,6 @@ from wager.policies import Policy
 from wager.simulation.base import Environment
 
 DRAFTER = "draft"
-# A request being decoded: tokens still to come, tokens that the drafter has not seen, when it arrived.
-REQUEST = np.dtype([("acceptance", float), ("left", int), ("lag", int), ("since", float)])
 Value = TypeVar("Value")
 
 
@@ -135,24 +133,24 @@ class Engine(Environment):
         self._latencies: list[float] = []
         self._wakes = 0
         self._lag_seconds = 0.0
-        self._requests = np.zeros(0, REQUEST)  # those being decoded
+        # Of the requests being decoded: acceptance, tokens to come, those the drafter has not seen, and the arrival.
+        self.batch = 0
+        self._acceptance, self._since = np.zeros((0, 1)), np.zeros(0)
+        self._left, self._lag = np.zeros(0, int), np.zeros(0, int)
+        self._lagging = False  # whether any lag is above 0
+        self._verify: dict[int, float] = {}  # tokens -> seconds
         self._admit()
 
     @property
-    def batch(self) -> int:
-        return len(self._requests)
-
-    @property
     def done(self) -> bool:
-        return super().done or not self.batch
+        return not self.batch or self.tokens >= self.goal
 
     def context(self) -> Context:
-        lag = int(self._requests["lag"].max())
-        known = {DRAFTER: lag} if lag else {}
+        known = {DRAFTER: int(self._lag.max())} if self._lagging else {}
         return Context(self.arms, batch=self.batch, tokens=self.tokens, previous=self.previous, lag=known)
 
     def play(self, arm: Arm) -> Round:
-        return self._step(arm, np.full(self.batch, arm.length), arm.length)
+        return self._step(arm, None, arm.length)
 
     def play_batch(self, choose: Callable[[Batch], Choices]) -> Round:
         """A step in which every request is drafted for in full, and the policy picks what is verified."""
@@ -161,7 +159,7 @@ class Engine(Environment):
         blur = self._draws.normal(0.0, 0.05, (count, longest))
         full = np.full(count, longest)
         fresh, match = np.zeros(count, np.bool_), np.zeros((1, count), np.int64)
-        confidence = np.clip(self._requests["acceptance"][:, None] + blur, 0.0, 1.0)[None]
+        confidence = np.clip(self._acceptance + blur, 0.0, 1.0)[None]
         choices = choose(
             Batch(np.arange(count), fresh, match, full[None], confidence, limit=full, context=self.context())
         )
@@ -169,7 +167,7 @@ class Engine(Environment):
 
     def clairvoyant(self) -> Arm:
         """Best expected goodput for one who knows every request's acceptance; the cost of waking is left out."""
-        batch, costs, acceptance = self.batch, self.scenario.costs, self._requests["acceptance"]
+        batch, costs, acceptance = self.batch, self.scenario.costs, self._acceptance[:, 0]
 
         def goodput(arm: Arm) -> float:
             emitted = batch + sum(float((acceptance**i).sum()) for i in range(1, arm.length + 1))
@@ -185,27 +183,61 @@ class Engine(Environment):
             facts["latency_p99"] = float(np.quantile(self._latencies, 0.99))
         return facts
 
-    def _step(self, arm: Arm, lengths: Ints, steps: int) -> Round:
-        costs, batch, now = self.scenario.costs, self.batch, self._requests
-        kept = self._draws.random((batch, int(lengths.max()))) < now["acceptance"][:, None]
-        runs = np.minimum(np.logical_and.accumulate(kept, axis=1).sum(axis=1), lengths)
-        emitted = np.minimum(runs + 1, now["left"])
-        lag = int(now["lag"].max()) if steps else 0
-        drafted, rejected = int(lengths.sum()), int((runs < lengths).sum())
-        drafting, verifying = costs.draft(steps, batch), costs.verify(batch + drafted)
-        catching_up = costs.catch_up(int(now["lag"].sum())) if lag else 0.0
-        counts = drafted, int(runs.sum()), int(emitted.sum()), batch, rejected
-        outcome = self.advance(Round(arm, *counts, drafting, verifying, lag, catching_up))
-        now["lag"] = 0 if steps else now["lag"] + emitted
-        now["left"] -= emitted
+    def _step(self, arm: Arm, lengths: Ints | None, steps: int) -> Round:
+        """One step: every request is verified with so many drafted tokens, all with the arm's length if not told."""
+        costs, batch = self.scenario.costs, self.batch
+        lag, catching_up = 0, 0.0
+        if steps and self._lagging:
+            lag, catching_up = int(self._lag.max()), costs.catch_up(int(self._lag.sum()))
+        if lengths is None:
+            runs, histogram = self._accepted(arm.length)
+            drafted, rejected = arm.length * batch, batch - histogram[-1]
+        else:
+            runs = np.minimum(self._accepted(int(lengths.max()))[0], lengths)
+            histogram = np.bincount(runs).tolist()
+            drafted, rejected = int(lengths.sum()), int(np.count_nonzero(runs < lengths))
+        accepted = sum(n * times for n, times in enumerate(histogram))
+        emitted, total = runs + 1, accepted + batch
+        self._left -= emitted
+        ends = bool(np.minimum.reduce(self._left) <= 0)
+        if ends:  # some have fewer tokens to come than they were given
+            emitted += np.minimum(self._left, 0)
+            total, self._left = int(emitted.sum()), np.maximum(self._left, 0)
+        if (verifying := self._verify.get(batch + drafted)) is None:
+            verifying = self._verify[batch + drafted] = costs.verify(batch + drafted)
+        counts = drafted, accepted, total, batch, rejected
+        outcome = self.advance(Round(arm, *counts, costs.draft(steps, batch), verifying, lag, catching_up))
+        if not steps:
+            self._lag += emitted
+        elif self._lagging:
+            self._lag[:] = 0
+        self._lagging = not steps
         self._wakes += lag > 0
         self._lag_seconds += outcome.lag_seconds
         self.clock += outcome.seconds
-        going = now["left"] > 0
-        self._latencies += (self.clock - now["since"][~going]).tolist()
-        self._requests = now[going]
-        self._admit()
+        if ends:
+            self._end()
+        if ends or self._arrivals is not None or len(self.scenario.load) > 1:
+            self._admit()
         return outcome
+
+    def _accepted(self, longest: int) -> tuple[Ints, list[int]]:
+        """Leading draft tokens that each request would have accepted of so many, and how often each number occurs."""
+        if not longest:
+            return np.zeros(self.batch, int), [self.batch]
+        kept = np.zeros((self.batch, longest + 1), np.bool_)  # the last column stays: the first that is not kept
+        np.less(self._draws.random((self.batch, longest)), self._acceptance, out=kept[:, :longest])
+        runs = kept.argmin(axis=1)
+        return runs, np.bincount(runs, minlength=longest + 1).tolist()
+
+    def _end(self) -> None:
+        """Let requests go that have all their tokens."""
+        going = self._left > 0
+        self._latencies += (self.clock - self._since[~going]).tolist()
+        self._acceptance, self._since = self._acceptance[going], self._since[going]
+        self._left, self._lag = self._left[going], self._lag[going]
+        self.batch = len(self._left)
+        self._lagging = self._lagging and self.batch > 0
 
     def _now(self, by_stretch: Sequence[Value]) -> Value:
         """Of values that each hold for an equal share of the tokens, the one that holds now."""
@@ -243,4 +275,7 @@ class Engine(Environment):
         self.seconds += prefill
         mean, spread = self._now(self.scenario.acceptance), self.scenario.spread
         acceptance = self._work.beta(mean * spread, (1 - mean) * spread)
-        self._requests = np.append(self._requests, np.array([(acceptance, request.output, 0, request.at)], REQUEST))
+        self._acceptance = np.append(self._acceptance, [[acceptance]], axis=0)
+        self._left, self._lag = np.append(self._left, request.output), np.append(self._lag, 0)
+        self._since = np.append(self._since, request.at)
+        self.batch += 1

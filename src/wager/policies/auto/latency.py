@@ -1,6 +1,6 @@
 """One model of latency: seconds by batch size, width, drafter and catch-up, and the tokens a second is worth."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
 from typing import ClassVar
 
@@ -95,11 +95,9 @@ class DraftLatency(Learner):
             return 0.0
         if not known:  # a drafter takes that share of what the target would
             return share * (1.0 + share * tokens) * plain
-        return known[self._nearest(known, tokens.bit_length())]
-
-    @staticmethod
-    def _nearest(known: Mapping[int, float], size: int) -> int:
-        return size if size in known else max((other for other in known if other < size), default=min(known))
+        size = tokens.bit_length()
+        nearest = size if size in known else max((other for other in known if other < size), default=min(known))
+        return known[nearest]
 
     def long_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
         """The same where more tokens than ever were not read cost more: as the two largest numbers timed suggest."""
@@ -135,9 +133,8 @@ class DraftLatency(Learner):
         """Catching up took so long; a faster time is believed sooner, since the first is often slow."""
         known, size = self.lags.setdefault(drafter, {}), max(1, tokens).bit_length()
         before = known.get(size)
-        if not before:  # a stall is no price: no more than an outlier of the nearest that is known
-            near = known[self._nearest(known, size)] if known else 0.0
-            known[size] = min(seconds, self.config.outlier * near) if near else seconds
+        if not before:
+            known[size] = seconds
         else:
             rate = 1.0 / self.config.short_memory if seconds > before else 0.5
             known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
