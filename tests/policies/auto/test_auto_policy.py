@@ -9,7 +9,7 @@ from auto_lab import NAMES, WITH_TREES, Engine, any_hint, auto, cheap, dear, ran
 from waiting import allowed
 
 from wager.bench.decisions import hinted_seconds
-from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core import OFF, Arm, Calibration, Context, Hint, Round
 from wager.policies import build
 from wager.policies.auto import Auto
 
@@ -152,3 +152,13 @@ def test_a_round_is_decided_and_learned_from_in_little_time() -> None:
     chosen, observed = zip(*(hinted_seconds("auto", rounds=300, warmup=100) for _ in range(3)), strict=True)
     assert min(chosen) < allowed(55e-6)  # three times what it takes on a slow core, and more on a busy one
     assert min(observed) < allowed(55e-6)
+
+
+def test_a_prompt_longer_than_any_that_was_timed_does_not_rule_a_head_out() -> None:
+    """A GPU: 15 tokens are read from a graph, 63 are not, and widths make next to no difference to the target."""
+    arms = (OFF, Arm("eagle", 4))
+    policy = build("auto", arms, tokens=1000)
+    verify = {1: 0.00136, 2: 0.00134, 3: 0.00134, 5: 0.00136}
+    timed = Calibration(verify, {arms[1]: 0.0004}, {"eagle": {15: 0.00003, 63: 0.0013}}, {"eagle": (0.7,) * 4})
+    policy.calibrate(timed)
+    assert policy.choose(Context(arms, 1, 0, None, {"eagle": 300}, remaining=128)) == arms[1]
