@@ -228,7 +228,6 @@ def test_what_wager_refuses_is_refused_before_vllm_is_imported(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("wager.vllm.compat.check_version", lambda: None)
     monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setitem(sys.modules, "wager.vllm.launch", None)  # imports it
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
