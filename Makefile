@@ -64,7 +64,7 @@ test: $(READY)  ## lint, then every test
 # vLLM has one supported minor version, and requires a newer torch: its tests skip themselves here.
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[test]'
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints-oldest.txt --editable '.[test]'
 	touch $@
 
 test-oldest: $(OLDEST)/.ready  ## every test that needs no vLLM, with the oldest supported versions

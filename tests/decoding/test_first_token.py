@@ -13,7 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import wager
 from wager.decoding import calibrate
 from wager.decoding.decoder import Decoder
-from wager.models import llama_weights, select
+from wager.decoding.loop import Loop
+from wager.drafters.draft_model import DraftModel
+from wager.models import calibration, llama_weights, packed, select
+from wager.models.compat_torch import has_packed_linear
 from wager.models.hf_runner import HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.policies.auto import Auto
@@ -70,6 +73,38 @@ def test_weights_are_packed_once_for_the_comparison_and_for_decoding(monkeypatch
     assert some.lm_head is made.weights.lm_head
     assert some.plan is made.weights.plan
     assert len(made.weights.layers) == 6
+
+
+@pytest.mark.skipif(not has_packed_linear(), reason="this build of torch has no packed kernels")
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("policy", ["auto", "fixed:drafter=suffix,length=2", "off"])
+def test_weights_are_packed_after_the_first_token_and_before_anything_is_timed(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "SMALLEST", 0)
+    every = [packed.PACKED] * len(calibration.WIDTHS)
+    monkeypatch.setattr(calibration, "measure", lambda operations, *_: (dict.fromkeys(operations, every), False))
+    came: list[str] = []
+
+    def noted(owner: Any, name: str, what: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (came.append(what), original(*given))[1])
+
+    noted(packed, "pack_weight", "packed")
+    noted(calibrate, "calibrated", "timed")
+    noted(Loop, "_round", "round")
+    drafts = DraftModel(tiny(seed=3))
+    decoder = Decoder(tiny(num_hidden_layers=2), drafters=["suffix", drafts], policy=policy)
+    streamer = SimpleNamespace(put=lambda _: came.append("token"), end=lambda: None)
+    made = decoder.generate(PROMPT, max_new_tokens=6, do_sample=False, streamer=streamer)
+    first, *_ = once = list(dict.fromkeys(came))
+    assert came[:3] == ["token", "token", "packed"], f"the prompt, the first token: {once}"
+    assert once == [first, "packed", *(["timed"] if policy == "auto" else []), "round"]
+    assert decoder.target.ways
+    assert drafts.runner.ways, "a draft model's too"
+    again = decoder.generate(PROMPT, max_new_tokens=6, do_sample=False)
+    assert again.tokens == made.tokens, "the prompt is read with packed weights by now"
+    assert came.count("packed") == came[: came.index("round")].count("packed")
 
 
 @pytest.mark.usefixtures("cache")

@@ -48,7 +48,7 @@ def flat(kinds: Any) -> set[str]:
 
 @pytest.fixture(scope="module")
 def speculative() -> Any:
-    pytest.importorskip("vllm", reason="vLLM is not installed; it comes with wager[vllm]")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; it comes with wager[vllm]")
     from wager.vllm.compat import quiet
 
     with quiet():
@@ -66,7 +66,7 @@ def test_keys_and_methods_of_the_speculative_configuration_exist(speculative: An
 
 
 def test_options_of_vllm_that_pages_name_exist() -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; it comes with wager[vllm]")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed; it comes with wager[vllm]")
     from wager.vllm.compat import quiet
 
     with quiet():

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not has_packed_linear(), reason="this build of t
 def model(layers: int = 2, **more: bool) -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=layers, num_attention_heads=4,
+        vocab_size=136, hidden_size=64, intermediate_size=96, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=2, **more,
     )  # fmt: skip
     made = LlamaForCausalLM(config).eval()
@@ -73,6 +73,7 @@ def test_packed_weights_give_the_models_logits(biased: bool, way: str, monkeypat
     chosen(monkeypatch, gated=way, out=way, down=way)
     target = model(attention_bias=biased, mlp_bias=biased)
     ours, plain = LlamaRunner(target), HFRunner(target)
+    ours.pack()
     for each in (ours, plain):
         each.begin()
     for width in (40, 1, 5, 3):
@@ -82,21 +83,29 @@ def test_packed_weights_give_the_models_logits(biased: bool, way: str, monkeypat
     assert ours.weights.lm_head.nbytes == target.lm_head.weight.nbytes
 
 
-def test_weights_are_packed_when_several_tokens_first_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_when_asked_for_and_as_far_as_the_plan_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch, gated=PLAIN)
-    weights = LlamaRunner(model()).weights
-    weights.products(1)
-    assert not any(layer.qkv.nbytes for layer in weights.layers)
-    weights.products(3)
-    assert all(layer.qkv.nbytes for layer in weights.layers)
+    made = LlamaRunner(model())
+    made.begin()
+    made.prefill(list(range(70)))
+    made.forward([1, 2, 3], 3)
+    weights = made.weights
+    assert not any(weight.nbytes for layer in weights.layers for weight in layer.weights)
+    assert not weights.lm_head.nbytes
+    made.pack()
+    assert all(layer.qkv.nbytes and layer.out.nbytes and layer.down.nbytes for layer in weights.layers)
+    assert weights.lm_head.nbytes
     assert not any(layer.gate.nbytes or layer.up.nbytes for layer in weights.layers), "plain ones take no copy"
+    monkeypatch.setattr(packed, "pack_weight", broken)
+    made.pack()
+    assert weights.plan, "once is enough"
 
 
 def test_packing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch)
     monkeypatch.setenv(packed.SWITCH, "off")
     weights = LlamaRunner(model()).weights
-    weights.products(5)
+    weights.pack()
     assert not weights.plan
     assert not any(layer.qkv.nbytes for layer in weights.layers)
 
@@ -108,16 +117,65 @@ def broken(*_: object) -> None:
 def test_kernels_that_fail_leave_plain_products(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(packed, "pack_weight", broken)
+    weights, later = llama_weights(model()), llama_weights(model())
     with monkeypatch.context() as patch:
         chosen(patch)
-        later = LlamaRunner(model()).weights
-    monkeypatch.setattr(packed, "pack_weight", broken)
-    weights = llama_weights(model())
-    assert "no such primitive" in caplog.text
-    assert {way for ways in weights.plan.values() for way in ways} == {PLAIN}
-    later.products(4)
-    assert "could not be packed" in caplog.text
+        later.pack()
+    assert "could not be packed" in caplog.text, "where they were timed before"
     assert not later.plan
+    caplog.clear()
+    weights.pack()
+    assert "no such primitive" in caplog.text, "while the ways are timed"
+    assert {way for ways in weights.plan.values() for way in ways} == {PLAIN}
+
+
+@pytest.mark.parametrize("wrong", ["scaled", "no residual", "no activation", "lm_head", "not a number"])
+@pytest.mark.parametrize("width", [2, 8, 64])
+def test_packed_kernels_that_give_other_products_are_not_used(
+    wrong: str, width: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen(monkeypatch, gated=FUSED, out=FUSED, down=FUSED)
+    target = model()
+    single, both = packed.packed_linear, packed.packed_linear_binary
+
+    def linear_(x: torch.Tensor, weight: torch.Tensor, bias: Any, *activation: str) -> torch.Tensor:
+        if wrong == "no activation" and len(x) == width:
+            activation = ()
+        made = single(x, weight, bias, *activation)
+        hit = len(x) == width and (wrong == "scaled" or (wrong == "lm_head" and made.shape[1] == 136))
+        return made * 1.01 if hit else made * float("nan") if wrong == "not a number" else made
+
+    def binary(x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor, bias: Any, operation: str) -> torch.Tensor:
+        if wrong == "no residual" and len(x) == width and operation == "add":
+            other = torch.zeros_like(other)
+        return both(x, other, weight, bias, operation)
+
+    monkeypatch.setattr(packed, "packed_linear", linear_)
+    monkeypatch.setattr(packed, "packed_linear_binary", binary)
+    made = LlamaRunner(target)
+    made.pack()
+    if (wrong, width) == ("lm_head", 64):
+        assert made.weights.plan, "the output head is compared at the widths that drafts have"
+        return
+    assert "are not used" in caplog.text
+    assert not made.weights.plan
+    weights = [made.weights.lm_head, *(weight for layer in made.weights.layers for weight in layer.weights)]
+    assert not any(weight.nbytes for weight in weights), "and take no memory"
+    plain = HFRunner(target)
+    for each in (made, plain):
+        each.begin()
+    tokens = list(range(width))
+    assert torch.allclose(made.forward(tokens, width), plain.forward(tokens, width), atol=1e-4)
+
+
+def test_layers_that_are_zero_throughout_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch)
+    target = model()
+    torch.nn.init.zeros_(target.model.layers[1].self_attn.o_proj.weight)
+    weights = LlamaRunner(target).weights
+    weights.pack()
+    assert weights.plan
 
 
 def test_a_large_model_is_compared_by_a_few_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ REQUESTS, LONGEST = 128, 4
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes vLLM's manager of graphs without a GPU, from the configuration that its look-up table is made of."""
-    pytest.importorskip("vllm", reason="vLLM is not installed")
+    pytest.importorskip("vllm.config", reason="vLLM is not installed")
     from vllm.config.compilation import CUDAGraphMode
     from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 

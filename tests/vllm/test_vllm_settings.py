@@ -228,7 +228,6 @@ def test_what_wager_refuses_is_refused_before_vllm_is_imported(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("wager.vllm.compat.check_version", lambda: None)
     monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setitem(sys.modules, "wager.vllm.launch", None)  # imports it
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -324,13 +323,16 @@ def test_help_says_where_other_arguments_come_from_and_a_port_in_use_is_named(
     assert (done.code, sentence in done.err) == (2, True)
 
 
-def test_a_dry_run_prints_the_command_and_no_log_lines_and_needs_no_engine(
+def test_a_check_prints_the_command_and_no_log_lines_and_needs_no_engine(
     serve: Wager, smollm2_folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     for engine in ("cli.serve", "launchers.api_server.entry"):  # the engine and the API server: seconds of imports
         monkeypatch.setitem(sys.modules, f"vllm.entrypoints.{engine}", None)
-    done = serve("--dry-run", "--max-model-len", "512")
+    done = serve("--check", "--max-model-len", "512")
     assert (done.code, done.err, caplog.messages) == (0, "", [])
     assert done.out.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")
     assert not re.search(r"INFO|WARNING", done.out)
+    assert "speculation changes nothing else" in done.out
+    dry = serve("--dry-run", "--max-model-len", "512")
+    assert dry.out.splitlines()[0] == done.out.splitlines()[0]

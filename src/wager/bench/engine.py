@@ -27,6 +27,7 @@ def forward_seconds(
     for runner in runners.values():
         runner.begin()
         runner.prefill(_tokens(runner, context))
+        runner.pack()
         for width in widths:  # warm up: kernels, graphs
             runner.forward(_tokens(runner, width), width)
             runner.crop(context)

@@ -6,10 +6,11 @@ import shlex
 import socket
 import sys
 import tempfile
-from argparse import ArgumentError, ArgumentParser, Namespace
+from argparse import Namespace
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -17,7 +18,9 @@ from wager.cli.parameters import argument, opt, option, options
 from wager.models.resolve import check_name
 from wager.policies.base import require
 from wager.policies.registry import parse
-from wager.vllm import compat
+from wager.vllm import compat, known_arguments
+from wager.vllm.launch import arguments, idle_overhead, on_cpu
+from wager.vllm.placement import in_speculator
 from wager.vllm.settings import DRAFTERS, MAX_LENGTH, POLICY, Settings
 
 _KEEP = "Keeping and watching"
@@ -25,12 +28,7 @@ _DRAFTERS = """Drafters; repeat it or separate with commas. Side by side: prompt
 vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, eagle:NAME, eagle3:NAME, draft:NAME (trained
 for it)."""
 
-# Arguments of vLLM's that wager looks at or adds to.
-KNOWN = (
-    *("additional_config", "compilation_config", "cudagraph_capture_sizes", "data_parallel_size", "dtype"),
-    *("enforce_eager", "kv_cache_memory_bytes", "max_cudagraph_capture_size", "max_num_seqs"),
-    *("pipeline_parallel_size", "scheduler_cls", "speculative_config"),
-)
+UNCHECKED = "vLLM's own arguments were not checked; --check does, and shows what speculation costs while it is off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +54,6 @@ class Speculation:
         names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
         Settings(names, self.max_length, uniform=self.uniform, log_seconds=self.log_seconds)
         parse(self.policy)
-        from wager.vllm.launch import on_cpu
-        from wager.vllm.placement import in_speculator
-
         matching = in_speculator(names, on_cpu=on_cpu(), budget=self.budget)
         own = (self.max_length, self.policy, self.budget, self.uniform, self.policy_seed, self.state, self.control)
         return Settings(names, *own, self.log_seconds, matching)
@@ -69,7 +64,12 @@ def command(
     context: typer.Context,
     model: Annotated[str, argument("smollm2-135m (fetched once), a folder, or a Hugging Face id.")],
     speculation: Speculation,
-    dry_run: Annotated[bool, option("Check, show what vLLM would get, and stop.", "--dry-run", panel=_KEEP)] = False,
+    dry_run: Annotated[
+        bool, option("Show what vLLM would be started with, and stop.", "--dry-run", panel=_KEEP)
+    ] = False,
+    check: Annotated[
+        bool, option("The same, checked by vLLM, and what speculation changes.", "--check", panel=_KEEP)
+    ] = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
@@ -83,20 +83,28 @@ def command(
     require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
     check_name(model)
-    if not dry_run and (named := _named_port(context.args)) is not None:
-        _check_port(named)
+    found = known_arguments.read(context.args)
+    if not (dry_run or check) and found is not None:
+        _check_port(found)
     settings = speculation.settings()
+    if dry_run and not check and found is not None:
+        made = arguments(model, settings, known_arguments.known(found))
+        _, words = _added(model, made, known_arguments.known(found), found.served_model_name)
+        _show([made["model"], *context.args, *words], [UNCHECKED])
+        return
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
-        parsed, arguments = _configure(model, settings, context.args)
-        if not dry_run:
+        parsed, words = _configure(model, settings, context.args)
+        if dry_run and not check:
+            _show(words, [UNCHECKED])
+            return
+        if not check:
             _check_port(parsed)  # before vLLM's configuration, which takes long
         overhead = _check(parsed)
-        if dry_run:
-            print(shlex.join(["vllm", "serve", *arguments]))
-            print("\n".join(overhead) or "speculation changes nothing else in an idle engine here")
+        if check:
+            _show(words, overhead or ["speculation changes nothing else in an idle engine here"])
             return
         for sentence in overhead:
             print(f"wager: {sentence}", file=sys.stderr)
@@ -106,31 +114,42 @@ def command(
 
 
 def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namespace, list[str]]:
-    """What vLLM is to be started with, and what ours of it looks like on a command line."""
-    from wager.vllm.launch import arguments
+    """What vLLM is to be started with, and what that looks like on a command line."""
     from wager.vllm.server import parse_arguments
 
     parsed, plain = parse_arguments([model, *given]), parse_arguments([model])
     # What of it wager must know or adds to; the rest stays as vLLM read it.
-    known = {key: getattr(parsed, key) for key in KNOWN if getattr(parsed, key, None) != getattr(plain, key, None)}
+    names = known_arguments.KNOWN
+    known = {key: getattr(parsed, key) for key in names if getattr(parsed, key, None) != getattr(plain, key, None)}
     made = arguments(model, settings, known)
-    ours: list[str] = []
+    parsed.served_model_name, words = _added(model, made, known, parsed.served_model_name)
     for key, value in made.items():
         setattr(parsed, "model_tag" if key == "model" else key, value)
+    return parsed, [made["model"], *given, *words]
+
+
+def _added(
+    model: str, made: Mapping[str, Any], known: Mapping[str, Any], served: list[str] | None
+) -> tuple[list[str] | None, list[str]]:
+    """The name to serve under, and what wager adds to a command line with the ``known`` arguments."""
+    words: list[str] = []
+    for key, value in made.items():
         if key != "model" and value != known.get(key):
-            words = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-            ours += ["--" + key.replace("_", "-"), *map(str, words)]
-    if made["model"] != model and not parsed.served_model_name:
-        parsed.served_model_name = [model]
-        ours += ["--served-model-name", model]
-    return parsed, [made["model"], *given, *ours]
+            values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+            words += ["--" + key.replace("_", "-"), *map(str, values)]
+    if made["model"] != model and not served:
+        return [model], [*words, "--served-model-name", model]
+    return served, words
+
+
+def _show(words: list[str], remarks: list[str]) -> None:
+    print(shlex.join(["vllm", "serve", *words]))
+    print("\n".join(remarks))
 
 
 def _check(parsed: Namespace) -> list[str]:
     """Let vLLM build its configuration before any process starts or weight is read: it refuses here what it refuses."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-
-    from wager.vllm.launch import idle_overhead
 
     try:
         with compat.quiet():  # vLLM logs all of it again when it starts
@@ -147,21 +166,6 @@ def _check(parsed: Namespace) -> list[str]:
     if speculating.parallel_config.data_parallel_size > 1 and speculating.model_config.is_moe:
         raise ValueError("data-parallel ranks that share experts must run in step, and wager's do not")
     return idle_overhead(plain, speculating)
-
-
-def _named_port(given: list[str]) -> Namespace | None:
-    """The address as far as it can be read before vLLM, whose import takes seconds; None: vLLM's parser has to say."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--host")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--uds")
-    parser.add_argument("--headless", action="store_true")
-    parser.add_argument("--config")
-    try:
-        found = parser.parse_known_args(given)[0]
-    except (ArgumentError, SystemExit):
-        return None
-    return None if found.config else found
 
 
 def _check_port(parsed: Namespace) -> None:

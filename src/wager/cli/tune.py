@@ -86,16 +86,21 @@ def timed(decoder: Any) -> dict[str, Any]:
 
 
 def timed_words(found: Mapping[str, Any]) -> list[str]:
-    """The same in words, with the files it is kept in."""
+    """The same in words, with the files it is kept in, those that are there: an incomplete timing is not kept."""
     parts = [f"verifying {width} {seconds * 1e3:.1f} ms" for width, seconds in found["verify_seconds"].items()]
     parts += [f"drafting {arm} {seconds * 1e3:.1f} ms" for arm, seconds in found["draft_seconds"].items()]
-    lines = [f"  {ROUNDS}: {', '.join(parts)}"] if parts else []
+    lines = [_file(ROUNDS, ", ".join(parts))] if parts else []
     if found["products"]:
         faster = [name for name, ways in found["products"].items() if set(ways) != {PLAIN}]
-        lines.append(
-            f"  {PRODUCTS}: " + (f"packed kernels for {', '.join(faster)}" if faster else "plain kernels only")
-        )
+        lines.append(_file(PRODUCTS, f"packed kernels for {', '.join(faster)}" if faster else "plain kernels only"))
     return [f"Timed on this machine, and kept in {cache()}; delete a file to time it again:", *lines] if lines else []
+
+
+def _file(name: str, said: str) -> str:
+    kept = (cache() / name).is_file()
+    return f"  {name}: {said}" + (
+        "" if kept else " (not kept: incomplete on a busy machine, or no file can be written)"
+    )
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -208,6 +209,13 @@ class Decoder:
         if self._calibration is not None:
             self.policy.calibrate(self._calibration)
 
+    def _prepare_rounds(self, target: Runner, unknown: bool, text: Sequence[int]) -> None:
+        """What the first token does not wait for: packed weights, then, where they are unknown, the costs of rounds."""
+        for one in (target, *(drafter.runner for drafter in self.drafters.values() if drafter.runner is not None)):
+            one.pack()
+        if unknown:
+            self._calibrate(text)
+
     def _calibrate(self, text: Sequence[int]) -> None:
         """Time rounds on the text that the target holds, or take what is remembered, and tell the policy."""
         from wager.decoding.calibrate import VERSION, RoundTimer, calibrated
@@ -311,8 +319,8 @@ class Decoder:
             self._recalibrate()
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
-        calibrate = self._calibrate if unknown else None
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, calibrate)
+        ready = partial(self._prepare_rounds, target, unknown)
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, ready)
         self.finish = ""
         self._busy = True
         played = False

@@ -62,7 +62,7 @@ class Generation:
     sources: list[str]
     prompt_tokens: int
     finish: str  # 'eos', 'stop', 'length', 'context' or 'interrupted'
-    prefill_seconds: float  # of the prompt, and of timing rounds after a Decoder's first one
+    prefill_seconds: float  # of the prompt, and, after a Decoder's first token, of packing weights and timing rounds
     decode_seconds: float
     rounds: list[Round] = field(default_factory=list)
     steps: list[Piece] = field(default_factory=list)  # the token of the prompt's own forward, then a piece a round

@@ -62,6 +62,10 @@ class LlamaRunner(Runner):
     def crop(self, length: int) -> None:
         self.length = length
 
+    def pack(self) -> None:
+        if not self.weights.packed:
+            self.weights.pack()
+
     def _reserve(self, tokens: int) -> None:
         """Room for so many tokens; growing copies the cache, at most once per doubling."""
         if tokens <= self.capacity:

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch.nn.functional import rms_norm
 from wager.models import calibration, compat_torch, packed
 from wager.models.llama_shape import FAMILIES, activation, configured, windows
 from wager.models.rope import rope_kinds
+from wager.models.runner import TOLERANCE, apart
 
 log = logging.getLogger("wager")
 
@@ -24,6 +26,7 @@ NUMBERS = (
     "use_rope",
 )  # of modules, which their arithmetic goes by
 LARGE = 50_000_000  # parameters from which on a model is compared by a few of its layers: all would take half a second
+COMPARED = 8  # widest product of the output head that is compared, and every which of its outputs
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
 
 
@@ -91,6 +94,11 @@ class Layer:
         """The weights of a norm as it multiplies by them; None where there is no norm."""
         return None if norm is None else 1.0 + norm.weight.detach() if self.gemma else norm.weight
 
+    @property
+    def weights(self) -> list[packed.Weight]:
+        """Of its products."""
+        return [self.qkv, self.out, *((self.gate, self.up, self.down) if self.gate is not None else ())]
+
     def by(self, qkv: str, out: str, gated: str, down: str) -> Products:
         """The products run in these ways; weights that take packing are packed the first time."""
         attention = packed.product(self.qkv, qkv), self._added(self.out, out, self.normed[0])
@@ -98,6 +106,21 @@ class Layer:
             return Products(*attention, self._experts, lambda made, residual: made.add_(residual))
         gates = packed.gated(self.gate, self.up, gated, self.act)
         return Products(*attention, gates, self._added(self.down, down, self.normed[1]))
+
+    def differences(self, by: Products, x: torch.Tensor) -> Iterator[float]:
+        """How far these products are from plain ones, on (width, hidden)."""
+        plain = self.by(*(packed.PLAIN,) * len(OPERATIONS))
+        qkv = plain.qkv(x)
+        yield _off(by.qkv(x), qkv)
+        heads = qkv[:, : self.out.shape[1]].contiguous()
+        pairs = [(by.out, plain.out, heads)]
+        if self.gate is not None:
+            gated = plain.gated(x)
+            yield _off(by.gated(x), gated)
+            pairs.append((by.down, plain.down, gated))
+        for ours, theirs, given in pairs:  # the residual is as large as the product, so that neither hides the other
+            residual = theirs(given, torch.zeros_like(x))
+            yield _off(ours(given, residual), theirs(given, residual))
 
     def _added(self, weight: packed.Weight, way: str, norm: torch.Tensor | None) -> packed.AddedProduct:
         """A product that is added to the residual, after a norm where there is one."""
@@ -128,33 +151,66 @@ class LlamaWeights:
         self.final = self.layers[0]._norm(body.norm)
         self.lm_head = packed.Weight.of(head)
         self.stamp = stamp(model)
+        self.nbytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        self.packed = False  # whether ``pack`` was called
         self.plan: calibration.Plan = {}  # empty: everything is plain
         self._products: dict[int, list[Products]] = {}  # width -> of every layer
-        if packed.usable(head.weight):
-            if _fits(model):
-                self.plan = self._calibrated()
-            else:
-                log.warning("too little memory for packed weights: verifying several tokens will be slower")
 
     def of_layers(self, some: Any) -> "LlamaWeights":
-        """The same weights for a model that has some of the layers: nothing is packed or timed twice."""
+        """The same weights for a model that has some of the layers."""
         shared, blocks = copy.copy(self), list(some.model.layers)
         shared.layers = [layer for layer in self.layers if any(layer.block is block for block in blocks)]
         shared._products = {}
         return shared
 
     def products(self, width: int) -> list[Products]:
-        """Every layer's products for so many tokens; where packing fails, the plain ones from now on."""
-        width = min(width, calibration.WIDTHS[-1])
+        """Every layer's products for so many tokens; plain ones until weights are packed."""
+        width = min(width, calibration.WIDTHS[-1]) if self.plan else 1
         if width not in self._products:
             ways = [calibration.way_at(self.plan.get(name), width) for name in OPERATIONS]
-            try:
-                self._products[width] = [layer.by(*ways) for layer in self.layers]
-            except RuntimeError as error:
-                log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
-                self.plan, self._products = {}, {}
-                return self.products(width)
+            self._products[width] = [layer.by(*ways) for layer in self.layers]
         return self._products[width]
+
+    def pack(self) -> None:
+        """Time the ways to run each product, or take what is remembered, and copy the weights that packed ones need.
+
+        Where that fails, memory is short, or packed products differ from plain ones, all stay plain.
+        """
+        self.packed = True
+        if not packed.usable(self.lm_head.parts[0][0]):
+            return
+        if not _fits(self.nbytes):
+            log.warning("too little memory for packed weights: verifying several tokens will be slower")
+            return
+        try:
+            self.plan = self._calibrated()
+            wrong = [off for off in self._differences() if not off <= TOLERANCE[self.dtype]]
+        except RuntimeError as error:
+            log.warning("weights could not be packed (%s): verifying several tokens will be slower", error)
+            self.unpack()
+            return
+        if wrong:
+            log.warning("packed weights give products %.2g standard deviations off and are not used", wrong[0])
+            self.unpack()
+
+    @torch.inference_mode()
+    def _differences(self) -> Iterator[float]:
+        """How far packed products are from plain ones, each kernel at each width, on rows of the embedding; packs."""
+        kinds = {tuple(weight.shape for weight in layer.weights): at for at, layer in enumerate(self.layers)}
+        for width in calibration.WIDTHS:
+            made, way = self.products(width), calibration.way_at(self.plan["lm_head"], width)
+            x = rms_norm(self.embed[torch.arange(width) % len(self.embed)], self.final.shape, eps=1e-6)
+            for at in kinds.values():
+                yield from self.layers[at].differences(made[at], x)
+            multiply = packed.product(self.lm_head, way)
+            if way != packed.PLAIN and width <= COMPARED:  # the head may be a fifth of a model: some outputs will do
+                yield _off(multiply(x)[:, ::COMPARED], packed.product(self.lm_head.every(COMPARED))(x))
+
+    def unpack(self) -> None:
+        """Go back to plain products, and give back the memory of the copies."""
+        self.plan, self._products = {}, {}
+        for weight in (self.lm_head, *(weight for layer in self.layers for weight in layer.weights)):
+            weight.unpack()
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The output head on (n, hidden)."""
@@ -181,6 +237,11 @@ class LlamaWeights:
             "lm_head": ways_of(partial(packed.product, head), head),
         }
         return calibration.calibrated({name: weight.shape for name, weight in whole.items()}, operations)
+
+
+def _off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """``apart``, also of products that are 0 throughout."""
+    return 0.0 if torch.equal(ours, theirs) else apart(ours, theirs)
 
 
 _KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
@@ -236,10 +297,10 @@ def _kind(layer: Any) -> list[object]:
     return [(type(m), *(m.__dict__.get(name) for name in NUMBERS)) for m in layer.modules()]
 
 
-def _fits(model: Any) -> bool:
-    """Whether a second copy of the weights leaves as much memory again free; where nobody can say, it does."""
+def _fits(nbytes: int) -> bool:
+    """Whether a copy of so many bytes of weights leaves as much memory again free; where nobody can say, it does."""
     try:
         pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return True
-    return bool(2 * sum(p.numel() * p.element_size() for p in model.parameters()) < pages)
+    return 2 * nbytes < pages

@@ -61,6 +61,10 @@ class Weight:
         rows = max(1, numbers // (self.shape[1] * len(self.parts)))
         return Weight(*((weight[:rows], None if bias is None else bias[:rows]) for weight, bias in self.parts))
 
+    def every(self, step: int) -> Weight:
+        """Every so-manyth of its outputs."""
+        return Weight(*((weight[::step], None if bias is None else bias[::step]) for weight, bias in self.parts))
+
     def packed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The packed copy and the bias."""
         if self._packed is None:
@@ -69,6 +73,10 @@ class Weight:
                 self._bias = torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in self.parts])
             self._packed = pack_weight(weights[0] if len(weights) == 1 else torch.cat(weights))
         return self._packed, self._bias
+
+    def unpack(self) -> None:
+        """Give back the memory of the packed copy."""
+        self._packed = self._bias = None
 
     @property
     def nbytes(self) -> int:

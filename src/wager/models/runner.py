@@ -124,6 +124,9 @@ class Runner(ABC):
     def warm(self, widths: Iterable[int]) -> None:  # noqa: B027 - nothing to prepare, as a rule
         """Prepare forwards of these widths, so that none of them is slow the first time."""
 
+    def pack(self) -> None:  # noqa: B027 - most have nothing to copy
+        """Prepare what only rounds need: called after a text's first token, which does not wait for it."""
+
     def prefill(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits after the last of any number of tokens, (1, vocabulary)."""
         for at in range(0, len(tokens), CHUNK):

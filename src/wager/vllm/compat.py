@@ -9,7 +9,9 @@ runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives f
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +46,16 @@ def check_version(found: str | None = None) -> None:
     number = re.match(r"(\d+)\.(\d+)", found)
     if number is None or (int(number[1]), int(number[2])) not in TESTED:
         raise ValueError(f"wager's hooks were tested with vLLM {RANGE}, and {found} is installed; {INSTALL}")
+
+
+def is_cpu_build() -> bool:
+    """Whether the installed vLLM runs models on the CPU, decided as it decides itself, but without importing it."""
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        return True
+    try:
+        return "cpu" in version("vllm")
+    except PackageNotFoundError:  # the CPU builds have a package of their own
+        return bool(installed_version())
 
 
 @contextmanager

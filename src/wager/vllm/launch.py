@@ -190,9 +190,7 @@ def _check_drafters(where: Path | str, settings: Settings, *, other_vocabulary: 
 
 def on_cpu() -> bool:
     """Whether the installed vLLM runs models on the CPU."""
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
+    return compat.is_cpu_build()
 
 
 def idle_overhead(plain: Any, speculating: Any) -> list[str]:
