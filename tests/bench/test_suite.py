@@ -68,7 +68,7 @@ def test_a_run_with_other_settings_is_refused_by_name_unless_it_may_be_overwritt
         "--methods: transformers, off, suffix:2, auto there, transformers, off here": ("--methods", "off"),
         "--suite: humaneval there, debug-bench here": ("--suite", "debug-bench"),
         "--seed: 0 there, 4 here": ("--seed", "4"),
-        "the prompts: they are not the same": ("--limit", "2"),
+        "the prompts: they are not the same": ("--prompts", "2"),
     }
     for said, change in others.items():
         code, _, err = bench(*SMALL, *change)
@@ -120,7 +120,7 @@ def test_bad_input_is_one_sentence(bench: Any, tmp_path: Path) -> None:
         ("--methods", ","): "--methods names at least one",
         ("--methods", "ucbspec:colour=red"): "has no parameter 'colour'",
         ("--model", "tiny", "--max-tokens", "2000"): "tiny holds 1,024 tokens: too few",
-        ("--limit", "3", "generate"): "--limit before generate does nothing",
+        ("--limit", "3", "generate"): "--prompts before generate does nothing",
     }.items():
         code, _, err = bench(*words)
         assert code == 2

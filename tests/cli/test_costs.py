@@ -31,3 +31,22 @@ def test_a_drafters_own_costs_come_before_those_of_its_kind(tmp_path: Path) -> N
     costs = parse_cost(str(tmp_path / "c.json"), {"drafters": ["eagle:code", "eagle:math"]})
     assert (costs.step["eagle:code"], costs.step["eagle:math"]) == (1.0, 2.0)
     assert set(costs.draft) == {"eagle:code:2@2x4"}
+
+
+def test_rounds_on_the_device_are_refused_without_one(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = cli("lab", "rounds")
+    assert done.code == 2
+    assert "needs an NVIDIA GPU" in done.err
+
+
+def test_rounds_are_profiled_by_arm_temperature_and_path(tmp_path: Path) -> None:
+    from heads import PROMPT, save, tiny
+
+    from wager.bench.round_profile import profile
+
+    model = tiny()
+    head = f"eagle={save(tmp_path / 'head', model)}"
+    rows = profile(model, None, head, ["off", "eagle:2"], [0.0], 8, 1, [PROMPT])
+    assert [(row["arm"], row["path"]) for row in rows] == [("off", "host"), ("eagle:2", "host"), ("eagle:2", "device")]
+    assert all(row["round_seconds"] > 0 for row in rows)

@@ -21,17 +21,23 @@ PROMPTS = (
 
 
 def profile(
-    model: Any, tokenizer: Any, head: str, arms: Sequence[str], temperatures: Sequence[float], tokens: int, repeats: int
+    model: Any,
+    tokenizer: Any,
+    head: str,
+    arms: Sequence[str],
+    temperatures: Sequence[float],
+    tokens: int,
+    repeats: int,
+    prompts: Sequence[Any] = tuple([{"role": "user", "content": prompt}] for prompt in PROMPTS),
 ) -> list[dict[str, Any]]:
     """Medians over texts for each arm, temperature and path, interleaved."""
     decoders = {arm: _decoder(model, tokenizer, head, arm) for arm in arms}
     cases = [(arm, t, path) for t in temperatures for arm in arms for path in ("host", "device") if _has(arm, path)]
     found: dict[tuple[str, float, str], list[dict[str, float]]] = {case: [] for case in cases}
     for turn in range(repeats + 1):
-        for prompt in PROMPTS:
-            chat = [{"role": "user", "content": prompt}]
+        for prompt in prompts:
             for case in cases:
-                played = _played(decoders[case[0]], chat, case, tokens)
+                played = _played(decoders[case[0]], prompt, case, tokens)
                 if turn:  # the first warms up
                     found[case].append(played)
     rows = []
@@ -46,11 +52,12 @@ def _has(arm: str, path: str) -> bool:
 
 
 def _decoder(model: Any, tokenizer: Any, head: str, arm: str) -> Decoder:
-    policy = "off" if arm == "off" else fixed(Arm.parse(arm))
-    return Decoder(model, tokenizer, drafters=head, policy=policy, arms=[arm] if arm != "off" else [f"{head}:1"])
+    if arm == "off":
+        return Decoder(model, tokenizer, drafters="off", policy="off")
+    return Decoder(model, tokenizer, drafters=head, policy=fixed(Arm.parse(arm)), arms=[arm])
 
 
-def _played(decoder: Decoder, chat: Any, case: tuple[str, float, str], tokens: int) -> dict[str, float]:
+def _played(decoder: Decoder, prompt: Any, case: tuple[str, float, str], tokens: int) -> dict[str, float]:
     """Seconds a round of one text."""
     _, temperature, path = case
     how: dict[str, Any] = {"do_sample": False}
@@ -61,7 +68,7 @@ def _played(decoder: Decoder, chat: Any, case: tuple[str, float, str], tokens: i
         drafter.on_device = path == "device"
     own: list[float] = []
     with timed_stages(heads) as stages:
-        prepared = decoder.prepare(chat, {"max_new_tokens": tokens, **how})
+        prepared = decoder.prepare(prompt, {"max_new_tokens": tokens, **how})
         steps = decoder.run(prepared, decoder.target, seed=1)
         emitted, rounds = 0, []
         next(steps)

@@ -66,9 +66,13 @@ def rounds(
     output: Output,
 ) -> None:
     """Time rounds of a head on CUDA, stage by stage: on the device, and with every draft read back."""
+    import torch
+
     from wager.bench.engine import described
     from wager.bench.round_profile import profile
 
+    if not torch.cuda.is_available():
+        raise ValueError("wager lab rounds needs an NVIDIA GPU: on a CPU no round stays on the device")
     model, tokenizer = target.load()
     names = ["off", *(f"{head}:{arm}" for arm in arms.split(","))]
     rows = profile(model, tokenizer, head, names, [float(t) for t in temperatures.split(",")], tokens, repeats)

@@ -36,7 +36,9 @@ class Suite:
     """Which prompts, and how long their answers are."""
 
     suite: str = opt(QUICK, f"{QUICK}, spec-bench, humaneval, all, or any task; all but {QUICK} read --data.")
-    limit: int | None = opt(None, "Prompts a task.", min=1, shown=f"{QUICK_PROMPTS} in quick, else all")
+    limit: int | None = opt(
+        None, "Prompts a task.", "--prompts", "--limit", min=1, shown=f"{QUICK_PROMPTS} in quick, else all"
+    )
     max_tokens: int | None = opt(None, "Tokens an answer.", min=2, shown=f"{QUICK_TOKENS} in quick, else {TOKENS}")
     longest_prompt: LongestPrompt = 1024
     data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA, else prompts that come with wager")
