@@ -18,6 +18,7 @@ PROMPTS = (
     "Natalia sold clips to 48 of her friends in April, and half as many in May. How many did she sell altogether?",
     "Translate to French: the weather is fine today, and we are going to the market.",
 )
+CHATS = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
 
 
 def profile(
@@ -28,7 +29,7 @@ def profile(
     temperatures: Sequence[float],
     tokens: int,
     repeats: int,
-    prompts: Sequence[Any] = tuple([{"role": "user", "content": prompt}] for prompt in PROMPTS),
+    prompts: Sequence[Any] = CHATS,
 ) -> list[dict[str, Any]]:
     """Medians over texts for each arm, temperature and path, interleaved."""
     decoders = {arm: _decoder(model, tokenizer, head, arm) for arm in arms}
