@@ -93,7 +93,7 @@ def test_the_nodes_that_stay_are_those_the_host_would_choose(depth: int, breadth
         assert where[:7].eq(-7).all()
 
 
-def accepting(tokens: list[int], parents: list[int] | None, choices: list[int], most: int) -> Any:
+def accepting(tokens: list[int], parents: list[int] | None, choices: list[int]) -> Any:
     """What the kernel finds, and both inputs after it; slot 0 is the text's last token."""
     from wager.eagle import device_round, round_kernels
 
@@ -134,7 +134,7 @@ def test_what_is_accepted_is_what_the_host_accepts(tree: bool) -> None:
             continue
         longest = max(longest, len(path))
         new = [*(tokens[at] for at in path), choices[path[-1] + 1 if path else 0]]
-        result, where, head = accepting(tokens, parents, choices, 16)
+        result, where, head = accepting(tokens, parents, choices)
         count = len(path)
         assert result[0] == count
         assert result[k.PATH : k.PATH + 64] == [0, *(at + 1 for at in path), *[0] * (63 - count)]

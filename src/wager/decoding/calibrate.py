@@ -90,7 +90,7 @@ class RoundTimer:
                     if timed is None:
                         continue
                     taken, draft = timed
-                    least[arm] = min(taken, least.get(arm, taken))
+                    least[arm] = min(taken, least.get(arm, taken)) if read else taken
                     if draft.lag > 1 and draft.lag_seconds:
                         known = lags.setdefault(arm.drafter, {})
                         known[draft.lag] = min(draft.lag_seconds, known.get(draft.lag, draft.lag_seconds))

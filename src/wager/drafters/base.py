@@ -155,7 +155,7 @@ class Drafter(ABC):
     ) -> Verified | None:
         """Draft a chain, or a tree of this shape, and have the target verify it, all on the device with one read-back.
 
-        None where that cannot be done; nothing has happened then.
+        None where that cannot be done; the text is then as it was.
         """
         return None
 

@@ -61,7 +61,7 @@ class DeviceRounds:
         self.ahead: tuple[Hashable, tuple[int, int], Made] | None = None
 
     def forget(self) -> None:
-        """Another text: what was drafted ahead is for none."""
+        """A new text: discard the draft made ahead."""
         self.ahead = self.last_key = None
 
     def fits(self, depth: int, shape: Tree | None) -> bool:
@@ -102,7 +102,8 @@ class DeviceRounds:
             count, entries = grown_nodes(depth, breadth), breadth * (depth - 1)
             tokens, _, paths, expanded, words = made[:5]
             grown = tokens[:count], paths[:count], words[:entries], expanded
-            round_kernels.select(grown, breadth, nodes, target.inputs, padded, self.parents)
+            most = grown_nodes(whole, breadth)
+            round_kernels.select(grown, breadth, nodes, target.inputs, padded, self.parents, most)
         else:
             target.inputs[TOKENS_AT + 1 : TOKENS_AT + width].copy_(made[0][:depth])
         self._mark(0)
@@ -111,6 +112,7 @@ class DeviceRounds:
         depths = target.inputs[TOKENS_AT + padded : TOKENS_AT + padded + width] if breadth else None
         choices = choose(logits[:width], depth + 1, depths)
         parents = self.parents if breadth else None
+        head.told = ()  # until the host knows what the device has done
         round_kernels.accept(choices, target.inputs, parents, head.inputs, LAYOUT, self.result, padded)
         if breadth:
             round_kernels.move(target.inputs, self.result, target.cache)

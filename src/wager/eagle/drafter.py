@@ -1,7 +1,6 @@
 """An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from wager.core import Arm, Hint, Tree
 from wager.core.round import MOST_SCORED
+from wager.core.switch import switched_off
 from wager.drafters.base import DeviceChoices, Draft, Drafter, DraftSampler, Verified
 from wager.drafters.shipped import published_acceptance
 from wager.eagle.checkpoint import read
@@ -50,7 +50,7 @@ class Eagle(Drafter):
         self._plain: Head | None = None
         self._rounds: DeviceRounds | None = None
         # Whether rounds stay on the device where they can; off: every draft is read back and verified by itself.
-        self.on_device = os.environ.get("WAGER_DEVICE_ROUNDS", "on") != "off"
+        self.on_device = not switched_off("WAGER_DEVICE_ROUNDS")
         self.begin(())
 
     def follow(self, target: Runner) -> None:

@@ -40,7 +40,7 @@ def _rank(paths, slots, count, nodes, BLOCK: tl.constexpr, TILE: tl.constexpr): 
         before += tl.sum(((likelier | earlier) & (other_at < count)[None, :]).to(tl.int32), 1)
     stays = (at < count) & (before < nodes)
     slot = tl.cumsum(stays.to(tl.int32), 0)
-    # Numbers that are none are neither before nor after another: then more would stay than there is room for.
+    # NaN compares false with everything, so more nodes could stay than there is room for.
     tl.store(slots + at, tl.where(stays & (slot <= nodes), slot, 0), mask=at < count)
 
 
@@ -147,13 +147,14 @@ def select(
     where: torch.Tensor,
     padded: int,  # the width of the target's forward
     parents: torch.Tensor,  # (WIDEST_TREE,), the slot before each; filled here
+    most: int = 0,  # grown nodes of a draft of full depth: near the end of a text there are fewer, for the same kernel
 ) -> None:
     """Put the ``nodes`` likeliest of the grown ones into the target's input: tokens, depths and words."""
     tokens, paths, words, expanded = grown
     count, entries = len(paths), len(words)
     words, expanded = (part if len(part) else tokens for part in (words, expanded))  # not read where there are none
     slots = torch.empty(count, dtype=torch.int32, device=paths.device)
-    block = max(16, triton.next_power_of_2(count))
+    block = max(16, triton.next_power_of_2(max(count, most)))
     _rank[(1,)](paths, slots, count, nodes, BLOCK=block, TILE=TILE, num_warps=8)
     _place[(triton.cdiv(count, TILE),)](
         tokens, words, expanded, slots, where, parents, count, entries, padded,

@@ -26,7 +26,7 @@ NUMBERS = (
     "use_rope",
 )  # of modules, which their arithmetic goes by
 LARGE = 50_000_000  # parameters from which on a model is compared by a few of its layers: all would take half a second
-COMPARED = 8  # widest product of the output head that is compared, and every which of its outputs
+COMPARED = 8  # widest product of the output head that is compared, and the stride over its outputs
 OPERATIONS = ("qkv", "out", "gated", "down")  # of a layer, each of which is run in a way of its own
 
 

@@ -8,12 +8,12 @@ chooses among them by operation and width. A packed copy takes as much memory as
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
 from torch.nn.functional import gelu, linear, silu
 
+from wager.core.switch import switched_off
 from wager.models.compat_torch import has_packed_linear, pack_weight, packed_linear, packed_linear_binary
 
 PLAIN, PACKED, FUSED = "plain", "packed", "fused"
@@ -28,7 +28,7 @@ AddedProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # with the 
 def usable(weight: torch.Tensor) -> bool:
     """Whether products with this weight may be packed: a large float32 one on a CPU, and not switched off."""
     large = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
-    return large and os.environ.get(SWITCH, "").lower() not in ("0", "off", "no", "false") and has_packed_linear()
+    return large and not switched_off(SWITCH) and has_packed_linear()
 
 
 class Weight:
@@ -62,7 +62,7 @@ class Weight:
         return Weight(*((weight[:rows], None if bias is None else bias[:rows]) for weight, bias in self.parts))
 
     def every(self, step: int) -> Weight:
-        """Every so-manyth of its outputs."""
+        """Every ``step``-th output."""
         return Weight(*((weight[::step], None if bias is None else bias[::step]) for weight, bias in self.parts))
 
     def packed(self) -> tuple[torch.Tensor, torch.Tensor | None]:

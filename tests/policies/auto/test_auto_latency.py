@@ -289,3 +289,6 @@ def test_what_a_head_takes_for_a_long_prompt_is_bounded_by_what_its_target_takes
     verify = {1: 0.00136, 5: 0.00134, 17: 0.00138, 33: 0.00141}
     latency.calibrate(Calibration(verify, {}, {"eagle": {15: 0.00003, 63: 0.0013}}), str)
     assert 0.0013 < latency.worst_catch_up("eagle", 500, 0.00136) < 0.004
+    flat = LatencyModel(33, CONFIG)
+    flat.calibrate(Calibration(dict.fromkeys(verify, 0.0016), {}, {"eagle": {15: 0.00003, 63: 0.0006}}), str)
+    assert flat.worst_catch_up("eagle", 30_000, 0.0016) > 0.05, "longer prompts still take longer"

@@ -9,6 +9,7 @@ from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.verify import BatchLatency, VerifyLatency, bucket
 from wager.policies.base import Learner
 
+LONG = 1024  # tokens that a drafter reads in no more than two plain steps: it is smaller, and reads them at once
 Kind = int | tuple[str, int]  # of drafts: their length, with the drafter where several are told apart; 0: none
 
 
@@ -210,7 +211,8 @@ class LatencyModel(Learner):
     def worst_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
         """Seconds in which one request's drafter reads so many tokens at most, noise left out."""
         by_width = self.verify.seconds
-        target = (by_width[-1] - by_width[1]) / (len(by_width) - 2) if len(by_width) > 2 else inf
+        widths = max(1, len(by_width) - 2)
+        target = max((by_width[-1] - by_width[1]) / widths, plain / LONG)
         return self.drafts.most_catch_up(drafter, tokens, plain, target)
 
     def worst_draft(self, key: str, length: int, plain: float) -> float:
@@ -235,8 +237,8 @@ class LatencyModel(Learner):
             self.drafts.caught_up(round.arm.drafter, round.lag * batch, round.lag_seconds)
 
     def resumed(self, key: str, length: int, round: Round) -> bool:
-        """Learn from a round of one request in which a drafter had to catch up, if it did; whether the seconds of its
-        draft tell nothing else.
+        """Learn from a round of one request in which a drafter had to catch up; true if its seconds must not be learned
+        as those of a draft.
 
         What such a draft takes beyond the usual belongs to catching up: it is not paid by a drafter that stays.
         """
