@@ -148,7 +148,7 @@ def test_turns_on_an_engine_are_units_of_a_row(tmp_path: Path) -> None:
         "nightjar": [0.02] * 5,
     }
     assert told["shares"]["nightjar"] == {"draft:4": 0.75, "off": 0.25}
-    assert "seconds" not in workspace.result(Turned(32, "turns.json")), "there is none with 32"
+    assert "no turns" in workspace.result(Turned(32, "turns.json"))["missing"], "there is none with 32"
     assert "needs other.json" in workspace.result(Turned(8, "other.json"))["missing"]
     before = workspace.name(run)
     (tmp_path / "turns.json").write_text("{}")
