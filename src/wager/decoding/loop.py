@@ -166,11 +166,11 @@ class Loop:
 
     def _play(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> _Played:
         """Draft, verify and accept."""
-        length = min(arm.length, room)
+        began, length = perf_counter(), min(arm.length, room)
         if length and self.on_device and arm.drafter not in proposals:
             made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler())
             if made is not None:
-                drafted = perf_counter() - made.verify_seconds
+                drafted = max(began + made.draft.lag_seconds, perf_counter() - made.verify_seconds)
                 return _Played(made.draft, made.path, made.following, None, drafted)
         draft = self._draft(arm, room, proposals)
         drafted = perf_counter()

@@ -9,6 +9,8 @@ the tokens and chooses while the device drafts.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from math import inf
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +36,8 @@ LAYOUT = {
     "MOST": cuda_graphs.WIDTHS[-1],
 }
 
+REPEATS = 4  # of a forward that is timed; the least counts
+
 
 class Found(NamedTuple):
     """What a round brought."""
@@ -41,7 +45,7 @@ class Found(NamedTuple):
     drafted: list[int]  # tokens
     path: list[int]  # indices of the accepted ones
     following: int
-    verify_seconds: float
+    verify_seconds: float  # as the host would have waited for such a forward alone
 
 
 class DeviceRounds:
@@ -56,6 +60,7 @@ class DeviceRounds:
         self.host = torch.zeros(round_kernels.RESULT, dtype=torch.long, pin_memory=self.cuda)
         event: Any = torch.cuda.Event
         self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
+        self.waiting: float | None = None  # seconds of a forward alone that the device does not work; None: not timed
         self.last_key: Hashable = None  # of the last round's draft
         # A draft that was made at the end of a round: its key, what the head had read and run by then, its tensors.
         self.ahead: tuple[Hashable, tuple[int, int], Made] | None = None
@@ -85,6 +90,8 @@ class DeviceRounds:
     ) -> Found | None:
         """Play a round, ``depth`` of whose tokens may be accepted; None where the draft cannot be captured."""
         head, target = self.head, self.target
+        if self.waiting is None:
+            self.waiting = self._time_waiting(last) if self.cuda else 0.0
         breadth = 0 if shape is None else head._breadth(shape.breadth)
         nodes = depth if shape is None else min(shape.nodes, grown_nodes(depth, breadth))
         width, whole = nodes + 1, head._warmed(depth, breadth)
@@ -140,6 +147,23 @@ class DeviceRounds:
         if self.cuda:
             self.clock[which].record()
 
+    def _time_waiting(self, token: int) -> float:
+        """What a forward of one token takes by the host's clock beyond the device's: launching it, reading it back.
+
+        Rounds that are not played here are timed by the host, and a policy compares both.
+        """
+        length, least = self.target.length, inf
+        for _ in range(REPEATS):
+            began = perf_counter()
+            self._mark(0)
+            best = self.target.forward([token], 1).argmax(-1)
+            self._mark(1)
+            best.tolist()
+            taken = perf_counter() - began
+            self.target.crop(length)
+            least = min(least, taken - self.clock[0].elapsed_time(self.clock[1]) / 1e3)
+        return max(0.0, least)
+
     def _keep(self, final: torch.Tensor, states: dict[int, torch.Tensor], count: int, tree: bool) -> None:
         """Put what is watched of the accepted path, and of as many rows in all as could be, where it belongs."""
         target, start = self.target, self.target.length
@@ -161,7 +185,7 @@ class DeviceRounds:
         seconds = 0.0
         if self.cuda:
             self.clock[1].synchronize()
-            seconds = self.clock[0].elapsed_time(self.clock[1]) / 1e3
+            seconds = self.clock[0].elapsed_time(self.clock[1]) / 1e3 + (self.waiting or 0.0)
         values: list[int] = self.host.tolist()
         accepted = values[0]
         path = [slot - 1 for slot in values[round_kernels.PATH + 1 : round_kernels.PATH + 1 + accepted]]
