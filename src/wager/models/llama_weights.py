@@ -244,13 +244,17 @@ def _off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return 0.0 if torch.equal(ours, theirs) else apart(ours, theirs)
 
 
+ROW = 4  # numbers of a row of the output head that tell whether it was written
 _KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
 
 
-def llama_weights(model: Any) -> LlamaWeights:
-    """The model's weights, read and packed once for as long as they stay what they are."""
+def llama_weights(model: Any, outlined: object = None) -> LlamaWeights:
+    """The model's weights, read and packed once for as long as they stay what they are; ``outlined``: its outline now,
+    where that is known."""
     known = _KNOWN.get(model)
-    if known is None or known.stamp != stamp(model):  # someone trained, merged or moved the model: copies are stale
+    if known is None or known.stamp != stamp(
+        model, outlined
+    ):  # someone trained, merged or moved the model: copies are stale
         known = _KNOWN[model] = LlamaWeights(model)
     return known
 
@@ -267,16 +271,17 @@ def outline(model: Any) -> tuple[object, ...]:
     return tuple(found)
 
 
-def stamp(model: Any) -> object:
-    """Changes whenever a weight does."""
+def stamp(model: Any, outlined: object = None) -> object:
+    """Changes whenever a weight does; ``outlined`` is the model's outline, where that is known."""
     # Writing through ``.data`` leaves address and version as they are. Where packed copies could go stale, on the CPU,
-    # some numbers of each weight count too, and all of the output head's, where people write rows of tokens they add.
+    # some numbers of each weight count too, and of every row of the output head, where people write those of tokens
+    # they add.
     if model.device.type != "cpu":
-        return outline(model)
+        return outline(model) if outlined is None else outlined
     found = []
     for weight in model.parameters():
-        flat = weight.detach().reshape(-1)
-        looked_at = flat if weight is model.lm_head.weight else flat[:: max(1, len(flat) // 16)]
+        flat, head = weight.detach().reshape(-1), weight is model.lm_head.weight
+        looked_at = weight.detach()[:, :ROW] if head else flat[:: max(1, len(flat) // 16)]
         found.append((weight.data_ptr(), compat_torch.version(weight), float(looked_at.sum())))
     return found
 

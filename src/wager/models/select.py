@@ -82,9 +82,10 @@ def _takes_back(kind: type[HFRunner], model: Any) -> bool:
 def current(model: Any, known: Runner) -> Runner:
     """The runner as it was, or another one if the model has changed under it: hooks, adapters, weights, vocabulary."""
     if isinstance(known, LlamaRunner):
-        changed = known.outline != outline(model) or bool(configured(model))
-        if changed or known.weights is not llama_weights(model):
+        now = outline(model)
+        if known.outline != now or bool(configured(model)) or known.weights is not llama_weights(model, now):
             return runner(model)
+        known.checked = True
     if isinstance(known, HFRunner) and known.temporary and not why_not(model):
         return runner(model)
     known.vocabulary = vocabulary(model)

@@ -162,3 +162,15 @@ def test_a_prompt_longer_than_any_that_was_timed_does_not_rule_a_head_out() -> N
     timed = Calibration(verify, {arms[1]: 0.0004}, {"eagle": {15: 0.00003, 63: 0.0013}}, {"eagle": (0.7,) * 4})
     policy.calibrate(timed)
     assert policy.choose(Context(arms, 1, 0, None, {"eagle": 300}, remaining=128)) == arms[1]
+
+
+def test_a_prompt_is_read_once_however_often_a_head_is_left_for_matches() -> None:
+    arms = (OFF, Arm("eagle", 4))
+    policy = build("auto", arms, tokens=1000)
+    assert isinstance(policy, Auto)
+    verify = {1: 0.00145, 2: 0.00145, 3: 0.00145, 5: 0.00145}
+    timed = Calibration(verify, {arms[1]: 0.0004}, {"eagle": {15: 0.00005, 63: 0.0025}}, {"eagle": (0.6,) * 4})
+    policy.calibrate(timed)
+    policy.exploration.expected_stay = 1.0  # every round of the head was followed by one of another kind
+    for remaining, arm in ((128, arms[1]), (5, OFF)):
+        assert policy.choose(Context(arms, 1, 0, None, {"eagle": 63}, remaining=remaining)) == arm

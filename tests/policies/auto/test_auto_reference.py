@@ -10,6 +10,7 @@ from wager.core import OFF, Arm, Context, Hint
 from wager.policies import build
 from wager.policies.auto import Auto
 from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
+from wager.policies.auto.weighing import SKIPPED
 
 
 class Slow:
@@ -140,12 +141,15 @@ class Slow:
                 if self.compared(context):
                     tokens = self.tokens_in_text(name, key, arms[-1].length, cautious)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
+                again = min(lag, known.latency.drafts.catch_up(name, SKIPPED, seconds[1]))
                 fee = self.fee(name, context)
                 for arm in arms:
                     fixed, each = known.latency.drafts.parts(key, 1, seconds[1])
                     cost = seconds[arm.budget + 1] + fixed + arm.length * each
-                    cost += lag / known.exploration.expected_stay if fee is None else 0.0
-                    out[arm], self.seconds[arm] = self.value(tokens[arm.length], cost) - (fee or 0.0), cost
+                    cost += again / known.exploration.expected_stay if fee is None else 0.0
+                    rounds = min(known.config.round_memory, (context.remaining or math.inf) / tokens[arm.length])
+                    once = self.rate() * (lag - again) / rounds if fee is None else 0.0
+                    out[arm], self.seconds[arm] = self.value(tokens[arm.length], cost) - (fee or 0.0) - once, cost
         return out
 
     def compared(self, context: Context) -> bool:

@@ -16,6 +16,8 @@ from wager.policies.auto.reading import TextAcceptance, expected_gain
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
+SKIPPED = 8  # tokens that a drafter has missed, as a rule, when it is taken up again after rounds of another kind
+
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
@@ -161,6 +163,7 @@ class ArmWeighing(Policy):
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         text = self.in_text.factors if batch == 1 and self._several else {}
         self._values = {}
+        to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
             odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
@@ -171,13 +174,16 @@ class ArmWeighing(Policy):
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
-            fee = 0.0
+            fee = once = 0.0
             if drafter in lags:
                 if text and self._stays(drafter):
                     fee = self._switching(drafter, context, rate)
                 else:
-                    late = drafts.catch_up(drafter, lags[drafter] * batch, seconds[1])
-                    fixed += late / (self.exploration.expected_stay * batch)
+                    late = again = drafts.catch_up(drafter, lags[drafter] * batch, seconds[1])
+                    if batch == 1:  # the rest of what it missed, a prompt as a rule, is read once in a text
+                        again = min(late, drafts.catch_up(drafter, SKIPPED, seconds[1]))
+                        once = rate * (late - again)
+                    fixed += again / (self.exploration.expected_stay * batch)
             weighed.append((group, odds, factor, fixed, each))
             reach = tokens = 1.0
             done = 0
@@ -192,6 +198,8 @@ class ArmWeighing(Policy):
                 if text:
                     self._values[drafter] = max(value, self._values.get(drafter, value))
                     value -= fee
+                if once:
+                    value -= once * max(least, tokens / to_come)
                 if value > most and width <= widest and (room == inf or self._worst(arm, context) <= room):
                     most, best = value, (arm, tokens, taken)
         return most, best
