@@ -254,6 +254,27 @@ def test_captured_drafts_are_eager_ones(
 
 
 @needs_kernels
+@pytest.mark.parametrize("length", [21, 58, 180])
+def test_prompts_are_read_as_by_the_plain_forward(tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From graphs, padded, and where none is as wide one after the other; what was drafted or padded leaves no trace."""
+    monkeypatch.setattr(cuda_graphs, "FUSED_ON", (KERNELS_ON,))
+    monkeypatch.setattr(cuda_graphs, "WIDE", (32, 64))
+    model = tiny(head_dim=16).to(KERNELS_ON)
+    save(tmp_path, model, shape={"head_dim": 16})
+    text = (TEXT * 4)[:length]
+    target = reading(model, text)
+    (captured, graphs), (eager, plain) = (graphed(tmp_path, target, text) for _ in range(2))
+    plain.captures = False
+    for eagle in (captured, eager):
+        begun(eagle, target, text)
+    one, other = captured.propose(6), eager.propose(6)
+    assert one.tokens == other.tokens
+    torch.testing.assert_close(one.logits, other.logits, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(graphs.cache[:, : length - 1], plain.cache[:, : length - 1], rtol=1e-3, atol=1e-3)
+    assert {key for key in graphs.replays if key[0] == "read"} & {("read", width) for width in cuda_graphs.WIDE}
+
+
+@needs_kernels
 @pytest.mark.parametrize(("rows", "size", "count"), [(1, 24, 3), (4, 3000, 4), (3, 1025, 16)])
 def test_the_likeliest_are_those_of_torch(rows: int, size: int, count: int) -> None:
     from wager.eagle.kernels import likeliest

@@ -19,11 +19,12 @@ from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.head import Chain, Head, Shape
 from wager.eagle.tree import DraftTree, Grown, GumbelNoise, choose, grow
 from wager.models.cuda_capture import GraphPool
-from wager.models.runner import TOLERANCE, WIDEST_TREE, Runner, apart
+from wager.models.runner import CHUNK, TOLERANCE, WIDEST_TREE, Runner, apart
 
 log = logging.getLogger("wager")
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)  # entries read at once; a number in between is padded to the next
+WIDE = (32, 64, 128, 256, CHUNK)  # those of prompts, where the kernels are used
 LONGEST = 64  # tokens a captured chain has at most
 LEAST = 2048  # entries there is room for from the start: growing may mean capturing anew
 FUSED_ON = ("cuda",)  # devices with the kernels
@@ -64,9 +65,10 @@ class CUDAGraphHead(Head):
         self.captures = True
         self.fused = device.type in FUSED_ON and fits_kernels(self)
         self.pool = GraphPool() if device.type == "cuda" else None
-        self.inputs = torch.zeros(TOKENS + WIDTHS[-1], dtype=torch.long, device=device)
+        self.widths = (*WIDTHS, *WIDE) if self.fused else WIDTHS
+        self.inputs = torch.zeros(TOKENS + self.widths[-1], dtype=torch.long, device=device)
         self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
-        self.features = torch.zeros((WIDTHS[-1], self.given), dtype=dtype, device=device)
+        self.features = torch.zeros((self.widths[-1], self.given), dtype=dtype, device=device)
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
         self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
         self.scratch: dict[int, Tensor] = {}
@@ -104,7 +106,21 @@ class CUDAGraphHead(Head):
             if reading <= limit and step <= limit:
                 break
             self._give_up(f"it is {reading:.2g} and {step:.2g} standard deviations off")
+        if self.captures and self.fused and not self._prompts_agree(limit):
+            self.widths = WIDTHS
         self.begin()
+
+    def _prompts_agree(self, limit: float) -> bool:
+        """Capture the reading of prompts; whether it gives what the plain forward does."""
+        for width in WIDE:
+            self.begin()
+            captured = self.read([1] * width, self._probe(width), 0)
+        kept = captured.clone()
+        self.begin()
+        off = apart(kept, super().read([1] * width, self._probe(width), 0))
+        if off > limit:
+            log.warning("a head reads prompts without CUDA graphs (they are %.2g standard deviations off)", off)
+        return self.fused and off <= limit
 
     def _off(self) -> tuple[float, float]:
         """How far captured outputs, of a reading and of a step after it, are from the plain forward's."""
@@ -121,7 +137,7 @@ class CUDAGraphHead(Head):
         """Go on without the kernels, or, where that was it, without graphs."""
         what = "kernels" if self.fused else "CUDA graphs"
         log.warning("drafting by %s is not used (%s): it will be slower", what, why)
-        self.captures, self.fused = self.fused, False
+        self.captures, self.fused, self.widths = self.fused, False, WIDTHS
         self.replays, self.bound = {}, set()
 
     def _probe(self, width: int) -> Tensor:
@@ -144,10 +160,13 @@ class CUDAGraphHead(Head):
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
-        width = len(tokens)
-        if start != self.length or width > WIDTHS[-1] or not self.captures:
+        width, widest = len(tokens), self.widths[-1]
+        if start != self.length or not self.captures or width > widest == WIDTHS[-1]:
             return super().read(tokens, features, start)
-        padded = next(w for w in WIDTHS if w >= width)
+        if width > widest:
+            self.read(tokens[:widest], features[:widest], start)
+            return self.read(tokens[widest:], features[widest:], start + widest)
+        padded = next(w for w in self.widths if w >= width)
         self._reserve(padded, self.length + padded)
         self._tell([*tokens, *[0] * (padded - width)], width)
         self.features[:width] = features
