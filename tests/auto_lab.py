@@ -74,8 +74,13 @@ def random_context(rng: np.random.Generator, policy: Auto, number: int) -> Conte
                 common = int(rng.integers(0, min(hints[one].size, hints[other].size) + 1))
                 shared[one][other] = shared[other][one] = common
     arms = tuple(arm for arm in policy.arms if rng.random() < 0.8) or policy.arms
-    previous = None if number % 50 == 0 else OFF
-    lag, remaining = {"w": int(rng.integers(0, 30))}, int(rng.integers(1, 200)) if rng.random() < 0.7 else None
+    last = [arm for arm in policy.arms if arm.drafter == "w"]
+    stays = bool(last) and rng.random() < 0.5  # w drafted last
+    previous = None if number % 50 == 0 else last[0] if stays else OFF
+    lag, remaining = (
+        {"w": 0 if stays else int(rng.integers(0, 30))},
+        int(rng.integers(1, 200)) if rng.random() < 0.7 else None,
+    )
     return Context(arms, previous=previous, lag=lag, hints=hints, agreement=shared, remaining=remaining)
 
 
@@ -87,7 +92,7 @@ def random_round(rng: np.random.Generator, context: Context, arm: Arm, token_sec
     verify = (0.02 + token_seconds * drafted) * (1 + 0.05 * rng.standard_normal())
     others = {name: min(run, accepted + 1) for name, run in runs.items() if name != arm.drafter}
     lag = context.lag["w"]
-    of_the_head = {"draft_seconds": 0.0005 * arm.length, "lag_seconds": 0.0001 * lag} if arm.drafter == "w" else {}
+    of_the_head = {"draft_seconds": 0.0005 * arm.length, "lag_seconds": 0.0005 * lag} if arm.drafter == "w" else {}
     return Round(arm, drafted, accepted, accepted + 1, verify_seconds=verify, lag=lag, others=others, **of_the_head)
 
 

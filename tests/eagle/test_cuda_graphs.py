@@ -256,7 +256,7 @@ def test_captured_drafts_are_eager_ones(
 @needs_kernels
 @pytest.mark.parametrize("length", [21, 58, 180])
 def test_prompts_are_read_as_by_the_plain_forward(tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From graphs, padded, and where none is as wide one after the other; what was drafted or padded leaves no trace."""
+    """From graphs, padded, and where none is as wide one after the other; padding leaves no trace."""
     monkeypatch.setattr(cuda_graphs, "FUSED_ON", (KERNELS_ON,))
     monkeypatch.setattr(cuda_graphs, "WIDE", (32, 64))
     model = tiny(head_dim=16).to(KERNELS_ON)

@@ -15,6 +15,7 @@ import torch
 
 from wager.core import Arm, Calibration, files
 from wager.drafters import Draft, Drafter
+from wager.drafters.base import likeliest
 from wager.models.embedded import cache
 from wager.models.runner import Runner
 
@@ -112,7 +113,7 @@ class RoundTimer:
         drafter, length = self.models[arm.drafter], self.target.length
         drafter.begin(self.text)
         began = self.clock()
-        played = drafter.play(arm.length, arm.tree, _likeliest)
+        played = drafter.play(arm.length, arm.tree, likeliest)
         if played is None:
             return None
         taken = self.clock() - began - played.verify_seconds - played.draft.lag_seconds
@@ -127,10 +128,6 @@ class RoundTimer:
                 groups.setdefault((arm.drafter, arm.tree), []).append(arm)
         ends = (max, min)
         return list(dict.fromkeys(end(own, key=lambda arm: arm.length) for end in ends for own in groups.values()))
-
-
-def _likeliest(logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
-    return logits.argmax(-1)
 
 
 @torch.inference_mode()

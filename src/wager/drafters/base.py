@@ -47,6 +47,11 @@ class DeviceChoices(Protocol):
         """
 
 
+def likeliest(logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
+    """The choices of greedy decoding; a ``DeviceChoices``."""
+    return logits.argmax(-1)
+
+
 class Scorer(Protocol):
     """Says of tokens that model drafters predict at places of the text whether the target took them."""
 

@@ -12,7 +12,7 @@ import torch
 from wager.core import Arm, Hint, Tree
 from wager.core.round import MOST_SCORED
 from wager.core.switch import switched_off
-from wager.drafters.base import DeviceChoices, Draft, Drafter, DraftSampler, Verified
+from wager.drafters.base import DeviceChoices, Draft, Drafter, DraftSampler, Verified, likeliest
 from wager.drafters.shipped import published_acceptance
 from wager.eagle.checkpoint import read
 from wager.eagle.eagle3_head import Eagle3Head
@@ -78,8 +78,22 @@ class Eagle(Drafter):
         return self._plain
 
     def warm(self, arms: Iterable[Arm]) -> None:
-        self.head.warm({(arm.length, 0 if arm.tree is None else arm.tree.breadth) for arm in arms if arm.length})
+        arms = [arm for arm in arms if arm.length]
+        self.head.warm({(arm.length, 0 if arm.tree is None else arm.tree.breadth) for arm in arms})
+        if self._rounds is not None and self.on_device:
+            self._rehearse(self._rounds.target, arms)
         self.begin(())
+
+    def _rehearse(self, target: Runner, arms: Iterable[Arm]) -> None:
+        """Play a round of each arm on the device, so that no text waits for kernels to be compiled."""
+        text = [0] * 4
+        target.begin()
+        target.prefill(text)
+        for arm in arms:
+            target.crop(len(text))
+            self.begin([*text, 0])
+            self.play(arm.length, arm.tree, likeliest)
+        target.crop(0)
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._text = list(prompt)

@@ -97,7 +97,21 @@ class Slow:
         """Of every arm that may be played and is within the text's bound; where that is so."""
         out = self.every_value(context, cautious)
         room = self.room() if OFF in context.arms else math.inf
-        return {arm: value for arm, value in out.items() if self.most(arm, context) <= room}
+        out = {arm: value for arm, value in out.items() if self.most(arm, context) <= room}
+        hinted = {arm for arm in out if arm.tree is None and arm.drafter in context.hints}
+        models = [value for arm, value in out.items() if arm not in hinted]
+        best = max((out[arm] for arm in hinted), default=-math.inf)
+        if models and max(models) > best - self.leaving(context):
+            return {arm: value for arm, value in out.items() if arm not in hinted}
+        return out
+
+    def leaving(self, context: Context) -> float:
+        """What it costs the model that drafted last to read what another drafter brings."""
+        last, drafts = context.previous, self.known.latency.drafts
+        if not last or not last.length or last.drafter in {*self.known.hinted, *context.hints}:
+            return 0.0
+        here = context.lag.get(last.drafter, 0) < 2
+        return self.rate() * drafts.catch_up(last.drafter, SKIPPED, self.known.latency.verify.seconds[1]) * here
 
     def every_value(self, context: Context, cautious: bool = False) -> dict[Arm, float]:
         """Of every arm that may be played; where that is cautious, with lower acceptance the less is known."""
@@ -261,6 +275,11 @@ class BestRatio(Slow):
         return tokens / seconds
 
 
+class LeavesAtNoCost(Slow):
+    def leaving(self, context: Context) -> float:
+        return 0.0
+
+
 class NobodyBeside(Slow):
     def company(self, other: int, j: int, common: int, size: int) -> int:
         return AGREEMENT + 4 * other
@@ -298,7 +317,8 @@ class NeverOverdue(Slow):
         return True
 
 
-MISTAKEN = [BestRatio, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace, NeverOverdue]
+MISTAKEN = [BestRatio, LeavesAtNoCost, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace,
+            NeverOverdue]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", MISTAKEN)

@@ -100,8 +100,20 @@ class ArmWeighing(Policy):
         if context.hints:
             found = self._weigh_hinted(context, seconds, rate, off, room, cautious)
         if len(self.hinted) < len(self.drafters):
-            found = self._weigh_unhinted(context, seconds, rate, found, room, cautious)
+            value, hinted = found
+            leaving = self._leaving(context, rate) if hinted is not None else 0.0
+            best = self._weigh_unhinted(context, seconds, rate, (value - leaving, hinted), room, cautious)
+            found = found if best[1] is hinted else best
         return found
+
+    def _leaving(self, context: Context, rate: float) -> float:
+        """Tokens that it costs to leave the model that drafted last for a proposal: it has to read what that brings."""
+        last = context.previous
+        if context.batch > 1 or last is None or not last.length or last.drafter in self.hinted:
+            return 0.0
+        if context.lag.get(last.drafter, 0) > 1:  # it was left already
+            return 0.0
+        return rate * self.latency.drafts.catch_up(last.drafter, SKIPPED, self._plain_seconds)
 
     def _weigh_hinted(
         self, context: Context, seconds: Table, rate: float, off: float, room: float, cautious: bool
