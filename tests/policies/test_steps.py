@@ -45,6 +45,8 @@ def test_the_cost_of_resuming_drafting_is_measured() -> None:
 class Script:
     """Plays the arms it is given, and remembers what it is told."""
 
+    carries = False
+
     def __init__(self, *arms: Arm) -> None:
         self.arms = list(arms)
         self.contexts: list[Context] = []
@@ -206,6 +208,28 @@ def test_auto_drafts_where_a_slow_host_copies(batch: int) -> None:
     engine = HostEngine()
     engine.run(100, batch, (0.6, 0.9, 0.92, 0.92, 0.9))
     assert engine.run(600, batch, (0.6, 0.9, 0.92, 0.92, 0.9)) >= 0.97
+
+
+@pytest.mark.parametrize("batch", [32, 128])
+def test_auto_drafts_while_requests_leave_and_join(batch: int) -> None:
+    """The bug: after a request leaves, batches are those of the next smaller bucket, of which nothing is ever learned,
+    since others join in the very next step. Every such step was spent on trying what plain decoding takes there."""
+    shares, chances = [], (0.6, 0.9, 0.92, 0.92, 0.9)
+    for seed in range(3):
+        engine = HostEngine(seed)
+        engine.run(100, batch, chances, joins=0.4)
+        shares.append(engine.run(300, batch, chances, joins=0.4))
+    assert min(shares) >= 0.97
+
+
+@pytest.mark.parametrize(("carries", "lengths"), [(True, [4, 0, 0]), (False, [0, 0, 0])])
+def test_beside_a_prefill_what_was_learned_at_half_the_load_serves_a_policy_that_carries_it(
+    carries: bool, lengths: list[int]
+) -> None:
+    policy, rounds = played(*(ARMS[2],) * 4)
+    policy.carries = carries
+    rounds.observe(rounds.plan(8, 8, 0, mixed=False), 0, 8, 0.05)
+    assert [rounds.plan(batch, batch, 0, mixed=True).length for batch in (16, 32, 2)] == lengths
 
 
 def test_a_choice_is_held_while_the_load_is_about_the_same() -> None:

@@ -85,7 +85,7 @@ class StepRounds:
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
         self._lag, self._batch, self._held, self.trying = 0, batch, None, False
         self._chose = self.policy
-        if off or (mixed and bucket(batch) not in self._observed):
+        if off or (mixed and not self._known_load(batch)):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
             # cost, where it costs most.
             step.next_arm = self.arms[0]
@@ -101,6 +101,11 @@ class StepRounds:
         self._pass(step.next_arm)
         self._arm = step.next_arm
         return step
+
+    def _known_load(self, batch: int) -> bool:
+        """Whether a round was observed at about this batch size, or where that is of use at half or twice as many."""
+        size, seen = bucket(batch), self._observed
+        return size in seen or (self.policy.carries and not seen.isdisjoint((size - 1, size + 1)))
 
     def _trials_at(self, batch: int) -> CheaperTrials:
         size = bucket(batch)

@@ -31,6 +31,7 @@ class Auto(ArmWeighing):
     per_request = True
     explains = True
     holds = True
+    carries = True
     tries_cheaper = True
     learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
     __slots__ = ("_chosen", "_most_seconds", "_reading", "_value_rate", "_verify_seconds", "_wait", "batch")

@@ -301,6 +301,10 @@ class BatchLatency(Learner):
         fit = self.sizes.get(bucket(count))
         return fit.sums[RAGGED][0] + fit.sums[UNIFORM][0] if fit is not None else 0.0
 
+    def drafted_nearby(self, count: int) -> bool:
+        """Whether such steps were learned from at up to about half or twice this batch size."""
+        return any(map(self.drafted, (count, count // 2, 2 * count)))
+
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
         """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
         size, kind, config = bucket(count), RAGGED if drafted else OFF_STEP, self.config
