@@ -14,7 +14,7 @@ from test_speculator_matching import SLOTS, texts, write
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.vllm import plugin, speculator
-from wager.vllm.drafts import MatchOnly
+from wager.vllm.drafts import NOTHING, MatchOnly
 from wager.vllm.settings import Settings
 from wager.vllm.speculator import MatchSpeculator, add_matching, limit_draft_model, make_speculator
 
@@ -45,15 +45,20 @@ def batch(rows: list[int]) -> Any:
     )
 
 
-def propose(of: Any, rows: list[int], **named: Any) -> torch.Tensor:
+def call(of: Any, rows: list[int], length: int = 3) -> Any:
     """As the runner calls it: by position as far as the seeds, the rest by name."""
     sampled = torch.ones(len(rows), dtype=torch.int32)
     last = torch.full((SLOTS, 1), 7)
-    drafts: torch.Tensor = of.propose(
+    return of.propose(
         batch(rows), None, None, None, None, sampled, sampled, last, None, None, None,
-        num_speculative_tokens=named.pop("length", 3), dp_sync_state=None, mm_inputs=None, **named,
+        num_speculative_tokens=length, dp_sync_state=None, mm_inputs=None,
     )  # fmt: skip
-    return drafts
+
+
+def propose(of: Any, rows: list[int], length: int = 3) -> torch.Tensor:
+    """The drafts of these requests, wherever they are."""
+    drafts: torch.Tensor = call(of, rows, length)
+    return of.matcher.texts.draft_tokens[rows] if drafts is NOTHING else drafts  # type: ignore[no-any-return]
 
 
 class Model:
@@ -150,13 +155,13 @@ def test_a_draft_model_makes_no_more_forwards_than_it_is_asked_for_tokens() -> N
     assert source.count("num_speculative_tokens") == 1, "vLLM reads the length by now: leave this out"
 
 
-def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -> None:
+def test_without_drafts_the_runner_copies_nothing_and_matches_are_where_it_looks_for_them() -> None:
     of = states(REPEATS, [5, 6], SHORT)
     made = make_speculator(None, config(settings("prompt-lookup")), DEVICE, of)
     slots = torch.tensor([0, 2])
 
     def as_the_runner(length: int) -> torch.Tensor:
-        drafts = propose(made, [0, 2], length=length)
+        drafts = call(made, [0, 2], length)
         if length < 3:
             drafts[:, length:] = -1
         of.draft_tokens[slots] = drafts
@@ -164,9 +169,11 @@ def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -
         return read
 
     assert as_the_runner(0).shape == (2, 0)
-    assert of.draft_tokens.tolist() == [[4] * 3] * SLOTS
+    assert of.draft_tokens[1:].tolist() == [[4] * 3] * (SLOTS - 1)  # the first row is that of the warm-up
     assert as_the_runner(2).tolist() == [[9, 1], [3, 9]]
-    assert of.draft_tokens[2].tolist() == [3, 9, -1]
+    assert of.draft_tokens[1].tolist() == [4] * 3, "another request's"
+    of.draft_tokens[slots] = torch.full((2, 3), 8)  # a model's
+    assert of.draft_tokens[:3].tolist() == [[8] * 3, [4] * 3, [8] * 3]
     assert type(of.draft_tokens + 1) is torch.Tensor
     of.draft_tokens[0].zero_()
     assert of.draft_tokens[0].tolist() == [0, 0, 0]
