@@ -210,6 +210,17 @@ def test_auto_drafts_where_a_slow_host_copies(batch: int) -> None:
     assert engine.run(600, batch, (0.6, 0.9, 0.92, 0.92, 0.9)) >= 0.97
 
 
+@pytest.mark.parametrize("batch", [8, 32, 128])
+def test_what_a_first_token_takes_is_not_expected_of_each(batch: int) -> None:
+    """Where the host is slow, verifying a draft takes a quarter of a step, and further tokens next to nothing. The bug:
+    drafts of one token were all that was tried, and seemed to cost as much for each."""
+    for seed in range(3):
+        engine = HostEngine(seed)
+        engine.run(100, batch, (0.45, 0.6, 0.6, 0.6, 0.6))
+        assert engine.run(400, batch, (0.45, 0.6, 0.6, 0.6, 0.6)) >= 0.93
+        assert sum(length >= 3 for length in engine.lengths[-300:]) > 250
+
+
 @pytest.mark.parametrize("batch", [32, 128])
 def test_auto_drafts_while_requests_leave_and_join(batch: int) -> None:
     """The bug: after a request leaves, batches are those of the next smaller bucket, of which nothing is ever learned,
