@@ -79,10 +79,11 @@ class Model:
 def config(given: Settings, *, dtype: torch.dtype = torch.float32, sampling: str = "standard") -> Any:
     ngram = len(given.drafters) == 1 and given.speculator
     spec = SimpleNamespace(
-        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling
-    )
-    model = SimpleNamespace(dtype=dtype)
-    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, model_config=model)
+        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling,
+        num_speculative_tokens=3, num_speculative_tokens_per_batch_size=None,
+    )  # fmt: skip
+    parts = {"model_config": SimpleNamespace(dtype=dtype), "parallel_config": SimpleNamespace(data_parallel_size=1)}
+    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, **parts)
 
 
 def test_arguments_are_where_vllm_has_them() -> None:
@@ -237,7 +238,9 @@ def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
     assert not asked
     assert replaced(config(settings("suffix", "eagle=HEAD")), DEVICE, states()) is model
     assert len(asked) == 1
-    assert isinstance(make_speculator(None, config(settings("prompt-lookup")), DEVICE, states()), MatchSpeculator)
+    made = config(settings("prompt-lookup"))
+    assert isinstance(make_speculator(None, made, DEVICE, states()), MatchSpeculator)
+    assert made.speculative_config.num_speculative_tokens_per_batch_size[-1] == [4, 4, 3], "a rank's lengths are back"
 
 
 def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:

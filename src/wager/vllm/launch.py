@@ -70,9 +70,6 @@ def arguments(
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
-    if int(given.get("data_parallel_size") or 1) > 1 and not on_cpu():
-        lost = "on a GPU vLLM drops the table of draft lengths, and their CUDA graphs, with data-parallel ranks"
-        raise ValueError(f"{lost}; start one server for each replica")
     rows = given.get("max_num_seqs")
     extra = _extra(given.pop("speculative_config", None))
     if extra.keys() & OWN_CHOICE:
@@ -132,8 +129,7 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     kind = engine_kind(name)
     chosen: dict[str, Any] = {"num_speculative_tokens": length}
     if not on_cpu():
-        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
-        chosen[TABLE] = [[n + 1, n + 1, n] for n in range(length + 1)]
+        chosen[TABLE] = compat.table_of_lengths(length)
     if kind == ADOPTED:
         return chosen
     chosen["method"] = ENGINE_DRAFTERS[kind]

@@ -18,6 +18,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.drafters.datastore import Datastore
+from wager.vllm.compat import restore_lengths
 from wager.vllm.drafts import NOTHING, MatchOnly, skip_empty_drafts
 from wager.vllm.lagging import BATCH, LAST, SAMPLED, Lagging, can_lag
 from wager.vllm.matching import RING, Matcher
@@ -173,6 +174,7 @@ def limit_draft_model(speculator: Any) -> None:
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
     """The speculator for an engine of wager's: vLLM's own, matching, or both."""
     settings, method = engine_settings(config), config.speculative_config.method
+    restore_lengths(config)
     named = ", ".join(settings.names)
     if settings.speculator and config.speculative_config.use_ngram():
         logger.info("wager: drafting by matching on %s: %s", device, named)
