@@ -16,7 +16,8 @@ class Slow:
     """A policy that takes its time, on a clock of its own."""
 
     def __init__(self, policy: Any, seconds: float) -> None:
-        self.policy, self.seconds, self.now, self.asked, self.holds = policy, seconds, 0.0, [], policy.holds
+        self.policy, self.seconds, self.now, self.asked = policy, seconds, 0.0, []
+        self.holds, self.carries = policy.holds, policy.carries
 
     def clock(self) -> float:
         return self.now

@@ -11,7 +11,7 @@ import pytest
 
 from wager.core import Arm
 from wager.vllm import plugin
-from wager.vllm.launch import capture_sizes
+from wager.vllm.launch import GRAPH_PROMPTS, capture_sizes
 from wager.vllm.placement import in_speculator, place
 from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings, speculative_methods
 
@@ -72,7 +72,7 @@ def test_vllm_gets_a_table_of_every_length(launch: Any, smollm2_folder: str, mon
     speculative = made["speculative_config"]
     assert speculative["method"] == "ngram_gpu"
     assert {length for _, _, length in speculative["num_speculative_tokens_per_batch_size"]} == {0, 1, 2, 3}
-    assert max(made["cudagraph_capture_sizes"]) == 256 * 4
+    assert max(made["cudagraph_capture_sizes"]) == 256 * 4 + GRAPH_PROMPTS
     assert Settings.of(made["additional_config"]).speculator
     few = launch.engine_args(smollm2_folder, max_num_seqs=3, max_length=3)
     assert few["speculative_config"]["method"] == "custom_class"
@@ -193,7 +193,7 @@ def test_every_batch_size_has_a_full_graph_at_every_length(manager: Any, started
 
 def test_steps_of_unequal_lengths_and_with_prefill_get_the_same_graphs_as_before(manager: Any) -> None:
     ours, stock = manager(Settings(("suffix",), LONGEST).additional_config()), manager({})
-    for tokens in range(1, 700):
+    for tokens in range(1, 2000):
         assert ours.dispatch(3, tokens, None, 0) == stock.dispatch(3, tokens, None, 0)
 
 

@@ -14,7 +14,7 @@ from test_speculator_matching import SLOTS, texts, write
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.vllm import plugin, speculator
-from wager.vllm.drafts import MatchOnly
+from wager.vllm.drafts import NOTHING, MatchOnly
 from wager.vllm.settings import Settings
 from wager.vllm.speculator import MatchSpeculator, add_matching, limit_draft_model, make_speculator
 
@@ -45,15 +45,20 @@ def batch(rows: list[int]) -> Any:
     )
 
 
-def propose(of: Any, rows: list[int], **named: Any) -> torch.Tensor:
+def call(of: Any, rows: list[int], length: int = 3) -> Any:
     """As the runner calls it: by position as far as the seeds, the rest by name."""
     sampled = torch.ones(len(rows), dtype=torch.int32)
     last = torch.full((SLOTS, 1), 7)
-    drafts: torch.Tensor = of.propose(
+    return of.propose(
         batch(rows), None, None, None, None, sampled, sampled, last, None, None, None,
-        num_speculative_tokens=named.pop("length", 3), dp_sync_state=None, mm_inputs=None, **named,
+        num_speculative_tokens=length, dp_sync_state=None, mm_inputs=None,
     )  # fmt: skip
-    return drafts
+
+
+def propose(of: Any, rows: list[int], length: int = 3) -> torch.Tensor:
+    """The drafts of these requests, wherever they are."""
+    drafts: torch.Tensor = call(of, rows, length)
+    return of.matcher.texts.draft_tokens[rows] if drafts is NOTHING else drafts  # type: ignore[no-any-return]
 
 
 class Model:
@@ -74,10 +79,11 @@ class Model:
 def config(given: Settings, *, dtype: torch.dtype = torch.float32, sampling: str = "standard") -> Any:
     ngram = len(given.drafters) == 1 and given.speculator
     spec = SimpleNamespace(
-        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling
-    )
-    model = SimpleNamespace(dtype=dtype)
-    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, model_config=model)
+        method="ngram_gpu" if ngram else "eagle", use_ngram=lambda: ngram, rejection_sample_method=sampling,
+        num_speculative_tokens=3, num_speculative_tokens_per_batch_size=None,
+    )  # fmt: skip
+    parts = {"model_config": SimpleNamespace(dtype=dtype), "parallel_config": SimpleNamespace(data_parallel_size=1)}
+    return SimpleNamespace(additional_config=given.additional_config(), speculative_config=spec, **parts)
 
 
 def test_arguments_are_where_vllm_has_them() -> None:
@@ -150,13 +156,13 @@ def test_a_draft_model_makes_no_more_forwards_than_it_is_asked_for_tokens() -> N
     assert source.count("num_speculative_tokens") == 1, "vLLM reads the length by now: leave this out"
 
 
-def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -> None:
+def test_without_drafts_the_runner_copies_nothing_and_matches_are_where_it_looks_for_them() -> None:
     of = states(REPEATS, [5, 6], SHORT)
     made = make_speculator(None, config(settings("prompt-lookup")), DEVICE, of)
     slots = torch.tensor([0, 2])
 
     def as_the_runner(length: int) -> torch.Tensor:
-        drafts = propose(made, [0, 2], length=length)
+        drafts = call(made, [0, 2], length)
         if length < 3:
             drafts[:, length:] = -1
         of.draft_tokens[slots] = drafts
@@ -164,9 +170,11 @@ def test_without_drafts_the_runner_copies_nothing_and_with_drafts_everything() -
         return read
 
     assert as_the_runner(0).shape == (2, 0)
-    assert of.draft_tokens.tolist() == [[4] * 3] * SLOTS
+    assert of.draft_tokens[1:].tolist() == [[4] * 3] * (SLOTS - 1)  # the first row is that of the warm-up
     assert as_the_runner(2).tolist() == [[9, 1], [3, 9]]
-    assert of.draft_tokens[2].tolist() == [3, 9, -1]
+    assert of.draft_tokens[1].tolist() == [4] * 3, "another request's"
+    of.draft_tokens[slots] = torch.full((2, 3), 8)  # a model's
+    assert of.draft_tokens[:3].tolist() == [[8] * 3, [4] * 3, [8] * 3]
     assert type(of.draft_tokens + 1) is torch.Tensor
     of.draft_tokens[0].zero_()
     assert of.draft_tokens[0].tolist() == [0, 0, 0]
@@ -230,7 +238,9 @@ def test_the_plugin_makes_the_speculator_that_the_settings_ask_for() -> None:
     assert not asked
     assert replaced(config(settings("suffix", "eagle=HEAD")), DEVICE, states()) is model
     assert len(asked) == 1
-    assert isinstance(make_speculator(None, config(settings("prompt-lookup")), DEVICE, states()), MatchSpeculator)
+    made = config(settings("prompt-lookup"))
+    assert isinstance(make_speculator(None, made, DEVICE, states()), MatchSpeculator)
+    assert made.speculative_config.num_speculative_tokens_per_batch_size[-1] == [4, 4, 3], "a rank's lengths are back"
 
 
 def test_the_runner_finds_every_attribute_it_asks_a_speculator_for() -> None:

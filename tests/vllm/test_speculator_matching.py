@@ -119,6 +119,9 @@ def test_rows_without_a_match_repeat_the_last_token_and_prompts_being_read_draft
     assert drafts.tolist() == [[3, 9, 1, 2], [10] * 4, [14] * 4]
     assert matcher.matched.tolist()[:3] == [2, 0, 0]
     assert matcher.counts.tolist()[:3] == [4, 0, 0]
+    table = torch.full((SLOTS, 4), -7)
+    matcher.draft(torch.tensor([2, 0, 4]), torch.tensor([1, 1, 0]), last, table, 64, by_slot=True)
+    assert table.tolist() == [[10] * 4, [-7] * 4, [3, 9, 1, 2], [-7] * 4, [14] * 4]
 
 
 @pytest.mark.usefixtures("slow")
@@ -220,12 +223,14 @@ def compare(kernels: Any, seed: int, device: str = "cpu") -> bool:
                     rng.choice([drafted[n % len(drafted)], rng.randrange(vocabulary)]) for n in range(new)
                 ]
                 write(states, slot, written[slot], int(states.prompt_len.np[slot]))
-        drafts = torch.tensor([[rng.randrange(vocabulary) for _ in range(length)] for _ in rows], device=device)
+        by_slot = not beside and rng.random() < 0.5
+        places = range(SLOTS) if by_slot else rows
+        drafts = torch.tensor([[rng.randrange(vocabulary) for _ in range(length)] for _ in places], device=device)
         wanted, last = drafts.clone(), torch.arange(100, 100 + SLOTS, device=device)
         most = rng.randint(1, length) if beside else None
         given = torch.tensor(rows, device=device), torch.tensor(sampled, dtype=torch.int32, device=device)
-        fast.draft(*given, last, drafts, longest, most)
-        slow.draft(*given, last, wanted, longest, most)
+        fast.draft(*given, last, drafts, longest, most, by_slot=by_slot)
+        slow.draft(*given, last, wanted, longest, most, by_slot=by_slot)
         assert drafts.tolist() == wanted.tolist()
         for one, other in ((fast, slow), (fast.choice, slow.choice)):
             for name in ("matched", "counts") if one is fast else ("kept", "gains", "judged"):
@@ -272,6 +277,7 @@ def test_kernels_do_what_the_reference_does(seed: int) -> None:
         ("first + tl.sum(room, axis=0)", "first + tl.sum(size, axis=0)"),
         ("tl.where(each == 0, only_start, 0)", "tl.where(each == 0, only_slot, 0)"),
         ("tl.where(each == 0, only_slot, 0)", "tl.where(each == 0, 0, 0)"),
+        ("row if BY_SLOT else", "request.to(tl.int64) if BY_SLOT else"),  # one request's draft for another
         ("(at >= back)", "(at >= 0)"),  # reads what stands before a text
     ],
 )

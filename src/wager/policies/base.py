@@ -86,6 +86,7 @@ class Policy(Learner, ABC):
     trials: ClassVar[int] = 0  # texts its paper has it play before it is measured
     explains: ClassVar[bool] = False  # options says what was expected of the arms
     holds: ClassVar[bool] = False  # a choice may stand for several steps where choosing takes too much of a step
+    carries: ClassVar[bool] = False  # what it learns at one load serves it at others
     tries_cheaper: ClassVar[bool] = False  # an engine may play another drafter's arm of that length now and then
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
 

@@ -49,7 +49,9 @@ class StepRounds:
 
     A round spans two steps. It is observed with the seconds of the second, less the drafting done in it for its
     successor, plus the drafting of the first. Where steps overlap, a step's tokens are known before its drafting is
-    done, and the next step's seconds have that drafting in them: they are then the round's, just as they are.
+    done, and the next step's seconds have that drafting in them: they are then the round's, just as they are. But that
+    is so where the device is the slower one. Where the host is, it launches the successor in these seconds, and they
+    are the next arm's. So where the arm changes, the round is given the seconds of such steps between others like them.
 
     The last arm's drafter is the one that lags in steps in which it does not draft. Another beside it drafts for next
     to nothing: what the last one's drafts cost is told by rounds of the same length.
@@ -83,7 +85,7 @@ class StepRounds:
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
         self._lag, self._batch, self._held, self.trying = 0, batch, None, False
         self._chose = self.policy
-        if off or (mixed and bucket(batch) not in self._observed):
+        if off or (mixed and not self._known_load(batch)):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
             # cost, where it costs most.
             step.next_arm = self.arms[0]
@@ -99,6 +101,11 @@ class StepRounds:
         self._pass(step.next_arm)
         self._arm = step.next_arm
         return step
+
+    def _known_load(self, batch: int) -> bool:
+        """Whether a round was observed at about this batch size, or where that is of use at half or twice as many."""
+        size, seen = bucket(batch), self._observed
+        return size in seen or (self.policy.carries and not seen.isdisjoint((size - 1, size + 1)))
 
     def _trials_at(self, batch: int) -> CheaperTrials:
         size = bucket(batch)
@@ -168,7 +175,7 @@ class StepRounds:
             self._kinds.add(kind)
             return Counts(step.drafted, accepted, emitted, seconds)
         self._observed.add(kind[0])
-        late = 0.0  # seconds of catching up
+        own, late = seconds, 0.0  # of the round, and of them those of catching up
         if not self.overlap:
             after = self._kind(step.next_arm)
             self.latency.observe(batch, drafts, after, seconds, resumed=step.resumed)
@@ -177,10 +184,14 @@ class StepRounds:
         elif step.lag and not self.latency.known(batch, drafts):  # what of it was catching up cannot be told
             others, draft = seconds, 0.0
         else:
-            late = self.latency.observe(batch, drafts, 0, seconds, resumed=bool(step.lag))
-            draft = self._model_seconds(batch, arm, seconds - late)
+            usual = self.latency.verifying(batch, drafts)
+            if step.lag or step.next_arm is arm:
+                late = self.latency.observe(batch, drafts, 0, seconds, resumed=bool(step.lag))
+            if step.next_arm is not arm and usual:
+                own = usual + late
+            draft = self._model_seconds(batch, arm, own - late)
             others = late + draft
-        verify = max(1e-9, seconds - others)  # less what was not verifying: catching up, or the next round's drafting
+        verify = max(1e-9, own - others)  # less what was not verifying: catching up, or the next round's drafting
         drafted = min(step.drafted, arm.length * batch)
         if accepted <= drafted and emitted <= accepted + batch:  # else drafts of another step were among these
             if self._others and arm.length:

@@ -108,6 +108,26 @@ class SchedulerHooks:
         self.dynamic_sd_lookup = [0] * (self.vllm_config.scheduler_config.max_num_seqs + 1)
 
 
+def table_of_lengths(longest: int) -> list[list[int]]:
+    """vLLM's schedule of draft lengths by batch size, which names each length once.
+
+    vLLM captures graphs for the lengths that are in it; the hook decides which it is.
+    """
+    return [[n + 1, n + 1, n] for n in range(longest + 1)]
+
+
+def restore_lengths(config: VllmConfig) -> None:
+    """Give a data-parallel rank its schedule of draft lengths back.
+
+    vLLM drops it, since ranks that run in step have to draft equally long. Those of a dense model do not: each is an
+    engine of its own, in whose process there is one rank.
+    """
+    speculative = config.speculative_config
+    assert speculative is not None
+    if speculative.num_speculative_tokens_per_batch_size is None and config.parallel_config.data_parallel_size == 1:
+        speculative.num_speculative_tokens_per_batch_size = table_of_lengths(speculative.num_speculative_tokens)
+
+
 def set_draft_length(scheduler_output: SchedulerOutput, length: int) -> None:
     """How many tokens are drafted in this step, for the next one."""
     scheduler_output.num_spec_tokens_to_schedule = length

@@ -16,7 +16,8 @@ class MatchOnly(int):
 
 
 class _Nothing:
-    """What a speculator returns for a step without drafts; the runner may write to it."""
+    """What a speculator returns for a step without drafts, or whose drafts are in the runner's table already; the
+    runner may write to it."""
 
     def __setitem__(self, where: Any, value: Any) -> None:
         """There is nothing to write to."""

@@ -91,13 +91,23 @@ class Lagging:
             self.most_missed[slot] = 0
         return slot
 
-    @torch.inference_mode()
     def propose(self, *given: Any, **named: Any) -> Any:
         """The head's drafts; none, and no forward, where it is to draft nothing and no prompt is read."""
         if named.get("dummy_run"):
             return self._propose(*given, **named)
         batch: InputBatch = given[BATCH]
-        before = self.most_missed[batch.idx_mapping_np[: batch.num_reqs]]
+        before, new = self.most_missed[batch.idx_mapping_np], batch.num_scheduled_tokens
+        if named.get("num_speculative_tokens") == 0 and not batch.has_prefill and not given[AUXILIARY]:
+            missed = before + new
+            if missed.max() <= self.window:  # the usual step: as little work of the CPU as can be
+                self.most_missed[batch.idx_mapping_np] = missed
+                self._copy(batch, None, before, new, given[HIDDEN], given[SAMPLED], given[LAST])
+                return NOTHING
+        return self._propose_or_keep(before, *given, **named)
+
+    @torch.inference_mode()
+    def _propose_or_keep(self, before: np.ndarray, *given: Any, **named: Any) -> Any:
+        batch: InputBatch = given[BATCH]
         lags, prefill = named.get("num_speculative_tokens") == 0, batch.has_prefill
         behind = np.flatnonzero(before) if prefill or not lags else np.arange(batch.num_reqs)
         if not behind.size:
@@ -122,19 +132,32 @@ class Lagging:
         self, batch: InputBatch, requests: np.ndarray, hidden: torch.Tensor, sampled: torch.Tensor, last: torch.Tensor
     ) -> None:
         """Keep what the head would have read of these requests."""
-        rows, last, slots, new = batch.idx_mapping, last.view(-1), batch.idx_mapping_np, batch.num_scheduled_tokens
-        if requests.size < batch.num_reqs:
+        slots, new = batch.idx_mapping_np, batch.num_scheduled_tokens
+        every = requests.size == batch.num_reqs
+        if not every:
             slots, new = slots[requests], new[requests]
         before = self.most_missed[slots]
         self.most_missed[slots] = before + new
+        self._copy(batch, None if every else requests, before, new, hidden, sampled, last)
+
+    def _copy(
+        self, batch: InputBatch, requests: np.ndarray | None, before: np.ndarray, new: np.ndarray, hidden: torch.Tensor,
+        sampled: torch.Tensor, last: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Copy the states and tokens of these requests, None for all of the batch; ``before``, ``new``: tokens that
+        each had missed before, at most, and that it has read now."""
+        rows, last, size = batch.idx_mapping, last.view(-1), hidden.shape[1]
         if self.kernels is not None:
-            every, size = requests.size == batch.num_reqs and bool(before.all()), hidden.shape[1]
-            self.kernels.keep[(requests.size, int(new.max()), -(-size // BLOCK))](
-                hidden, hidden.stride(0), batch.input_ids, last, batch.positions, sampled, rows,
-                rows if every else self._there(2 * requests + (before == 0)), batch.query_start_loc, self.hidden,
-                self.tokens, self.newest, self.missed, EVERY=every, WINDOW=self.window, SIZE=size, BLOCK=BLOCK,
+            every = requests is None and bool(before.all())
+            which = rows if every else self._there(2 * _all(requests, batch) + (before == 0))
+            self.kernels.keep[(new.size, int(new.max()), -(-size // BLOCK))](
+                hidden, hidden.stride(0), batch.input_ids, last, batch.positions, sampled, rows, which,
+                batch.query_start_loc, self.hidden, self.tokens, self.newest, self.missed, EVERY=every,
+                WINDOW=self.window, SIZE=size, BLOCK=BLOCK,
             )  # fmt: skip
             return
+        requests = _all(requests, batch)
+        slots = batch.idx_mapping_np[requests]
         for request, slot, had in zip(requests.tolist(), slots.tolist(), before.tolist(), strict=True):
             start, count = int(batch.query_start_loc_np[request]), int(sampled[request])
             own = slice(start, start + count)
@@ -211,3 +234,8 @@ class Lagging:
         if self.hidden.device.type == "cuda":
             return tensor.pin_memory().to(self.hidden.device, non_blocking=True)
         return tensor
+
+
+def _all(requests: np.ndarray | None, batch: InputBatch) -> np.ndarray:
+    """These requests of a batch, None for all, by their numbers."""
+    return np.arange(batch.num_reqs) if requests is None else requests

@@ -36,6 +36,7 @@ SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
 EMBEDDED_CACHE = 2 << 30  # bytes: 46,000 tokens of the embedded model
 GRAPH_REQUESTS = 256  # a step of so many requests has graphs at every length, unless max_num_seqs allows fewer
+GRAPH_PROMPTS = 1024  # tokens of prompts that are read beside so many requests within graphs
 OWN_CHOICE = {"method", "model"}  # settings that make a speculative configuration the user's own
 TABLE = "num_speculative_tokens_per_batch_size"
 
@@ -69,9 +70,6 @@ def arguments(
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
-    if int(given.get("data_parallel_size") or 1) > 1 and not on_cpu():
-        lost = "on a GPU vLLM drops the table of draft lengths, and their CUDA graphs, with data-parallel ranks"
-        raise ValueError(f"{lost}; start one server for each replica")
     rows = given.get("max_num_seqs")
     extra = _extra(given.pop("speculative_config", None))
     if extra.keys() & OWN_CHOICE:
@@ -96,7 +94,8 @@ def arguments(
         raise ValueError(f"vLLM makes graphs for lengths up to one less than max_num_seqs: {least}")
     if settings.hook == SCHEDULER and not on_cpu() and not _graphs_are_set(given):
         requests = min(int(rows or GRAPH_REQUESTS), GRAPH_REQUESTS)
-        given["cudagraph_capture_sizes"] = capture_sizes(requests, settings.max_length)
+        sizes, most = capture_sizes(requests, settings.max_length), int(given.get("max_num_batched_tokens") or 0)
+        given["cudagraph_capture_sizes"] = [size for size in sizes if not most or size <= most]
     additional = dict(given.pop("additional_config", None) or {})
     if KEY in additional:
         raise ValueError(f"additional_config[{KEY!r}] is made here; pass its settings as arguments")
@@ -130,8 +129,7 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
     kind = engine_kind(name)
     chosen: dict[str, Any] = {"num_speculative_tokens": length}
     if not on_cpu():
-        # vLLM captures graphs for the lengths that a schedule names: name each once, the hook decides which it is
-        chosen[TABLE] = [[n + 1, n + 1, n] for n in range(length + 1)]
+        chosen[TABLE] = compat.table_of_lengths(length)
     if kind == ADOPTED:
         return chosen
     chosen["method"] = ENGINE_DRAFTERS[kind]
@@ -147,15 +145,17 @@ def speculative_config(settings: Settings, progress: Progress | None = None) -> 
 
 
 def capture_sizes(requests: int, longest: int) -> list[int]:
-    """Tokens of a step to capture CUDA graphs for: up to so many requests at the maximum length.
+    """Tokens of a step to capture CUDA graphs for: up to so many requests at the maximum length, and prompts beside.
 
     vLLM's own list ends at 512 tokens: 128 requests with 4 draft tokens each are 640, and such a step takes three
-    times as long outside the graphs.
+    times as long outside the graphs. A step that also reads prompts runs in pieces of graphs, or outside of them all,
+    which takes twice as long again: with drafts a batch is closer to that limit, and finishes requests sooner.
     """
     top = requests * (1 + longest)
-    strides = ((8, 64, 8), (64, 256, 16), (256, 512, 32), (512, top, 64))  # tokens: from, to, step
-    sizes = {1, 2, 4, top}.union(*(range(*stride) for stride in strides))
-    return sorted(size for size in sizes if size <= top)
+    most, wide = top + GRAPH_PROMPTS, max(top, 1024)
+    strides = ((8, 64, 8), (64, 256, 16), (256, 512, 32), (512, wide, 64), (wide, most, 128))  # tokens: from, to, step
+    sizes = {1, 2, 4, top, most}.union(*(range(*stride) for stride in strides))
+    return sorted(size for size in sizes if size <= most)
 
 
 def _graphs_are_set(given: Mapping[str, Any]) -> bool:

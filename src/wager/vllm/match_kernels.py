@@ -127,7 +127,7 @@ def draft(  # type: ignore[no-untyped-def]
     ring,
     head,
     best,  # read, and set to 0 for the next step
-    drafts,  # int64 [requests, drafts_stride]
+    drafts,  # int64 [requests, drafts_stride], or [slots, drafts_stride] where BY_SLOT is set
     drafts_stride,
     matched,  # int32 [requests]: length of the match
     counts,  # int32 [requests]: tokens found after it, at most K
@@ -143,6 +143,7 @@ def draft(  # type: ignore[no-untyped-def]
     K: tl.constexpr,
     K_BLOCK: tl.constexpr,
     FILL: tl.constexpr,  # write all K tokens of every request, the last sampled token where nothing is found
+    BY_SLOT: tl.constexpr,
     MEMORY: tl.constexpr,
     RUN_BLOCK: tl.constexpr,
     RUNS: tl.constexpr,
@@ -177,7 +178,7 @@ def draft(  # type: ignore[no-untyped-def]
     valid = found & (step < ended) & (step < K)
     tl.store(matched + request, run)
     tl.store(counts + request, tl.sum(valid.to(tl.int32), axis=0))
-    target = drafts + request.to(tl.int64) * drafts_stride + step
+    target = drafts + (row if BY_SLOT else request.to(tl.int64)) * drafts_stride + step
     if FILL:
         token = tl.where(valid, token.to(tl.int64), tl.load(last + row))
         tl.store(target, token, mask=step < K)

@@ -86,8 +86,10 @@ class Matcher:
         drafts: torch.Tensor,
         longest_text: int,
         drafted: int | None = None,
+        *,
+        by_slot: bool = False,
     ) -> None:
-        """Write every request's draft into ``drafts`` [requests, length].
+        """Write every request's draft into ``drafts`` [requests, length], or [slots, length] where it is ``by_slot``.
 
         rows: slot of each request; sampled: tokens it got in this step, 0 for one still reading its prompt; last: by
         slot, the token sampled last; longest_text: tokens, at least those of the longest text. Without ``drafted``
@@ -98,7 +100,8 @@ class Matcher:
         if self.stored is not None:
             self.stored.search(rows, sampled)
         if self.kernels is None:
-            self._draft_by_reference(rows, sampled, last, drafts, drafted)
+            into = rows.tolist() if by_slot else range(rows.shape[0])
+            self._draft_by_reference(rows, sampled, last, drafts, drafted, into)
             return
         requests, choice, fill = rows.shape[0], self.choice, drafted is None
         tokens, lengths = self.texts.all_token_ids.gpu, self.texts.total_len.gpu
@@ -114,7 +117,7 @@ class Matcher:
             tokens, tokens.stride(0), rows, lengths, last, self.ring, self._head, self._best, drafts, drafts.stride(0),
             self.matched, self.counts, stored_run, stored, choice.kept, choice.gains, choice.judged, drafted or 0,
             STORED=self.stored is not None, RING=self.ring_size, K=self.length, K_BLOCK=_power(self.length), FILL=fill,
-            MEMORY=MEMORY, RUN_BLOCK=_power(self.longest + 1), RUNS=self.longest + 1, num_warps=1,
+            BY_SLOT=by_slot, MEMORY=MEMORY, RUN_BLOCK=_power(self.longest + 1), RUNS=self.longest + 1, num_warps=1,
         )  # fmt: skip
 
     def end(self, slot: int) -> None:
@@ -154,14 +157,14 @@ class Matcher:
         self.ring.fill_(SEPARATOR)
         self._written = 0
 
-    def warm_up(self, drafts: torch.Tensor, drafted: int | None = None) -> None:
-        """Compile the kernels, so that no request waits for it."""
+    def warm_up(self, drafts: torch.Tensor, drafted: int | None = None, *, by_slot: bool = False) -> None:
+        """Compile the kernels, so that no request waits for it; what is drafted for nobody goes to the first row."""
         nobody = torch.zeros(1, dtype=torch.int64, device=drafts.device)
         if self.ring_size:
             for texts in (2, 1):
                 self._ended += [(0, self.texts.max_model_len)] * texts  # empty: nothing is remembered
                 self.flush()
-        self.draft(nobody, nobody.int(), torch.zeros_like(self._best), drafts, BLOCK, drafted)
+        self.draft(nobody, nobody.int(), torch.zeros_like(self._best), drafts, BLOCK, drafted, by_slot=by_slot)
 
     def finished(self) -> list[int]:
         """What the ring holds, oldest first; waits for the device: for tests."""
@@ -177,6 +180,7 @@ class Matcher:
         last: torch.Tensor,
         drafts: torch.Tensor,
         drafted: int | None,
+        into: Sequence[int],
     ) -> None:
         finished, slots, new = self.finished(), rows.tolist(), sampled.tolist()
         texts = [self.texts.all_token_ids.gpu[slot, : int(self.texts.total_len.gpu[slot])].tolist() for slot in slots]
@@ -194,10 +198,10 @@ class Matcher:
                     tokens = [token for token in self.stored.found[request].tolist() if token >= 0]
             self.matched[request], self.counts[request] = match, len(tokens)
             if drafted is None:
-                drafts[request, : self.length] = last[slot]
-            elif not self.choice.take(slot, len(text), match, tokens, drafts[request], drafted):
+                drafts[into[request], : self.length] = last[slot]
+            elif not self.choice.take(slot, len(text), match, tokens, drafts[into[request]], drafted):
                 continue
-            drafts[request, : len(tokens)] = torch.tensor(tokens, dtype=drafts.dtype)
+            drafts[into[request], : len(tokens)] = torch.tensor(tokens, dtype=drafts.dtype)
         if drafted is not None:
             self.choice.forget()
 

@@ -18,12 +18,19 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from wager.core import OFF, Arm
 from wager.policies.steps import Step
-from wager.vllm.compat import SchedulerHooks, check_version, drafts_break_sampling, set_draft_length
+from wager.vllm.compat import (
+    SchedulerHooks,
+    check_version,
+    drafts_break_sampling,
+    is_cpu_build,
+    restore_lengths,
+    set_draft_length,
+)
 from wager.vllm.drafts import MatchOnly
 from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
-from wager.vllm.settings import SCHEDULER, engine_settings, speculative_methods
+from wager.vllm.settings import KEY, SCHEDULER, engine_settings, speculative_methods
 from wager.vllm.state import open_state
 
 if TYPE_CHECKING:
@@ -41,6 +48,8 @@ def scheduler(vllm_config: VllmConfig, **given: Any) -> Scheduler:
     """The scheduler for this engine: synchronous or asynchronous, as vLLM settled it."""
     check_version()
     settings = engine_settings(vllm_config)
+    if settings.hook == SCHEDULER and not is_cpu_build() and KEY in vllm_config.additional_config:
+        restore_lengths(vllm_config)
     asynchronous = bool(vllm_config.scheduler_config.async_scheduling)
     kinds = (Adaptive, AdaptiveAsync) if settings.hook == SCHEDULER else (Limited, LimitedAsync)
     return kinds[asynchronous](vllm_config=vllm_config, **given)

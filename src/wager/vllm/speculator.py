@@ -18,6 +18,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.drafters.datastore import Datastore
+from wager.vllm.compat import restore_lengths
 from wager.vllm.drafts import NOTHING, MatchOnly, skip_empty_drafts
 from wager.vllm.lagging import BATCH, LAST, SAMPLED, Lagging, can_lag
 from wager.vllm.matching import RING, Matcher
@@ -71,8 +72,8 @@ class MatchSpeculator(BaseSpeculator):
 
     def __init__(self, settings: Settings, states: RequestState, device: torch.device) -> None:
         self.matcher = make_matcher(settings, states, device)
-        self.drafts = torch.zeros(states.max_num_reqs, settings.max_length, dtype=torch.int64, device=device)
-        self.matcher.warm_up(self.drafts)
+        self.drafts = states.draft_tokens
+        self.matcher.warm_up(self.drafts, by_slot=True)
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         """Two kernels a step need no graph."""
@@ -81,14 +82,12 @@ class MatchSpeculator(BaseSpeculator):
         """Two kernels a step need no graph."""
 
     def propose(self, *given: Any, **named: Any) -> Any:
-        """A draft for every request of the batch."""
+        """A draft for every request of the batch, in the runner's own table."""
         if named.get("dummy_run"):
             return self.drafts
-        if named.get("num_speculative_tokens") == 0:
-            return NOTHING
-        drafts = self.drafts[: given[BATCH].num_reqs]
-        _match(self.matcher, given, drafts)
-        return drafts
+        if named.get("num_speculative_tokens") != 0:
+            _match(self.matcher, given, self.drafts, by_slot=True)
+        return NOTHING
 
 
 def warm_up_verification(states: RequestState, device: torch.device, config: VllmConfig, logits: Any) -> None:
@@ -112,11 +111,14 @@ def warm_up_verification(states: RequestState, device: torch.device, config: Vll
     )  # fmt: skip
 
 
-def _match(matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, drafted: int | None = None) -> None:
+def _match(
+    matcher: Matcher, given: Sequence[Any], drafts: torch.Tensor, drafted: int | None = None, *, by_slot: bool = False
+) -> None:
     batch: InputBatch = given[BATCH]
     # The CPU knows how long a text can be at most: all drafts accepted, and one token more.
     longest = int(batch.seq_lens_cpu_upper_bound[: batch.num_reqs].max()) + 1
-    matcher.draft(batch.idx_mapping, given[SAMPLED], given[LAST].view(-1), drafts, longest, drafted)
+    rows, last = batch.idx_mapping, given[LAST].view(-1)
+    matcher.draft(rows, given[SAMPLED], last, drafts, longest, drafted, by_slot=by_slot)
 
 
 def add_matching(speculator: Any, settings: Settings, states: RequestState, device: torch.device) -> Any:
@@ -129,20 +131,18 @@ def add_matching(speculator: Any, settings: Settings, states: RequestState, devi
             "matching beside a model needs its drafts to be its likeliest tokens: leave draft_sample_method greedy"
         )
     matcher = make_matcher(settings, states, device)
-    propose, longest = speculator.propose, settings.max_length
-    matches = torch.zeros(states.max_num_reqs, longest, dtype=torch.int64, device=device)  # where it drafts alone
-    for drafted in (longest, None):
-        matcher.warm_up(matches[:1], drafted)
+    propose, longest, table = speculator.propose, settings.max_length, states.draft_tokens
+    matcher.warm_up(torch.zeros_like(table[:1]), longest)
+    matcher.warm_up(table, by_slot=True)
 
     @torch.inference_mode()
-    def propose_and_match(*given: Any, **named: Any) -> torch.Tensor:
+    def propose_and_match(*given: Any, **named: Any) -> Any:
         length = named.get("num_speculative_tokens", longest)
         if isinstance(length, MatchOnly) and not named.get("dummy_run"):
             propose(*given, **{**named, "num_speculative_tokens": 0})  # it lags, or reads what the target has read
-            own = matches[: given[BATCH].num_reqs]
-            _match(matcher, given, own)
-            return own
-        drafts: torch.Tensor = propose(*given, **named)
+            _match(matcher, given, table, by_slot=True)
+            return NOTHING
+        drafts = propose(*given, **named)
         if length and not named.get("dummy_run"):
             _match(matcher, given, drafts, length)
         return drafts
@@ -174,6 +174,7 @@ def limit_draft_model(speculator: Any) -> None:
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
     """The speculator for an engine of wager's: vLLM's own, matching, or both."""
     settings, method = engine_settings(config), config.speculative_config.method
+    restore_lengths(config)
     named = ", ".join(settings.names)
     if settings.speculator and config.speculative_config.use_ngram():
         logger.info("wager: drafting by matching on %s: %s", device, named)

@@ -72,6 +72,7 @@ class StepTrials(Learner):
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
         self.steps: dict[int, list[int]] = {}  # bucket of batch sizes -> steps of each kind that were learned from
+        self._tried: dict[tuple[int, int], int] = {}  # bucket, kind -> times it was chosen to learn of it first
 
     def note(self, size: int, kind: int) -> None:
         """A step of this kind was learned from."""
@@ -90,7 +91,7 @@ class StepTrials(Learner):
         leader, best = max(range(3), key=values.__getitem__), max(goodput)
         steps, repeats = self.steps.get(size, (0, 0, 0)), self.config.repeats
         for kind in (OFF_STEP, RAGGED, UNIFORM):  # plain decoding is tried in any case: everything is relative to it
-            if steps[kind] < repeats and goodput[kind] > (best / 2 if kind else 0.0):
+            if steps[kind] < repeats and goodput[kind] > (best / 2 if kind else 0.0) and self._try(size, kind):
                 return kind, 0
         if min(steps) < repeats and self.rng.random() >= self.config.trial_share:
             return leader, 0
@@ -99,6 +100,15 @@ class StepTrials(Learner):
             return RAGGED, 1 if self.rng.random() < 0.5 else -1
         # the more a trial costs, the rarer it is
         return (kind, 1) if self.rng.random() * best < goodput[kind] else (leader, 0)
+
+    def _try(self, size: int, kind: int) -> bool:
+        """Whether a kind of step that is not known is tried now: ever more rarely where nothing comes of it.
+
+        In an engine a step may be chosen in vain, again and again: requests leave, and the step after that, in which
+        others join, is not learned from.
+        """
+        tried = self._tried[size, kind] = self._tried.get((size, kind), 0) + 1
+        return tried <= 4 * self.config.repeats or tried & (tried - 1) == 0
 
 
 class Exploration(Learner):

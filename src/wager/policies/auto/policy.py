@@ -31,6 +31,7 @@ class Auto(ArmWeighing):
     per_request = True
     explains = True
     holds = True
+    carries = True
     tries_cheaper = True
     learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
     __slots__ = ("_chosen", "_most_seconds", "_reading", "_value_rate", "_verify_seconds", "_wait", "batch")
@@ -115,6 +116,8 @@ class Auto(ArmWeighing):
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
         elif probing and best is not none:  # one token tells what drafting costs by now
             best = table.shortest[best[0].drafter], best[1], best[2]
+        elif batch > 1 and best[0].length and best[0].length >= self.latency.batches.longest(batch):
+            best = self._longer(best, batch)
         self._most_seconds = inf
         if bounded and best is not none:
             best = self._affordable(best, context, off, room, probing) or none
@@ -139,6 +142,24 @@ class Auto(ArmWeighing):
                 self._reading[name] = context.lag.get(name, 0)
                 left, share = left - most, share - most
         return tuple(self._reading)
+
+    def _longer(self, best: Estimate, batch: int) -> Estimate:
+        """A draft of up to twice the tokens, where this one is the longest so far and the other could bring more.
+
+        As long as all drafts are equally long, nothing tells what each token takes from what verifying any draft does,
+        which is most of it where the host is slow. Then a longer one seems to take far more than it does.
+        """
+        arm, tokens, seconds = best
+        most = min(2 * arm.length, self.budget // batch if self.budget else self.longest)
+        for group, odds, factor, _, _ in self._weighed:
+            longer = [other for other, length, _ in group.arms if arm.length < length <= most]
+            if longer and group.key == self._key(arm):
+                length = longer[-1].length
+                made = self.positional.tokens(odds, factor)[length]
+                taken = seconds * (1.0 + self.config.token_share * (length - arm.length))
+                if made / taken > tokens / seconds:
+                    return longer[-1], made, taken
+        return best
 
     def _affordable(self, best: Estimate, context: Context, off: float, room: float, probing: bool) -> Estimate | None:
         """The best draft if it may be tried, or else one that is expected to pay even with little trust in acceptance;

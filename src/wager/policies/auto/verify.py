@@ -259,18 +259,28 @@ class LatencyFit(Learner):
             [s[2], s[4], s[5] + ridge[2], r[2], s[8] + ridge[2] * prior[2]],
             [r[0], r[1], r[2], r[0] + ridge[3], r[6] + ridge[3] * prior[3]],
         ]
-        for i in range(3):
-            top = rows[i]
-            for below in rows[i + 1 :]:
-                times = below[i] / top[i]
-                for k in range(i + 1, 5):
-                    below[k] -= times * top[k]
-        # Substituting backwards from r, what is clipped at 0 leaves the rest as good as it can then be.
-        extra = max(0.0, rows[3][4] / rows[3][3])
-        token = max(0.0, (rows[2][4] - rows[2][3] * extra) / rows[2][2])
-        request = max(0.0, (rows[1][4] - rows[1][3] * extra - rows[1][2] * token) / rows[1][1])
-        start = (rows[0][4] - rows[0][3] * extra - rows[0][2] * token - rows[0][1] * request) / rows[0][0]
-        self.theta = [start, request, token, extra]
+        # One that would be negative is 0, and the rest as good as they can then be.
+        free = [0, 1, 2, 3]
+        found = _solved(rows, free)
+        while negative := [i for i in (2, 3, 1) if i in free and found[i] < 0.0]:
+            free.remove(negative[0])
+            found = _solved(rows, free)
+        self.theta = found
+
+
+def _solved(rows: Sequence[Sequence[float]], free: Sequence[int]) -> list[float]:
+    """What solves a positive definite system where only some of the unknowns are free and the others 0."""
+    system = [[*(rows[i][k] for k in free), rows[i][-1]] for i in free]
+    for i, top in enumerate(system):
+        for below in system[i + 1 :]:
+            times = below[i] / top[i]
+            for k in range(i, len(top)):
+                below[k] -= times * top[k]
+    found = [0.0] * len(rows)
+    for i in reversed(range(len(free))):
+        known = sum(system[i][k] * found[free[k]] for k in range(i + 1, len(free)))
+        found[free[i]] = (system[i][-1] - known) / system[i][i]
+    return found
 
 
 class BatchLatency(Learner):
@@ -285,6 +295,7 @@ class BatchLatency(Learner):
         self.level = 0.0  # mean seconds of a step
         self.share = 0.0  # mean seconds of a step per request
         self.sizes: dict[int, LatencyFit] = {}
+        self._longest: dict[int, float] = {}  # bucket of sizes -> most draft tokens a request, of steps learned from
 
     def at(self, count: int) -> tuple[float, float, float]:
         """Seconds of a step in which so many requests draft nothing, per draft token, and for being ragged."""
@@ -300,6 +311,14 @@ class BatchLatency(Learner):
         ones count less."""
         fit = self.sizes.get(bucket(count))
         return fit.sums[RAGGED][0] + fit.sums[UNIFORM][0] if fit is not None else 0.0
+
+    def longest(self, count: int) -> float:
+        """Most draft tokens a request of such steps at about this batch size; infinite where it is not known."""
+        return self._longest.get(bucket(count), inf)
+
+    def drafted_nearby(self, count: int) -> bool:
+        """Whether such steps were learned from at up to about half or twice this batch size."""
+        return any(map(self.drafted, (count, count // 2, 2 * count)))
 
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
         """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
@@ -322,6 +341,7 @@ class BatchLatency(Learner):
             self.common.forget(kind)
             seconds = expected * fit.filter.mildest[kind]
         b, n, y = float(count), float(drafted), seconds
+        self._longest[size] = max(self._longest.get(size, 0.0), n / b)
         step = (1.0, b, n, b * b, b * n, n * n, y, b * y, n * y)
         keep = 1.0 - 1.0 / config.round_memory
         fit.add(keep, kind, step)

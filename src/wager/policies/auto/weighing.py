@@ -169,7 +169,7 @@ class ArmWeighing(Policy):
         (most, best), batch, lags, drafts = found, context.batch, context.lag, self.latency.drafts
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
-        if batch > 1 and not self.latency.batches.drafted(batch):  # one token tells what the others will take
+        if batch > 1 and not self.latency.batches.drafted_nearby(batch):  # one token tells what the others will take
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
