@@ -58,7 +58,8 @@ def ways(drafter: str, cost: str) -> tuple[Run, ...]:
     shared = {"cost": cost, "reset": NEVER, "labels": THREE, "alone": (), "warmup": TRIALS}
     others = tuple(way for way in WAYS if way != OURS)
     every = ((OURS,), False), (others, True)  # a counter may fall to 0; the model's windows begin at 1
-    return tuple(Replayed(Wanted((drafter,)), LENGTHS, ways, off=off, **shared) for ways, off in every)  # type: ignore[arg-type]
+    wanted = Wanted((drafter,), repeats=True)
+    return tuple(Replayed(wanted, LENGTHS, ways, off=off, **shared) for ways, off in every)  # type: ignore[arg-type]
 
 
 EXPERIMENTS = (

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reproduction import flags, protocol, result_files
+from reproduction import causes, flags, protocol, result_files
 from reproduction import pictures as drawn
 from reproduction.experiment import VERDICTS, Experiment, shown
+from reproduction.inference import UNDECIDED
 from reproduction.registry import EXPERIMENTS, PAPERS, PLACES
 from reproduction.rows import counted
 from reproduction.summary import summary
@@ -177,6 +178,8 @@ def _found(experiment: Experiment, row: Mapping[str, Any]) -> list[str]:
     lines += [f"- {_bold(part['verdict'])}: {part['says']}{_effect(part)}" for part in row["parts"]]
     if row.get("premise"):
         lines += ["", f"*Not tested by this*: {row['premise']}."]
+    if row["verdict"] == UNDECIDED:
+        lines += ["", f"*Why it is undecided*: {causes.told(row)}."]
     if row["because"] and row["verdict"] != "holds":
         lines += ["", row["because"]]
     if row["flags"]:

@@ -32,12 +32,13 @@ class Wanted:
     overlap: bool = False  # for these drafters, as block divergence needs it
     confidence: bool = False
     trees: bool = False
+    repeats: bool = False  # which tokens had occurred before
     temperature: float = 0.0
     target: str = TARGET  # "other": any but that
     prompts: str = "tasks"  # as they are; or rephrased, long
 
     def __str__(self) -> str:
-        also = [name for name in ("overlap", "confidence", "trees") if getattr(self, name)]
+        also = [name for name in ("overlap", "confidence", "trees", "repeats") if getattr(self, name)]
         parts = [f"drafters {', '.join(self.drafters)}", *(["with " + " and ".join(also)] if also else [])]
         parts += [f"at temperature {self.temperature:g}"] if self.temperature else []
         parts += ["of another target"] if self.target == "other" else []
@@ -122,13 +123,14 @@ def _fits(one: Recording, wanted: Wanted) -> bool:
         (not wanted.overlap or all(track.overlap for track in own))
         and (not wanted.confidence or all(any(track.confidence) for track in own))
         and (not wanted.trees or all(track.trees for track in own))
+        and (not wanted.repeats or bool(one.texts[0].repeats))
     )
 
 
 def _renamed(text: Text, label: str) -> Text:
     """The text under another label; its columns were checked when it was read."""
     made: Text = object.__new__(Text)
-    for name in ("prompt", "tokens", "tracks", "limit", "agreement"):
+    for name in ("prompt", "tokens", "tracks", "limit", "agreement", "repeats"):
         object.__setattr__(made, name, getattr(text, name))
     object.__setattr__(made, "label", label)
     return made

@@ -39,7 +39,8 @@ def text(rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75
         domain = name.partition(":")[2]
         rate = 0.55 if domain in ("ofa", "mixed") else home if domain == HOME.get(task) else away
         tracks[name] = track(rng, tokens - 1, rate, cheap=False, heads=name in HEADS)
-    return Text(task, 40, tokens, tracks)
+    repeats = (np.random.default_rng(tokens).random(tokens - 1) < 0.4).astype(int).tolist()
+    return Text(task, 40, tokens, tracks, repeats=repeats)
 
 
 def recording(
