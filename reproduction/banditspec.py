@@ -115,7 +115,7 @@ def check_memory(results: Sequence[Result]) -> Outcome:
 
 LATE = "Its radius explores lengths that lose much on a busy machine, and a sample ends before that is paid back."
 UCB = "ucbspec:reward=goodput"
-SAMPLES = 96  # so that a share of them is known within a tenth; the paper has 500
+SAMPLES = 64  # a share of them is known within an eighth; the paper has 500
 STEPS = 1500  # about, of a sample
 
 
