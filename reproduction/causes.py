@@ -10,6 +10,7 @@ ABSENT = "nothing was run for it"
 FEW = f"fewer than {LEAST['prompts']} prompts or {LEAST['seeds']} seeds"
 PREMISE = "the interval is on one side, but what the claim takes for granted is not so here"
 BOTH = "the interval holds both sides"
+SHORT = {ABSENT: "not all was run", FEW: "too few", PREMISE: "a premise is not met", BOTH: "intervals hold both sides"}
 
 
 def of_part(part: Mapping[str, Any], premise: str = "") -> str:
@@ -26,6 +27,11 @@ def of_row(row: Mapping[str, Any]) -> dict[str, int]:
     """Why its undecided parts are, and how many of them each; the most frequent first."""
     left = [part for part in row["parts"] if part["verdict"] == UNDECIDED]
     return dict(Counter(of_part(part, row.get("premise", "")) for part in left).most_common())
+
+
+def in_short(row: Mapping[str, Any]) -> str:
+    """The reasons alone, in a few words."""
+    return ", ".join(SHORT[why] for why in of_row(row))
 
 
 def told(row: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ class Memory:
 
     @property
     def command(self) -> str:
-        return "python -m reproduction banditspec-table2 --with-model"
+        return "python -m reproduction banditspec-table2 --with-model --out results/reproduction"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.bench.methods import Target, wager_generator
@@ -128,7 +128,7 @@ class Waking:
 
     @property
     def command(self) -> str:
-        return "python -m reproduction nightjar-table1 --with-model"
+        return "python -m reproduction nightjar-table1 --with-model --out results/reproduction"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         import torch

@@ -70,17 +70,14 @@ def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experimen
     waits: dict[str, list[str]] = {}
     for name in names:
         waits.setdefault(_waits_for(rows[name]), []).append(f"[{experiments[name].place}](#{name})")
-    return (
-        "; ".join(f"{', '.join(places)} ({says})" for says, places in waits.items())
-        + ". Each row says what would decide it."
-    )
+    return "; ".join(f"{', '.join(places)} ({says})" for says, places in waits.items()) + "."
 
 
 def _waits_for(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return WAITS["not run"]
     if row["parts"]:
-        return causes.told(row)
+        return causes.in_short(row)
     why = "; ".join(row["missing"])
     return next((says for word, says in WAITS.items() if word in why), why)
 

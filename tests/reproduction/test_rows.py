@@ -1,6 +1,8 @@
 """Every table and figure with results is a row, and rows follow from what recordings and simulations show."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from paper_recordings import recording
 from reproduction import protocol
 from reproduction.experiment import TEXTS
 from reproduction.registry import EXPERIMENTS, PAPERS, PLACES
+from reproduction.result_files import refused
 from reproduction.rows import counted, row
 from reproduction.turned import Turned
 from reproduction.workspace import Workspace
@@ -40,6 +43,28 @@ def test_a_row_states_its_claim_its_protocol_and_what_would_decide_it(name: str)
     assert {"target", "drafters", "hardware", "prompts", "seeds"} <= set(protocol.of_paper(name))
     assert experiment.runs()
     assert all(run.command.startswith(("wager lab ", "wager bench ", "python -m ")) for run in experiment.runs())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_would_decide_a_row_names_commands_that_are_accepted_and_files_that_are_there(name: str) -> None:
+    root, script = Path(__file__).parents[2], Path("reproduction/record.sh")
+    for named in re.findall(r"`([^`]+)`", EXPERIMENTS[name].decides):
+        words = shlex.split(named)
+        settings = [word.partition("=")[0] for word in words if re.match(r"[A-Z]+=", word)]
+        command = words[len(settings) :]
+        if command[0] in ("python", "wager"):
+            assert not settings
+            assert refused(named) == ""
+        elif command[0] == "sh":
+            assert command == ["sh", str(script)]
+            assert all(f"${{{setting}:=" in (root / script).read_text(encoding="utf-8") for setting in settings)
+        elif command[0] == "make":
+            assert command == ["make", "reproduce"]
+        elif "/" in command[-1]:
+            made = command[-1] in ("build/recordings", "results/recordings/windows.jsonl.gz")
+            assert made or (root / command[-1]).exists(), named
+        else:
+            assert named in ("SAMPLES", "traced", "record windows"), f"{named} is neither a command nor a file"
 
 
 def test_protocols_are_of_rows_that_exist_and_differences_are_told() -> None:
