@@ -35,5 +35,5 @@ def in_short(row: Mapping[str, Any]) -> str:
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """In words: of how many parts how many are undecided, and why."""
-    return f"of {len(row['parts'])} parts " + "; ".join(f"{n}: {why}" for why, n in of_row(row).items())
+    """In words: how many of its parts are undecided, and why."""
+    return "; ".join(f"{n} of {len(row['parts'])} parts, {why}" for why, n in of_row(row).items())

@@ -32,4 +32,4 @@ def test_a_row_counts_its_undecided_parts_by_reason() -> None:
     held = {**part(0.1, 0.2), "verdict": "holds"}
     row = {"parts": [held, part(None, None), part(-0.1, 0.1), part(-0.2, 0.1)], "premise": ""}
     assert causes.of_row(row) == {causes.BOTH: 2, causes.ABSENT: 1}
-    assert causes.told(row) == f"of 4 parts 2: {causes.BOTH}; 1: {causes.ABSENT}"
+    assert causes.told(row) == f"2 of 4 parts, {causes.BOTH}; 1 of 4 parts, {causes.ABSENT}"
