@@ -61,10 +61,9 @@ def test_what_would_decide_a_row_names_commands_that_are_accepted_and_files_that
         elif command[0] == "make":
             assert command == ["make", "reproduce"]
         elif "/" in command[-1]:
-            made = command[-1] in ("build/recordings", "results/recordings/windows.jsonl.gz")
-            assert made or (root / command[-1]).exists(), named
+            assert named == "build/recordings" or (root / named).exists()
         else:
-            assert named in ("SAMPLES", "traced", "record windows"), f"{named} is neither a command nor a file"
+            assert named in ("SAMPLES", "traced", "windows"), f"{named} is neither a command nor a file"
 
 
 def test_protocols_are_of_rows_that_exist_and_differences_are_told() -> None:
@@ -178,3 +177,18 @@ def test_turns_on_an_engine_are_units_of_a_row(tmp_path: Path) -> None:
     before = workspace.name(run)
     (tmp_path / "turns.json").write_text("{}")
     assert workspace.name(run) != before, "another file is another result"
+
+
+def test_the_state_machine_with_cache_is_judged_where_it_is_recorded_what_repeats(tmp_path: Path) -> None:
+    tasks = ("alpaca", "humaneval", "math_reasoning")
+    recording(tmp_path / "large.jsonl.gz", 21, tasks=tasks, repeats=False)
+    told = row(EXPERIMENTS["onthefly-figure3"], Workspace(recordings=tmp_path))
+    about = [part for part in told["parts"] if "cache" in part["says"]]
+    assert len(about) == 3
+    assert {part["verdict"] for part in about} == {"undecided"}
+    assert "state machine with cache" in told["premise"]
+    recording(tmp_path / "small.jsonl.gz", 20, tasks=tasks, part="test")
+    told = row(EXPERIMENTS["onthefly-figure3"], Workspace(recordings=tmp_path))
+    assert told["sample"]["prompts"] == 60  # of the smaller one, that knows
+    assert next(part["verdict"] for part in told["parts"] if part["says"].endswith("than cached-fsm")) != "undecided"
+    assert told["premise"] == ""
