@@ -17,6 +17,7 @@ from rich.text import Text as Words
 
 from reproduction import page, result_files
 from reproduction.experiment import Experiment, shown
+from reproduction.inference import UNDECIDED
 from reproduction.registry import EXPERIMENTS, PAPERS, chosen
 from reproduction.rows import row
 from reproduction.workspace import Workspace, make
@@ -59,7 +60,10 @@ def command(
         Path | None, typer.Option(help="Instead: write the page of all results to this file.", show_default=False)
     ] = None,
     commands: Annotated[
-        bool, typer.Option("--commands", help="Instead: print the commands that made every result.")
+        bool,
+        typer.Option(
+            "--commands", help="Instead: print the commands behind every result, and what would decide the rest."
+        ),
     ] = False,
     results: Annotated[Path, typer.Option(help="Folder of kept results, for the list and --doc.")] = RESULTS,
 ) -> None:
@@ -182,10 +186,13 @@ def _list(results: Path) -> None:
 
 
 def _commands(results: Path) -> None:
-    """What made every result, so that it can be made again."""
+    """What made every result, so that it can be made again, and what would decide rows that are undecided."""
     for path in sorted([*results.glob("*.json"), *(results / page.FOLDER).glob("*.json")]):
         content = result_files.read(path)
         print(f"{path.relative_to(results)}: {content.get('command', 'unknown')}  # {content.get('machine', '')}")
+    for name, told in page.read_all(results).items():
+        if (told is None or told["verdict"] == UNDECIDED) and EXPERIMENTS[name].decides:
+            print(f"{name} is undecided; to decide it: {EXPERIMENTS[name].decides}.")
 
 
 def _console() -> Console:

@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from wager.core import OFF, Arm
 from wager.policies import fixed
 
@@ -27,10 +29,11 @@ class Memory:
     alone: str  # arm
     others: tuple[str, ...]  # arms without weights
     policies: tuple[str, ...]
+    orders: int = 5  # of the prompts; in each the methods take turns in another order, too
 
     @property
     def command(self) -> str:
-        return "python -m reproduction banditspec-table2 --with-model"
+        return "python -m reproduction banditspec-table2 --with-model --out results/reproduction"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         from wager.bench.methods import Target, wager_generator
@@ -41,31 +44,40 @@ class Memory:
         prompts = workspace.prompts(self.tasks, self.count)
         asked = [prompt.ids(tokenizer, 384, model.device) for prompt in prompts]
         target = sum(p.numel() * p.element_size() for p in model.parameters())
-        found: dict[str, dict[str, list[float]]] = {}
         plans: list[tuple[str, str, list[Arm]]] = [(self.alone, fixed(arms[0]), arms[:1])]
         plans += [(policy, policy, arms) for policy in self.policies]
-        shared = Target(model, tokenizer)
-        generator = wager_generator("warm", shared, "off", [str(OFF)])
+        found = {plan[0]: {column: np.zeros(len(asked)) for column in ("bytes", "read")} for plan in plans}
+        warm = wager_generator("warm", Target(model, tokenizer), "off", [str(OFF)])
         for ids in asked[:2]:
-            generator.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
-        for i, (name, spec, own) in enumerate(plans):
-            workspace.tell(name, i, len(plans))
-            _reset(model)
-            drafters = list(build_drafters([arm.drafter for arm in own], model, tokenizer).values())
-            head = sum(_weights(drafter) for drafter in drafters)
-            generator = wager_generator(name, shared, spec, [str(arm) for arm in own], drafters=drafters)
-            told = found.setdefault(name, {"bytes": [], "read": []})
-            for ids in asked:
-                answer = generator.run(ids, self.tokens)
-                steps = sum(r.drafted for r in answer.rounds if r.arm.drafter == arms[0].drafter)
-                told["bytes"].append(_held(model))
-                told["read"].append((target * len(answer.rounds) + head * steps) / len(answer.tokens))
-            del generator, drafters
+            warm.run(ids, self.tokens)  # what the engine itself takes is there before anything is compared
+        for order in range(self.orders):
+            rng = np.random.default_rng(order)
+            numbers = rng.permutation(len(asked))
+            for i, plan in enumerate(rng.permutation(len(plans))):
+                name, spec, own = plans[plan]
+                workspace.tell(f"order {order + 1}: {name}", i, len(plans))
+                _reset(model)
+                drafters = list(build_drafters([arm.drafter for arm in own], model, tokenizer).values())
+                head = sum(_weights(drafter) for drafter in drafters)
+                shared = Target(model, tokenizer, seed=order)
+                generator = wager_generator(name, shared, spec, [str(arm) for arm in own], drafters=drafters)
+                told = found[name]
+                for at in numbers:
+                    answer = generator.run(asked[at], self.tokens)
+                    steps = sum(r.drafted for r in answer.rounds if r.arm.drafter == arms[0].drafter)
+                    told["bytes"][at] += _held(model) / self.orders
+                    told["read"][at] += (target * len(answer.rounds) + head * steps) / len(answer.tokens) / self.orders
+                del generator, drafters
         return {
-            "units": found,
+            "units": {name: {column: own[column].tolist() for column in own} for name, own in found.items()},
             "labels": [prompt.task for prompt in prompts],
-            "protocol": {"target": workspace.model, "prompts": str(len(asked)), "hardware": device_name(model.device)},
-        }
+            "seeds": self.orders,
+            "protocol": {
+                "target": workspace.model, "drafters": ", ".join(str(arm) for arm in arms), "reset": "every prompt",
+                "prompts": str(len(asked)), "tokens": f"at most {self.tokens}", "seeds": str(self.orders),
+                "temperature": "0", "hardware": device_name(model.device),
+            },
+        }  # fmt: skip
 
 
 def device_name(device: Any) -> str:
@@ -116,7 +128,7 @@ class Waking:
 
     @property
     def command(self) -> str:
-        return "python -m reproduction nightjar-table1 --with-model"
+        return "python -m reproduction nightjar-table1 --with-model --out results/reproduction"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
         import torch
@@ -126,19 +138,19 @@ class Waking:
         model, tokenizer = workspace.loaded()
         drafter: Any = build_drafters([self.drafter], model, tokenizer)[self.drafter]
         draft = getattr(drafter, "model", None) or drafter.runner.model
-        taken: dict[str, dict[str, list[float]]] = {}
-        for i, batch in enumerate(self.batches):
-            for missed in self.missed:
-                workspace.tell(f"{batch} requests, {missed} tokens", i, len(self.batches))
-                ids = torch.randint(5, 1000, (batch, missed), device=model.device)
-                times = []
-                for _ in range(self.repeats + 1):
-                    began = perf_counter()
-                    with torch.inference_mode():
-                        draft(input_ids=ids, use_cache=True)
-                    if model.device.type == "cuda":
-                        torch.cuda.synchronize()
-                    times.append(perf_counter() - began)
-                taken.setdefault(str(batch), {})[str(missed)] = times[1:]
+        shapes = [(batch, missed) for batch in self.batches for missed in self.missed]
+        asked = {shape: torch.randint(5, 1000, shape, device=model.device) for shape in shapes}
+        taken: dict[str, dict[str, list[float]]] = {str(b): {str(m): [] for m in self.missed} for b in self.batches}
+        for i in range(-1, self.repeats):  # by turns: what else the machine does meets all of them alike
+            workspace.tell("waking", i, self.repeats)
+            for (batch, missed), ids in asked.items():
+                began = perf_counter()
+                with torch.inference_mode():
+                    draft(input_ids=ids, use_cache=True)
+                if model.device.type == "cuda":
+                    torch.cuda.synchronize()
+                if i >= 0:
+                    taken[str(batch)][str(missed)].append(perf_counter() - began)
         told = {"target": workspace.model, "drafters": self.drafter, "seeds": str(self.repeats)}
-        return {"seconds": taken, "protocol": {**told, "hardware": device_name(model.device)}}
+        told |= {"load": f"batches of {', '.join(map(str, self.batches))}", "hardware": device_name(model.device)}
+        return {"seconds": taken, "seeds": self.repeats, "protocol": told}

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reproduction import flags, protocol, result_files
+from reproduction import causes, flags, protocol, result_files
 from reproduction import pictures as drawn
 from reproduction.experiment import VERDICTS, Experiment, shown
+from reproduction.inference import UNDECIDED
 from reproduction.registry import EXPERIMENTS, PAPERS, PLACES
 from reproduction.rows import counted
 from reproduction.summary import summary
@@ -29,6 +30,7 @@ RULE = """## How a verdict is reached
   bootstrap over prompts (`reproduction/inference.py`).
 - A part *holds* where the whole interval is on the paper's side, *does not hold* where none of it is, and is
   *undecided* otherwise. With fewer than 20 prompts or 5 seeds it is undecided, whatever the interval.
+- A row that is undecided says part by part why, and which command on which machine would decide it.
 - A row *holds* where all parts do, holds *in part* where more than half do, and *does not hold* where no majority would
   hold even if every undecided part turned out in favour. Otherwise it is *undecided*. *Not tested*: the paper claims
   nothing there.
@@ -46,7 +48,7 @@ RULE = """## How a verdict is reached
 python -m reproduction                        # lists all rows
 python -m reproduction banditspec-figure3     # tests one
 make reproduce                                # all rows that need no model, and this page
-make reproduce FULL=1                         # prints the commands that made every result, on CPUs and GPUs
+make reproduce FULL=1                         # prints the commands behind every result, and what would decide the rest
 ```
 
 A row that needs a recording finds it in `results/recordings/` by what it holds; new recordings are used as soon as they
@@ -177,6 +179,8 @@ def _found(experiment: Experiment, row: Mapping[str, Any]) -> list[str]:
     lines += [f"- {_bold(part['verdict'])}: {part['says']}{_effect(part)}" for part in row["parts"]]
     if row.get("premise"):
         lines += ["", f"*Not tested by this*: {row['premise']}."]
+    if row["verdict"] == UNDECIDED:
+        lines += ["", f"*Why it is undecided*: {causes.told(row)}."]
     if row["because"] and row["verdict"] != "holds":
         lines += ["", row["because"]]
     if row["flags"]:

@@ -43,6 +43,8 @@ ALL="$CHEAP,$HEADS,$MODELS"
 record greedy-a $FROM $A --drafters "$ALL" --trees "$TREES" --detail "$DETAIL" "$TIMED"
 record greedy-b $FROM $B --drafters "$ALL" --trees "$TREES" --detail "$DETAIL" --untimed
 record greedy-c $FROM $C --drafters "$ALL" --trees "$TREES" --detail "$DETAIL" --untimed
+# Twice the prompts for the ways to adapt a window, which differ by little between long and short ones.
+record windows --data "$WAGER_DATA" --part test --prompts 82 --task alpaca --task humaneval --task math_reasoning --drafters "$DETAIL" --untimed
 record sampled-1.0-a $FROM $A --drafters "$ALL" --temperature 1 --untimed
 record sampled-1.0-b $FROM $B --drafters "$ALL" --temperature 1 --untimed
 record sampled-1.0-c $FROM $C --drafters "$ALL" --temperature 1 --untimed

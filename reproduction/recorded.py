@@ -136,6 +136,7 @@ class Replayed:
             "shares": {policy: found[policy].shares for policy in self.policies},
             "best": best,
             "arms": [str(arm) for arm in choices],
+            "repeats": recording.repeats,
             "otherwise": costs.OTHERWISE[self.cost],
             "protocol": self._protocol(recording, tasks) | self._second(recording, workspace),
         }

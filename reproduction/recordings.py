@@ -32,6 +32,7 @@ class Wanted:
     overlap: bool = False  # for these drafters, as block divergence needs it
     confidence: bool = False
     trees: bool = False
+    repeats: bool = False  # which tokens had occurred before; better with than without, not needed
     temperature: float = 0.0
     target: str = TARGET  # "other": any but that
     prompts: str = "tasks"  # as they are; or rephrased, long
@@ -54,20 +55,28 @@ class Recording:
     texts: tuple[Text, ...]
     tasks: tuple[str, ...]
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it says of all texts which tokens had occurred before."""
+        return all(text.repeats for text in self.texts)
+
     def only(self, drafters: Collection[str], at: Collection[int]) -> list[Text]:
         """Texts by their numbers, with the tracks of these drafters only."""
         return [_with(self.texts[i], frozenset(drafters)) for i in at]
 
 
 def find(wanted: Wanted, folder: Path = FOLDER) -> Recording:
-    """Of the recordings that hold what is wanted the one with most texts; parts that were made alike are one."""
+    """Of the recordings that hold what is wanted the one with most texts; parts that were made alike are one.
+
+    Where repeats are wanted one that has them goes first.
+    """
     parts: dict[tuple[str, ...], list[Recording]] = {}
     for path in sorted(folder.glob("*.jsonl*")):
         if _fits(one := load(path), wanted):
             parts.setdefault(tuple(str(one.meta.get(field)) for field in ALIKE), []).append(one)
     if not parts:
         raise NotHereError(f"needs a recording with {wanted}")
-    return max(map(_joined, parts.values()), key=lambda one: len(one.texts))
+    return max(map(_joined, parts.values()), key=lambda one: (wanted.repeats and one.repeats, len(one.texts)))
 
 
 def second_target(pool: Collection[str], folder: Path = FOLDER) -> str:
@@ -128,7 +137,7 @@ def _fits(one: Recording, wanted: Wanted) -> bool:
 def _renamed(text: Text, label: str) -> Text:
     """The text under another label; its columns were checked when it was read."""
     made: Text = object.__new__(Text)
-    for name in ("prompt", "tokens", "tracks", "limit", "agreement"):
+    for name in ("prompt", "tokens", "tracks", "limit", "agreement", "repeats"):
         object.__setattr__(made, name, getattr(text, name))
     object.__setattr__(made, "label", label)
     return made

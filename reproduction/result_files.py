@@ -5,7 +5,9 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,14 @@ def refused(command: str) -> str:
             alone = typer.Typer()
             alone.command()(reproduce)
             typer.main.get_command(alone).make_context("reproduction", words[3:])
+        elif words[:3] == ["python", "-m", "reproduction.turns"]:
+            from reproduction.turns import arguments
+
+            with redirect_stderr(said := StringIO()):
+                try:
+                    arguments().parse_args(words[3:])
+                except SystemExit:  # argparse's way to refuse
+                    return said.getvalue().strip().rpartition("error: ")[2] or "not a command but a request for help"
         elif words[:2] != ["python", "-m"] or not words[2].startswith("reproduction."):
             return f"{words[0]} is no program of this repository"
     except Exception as error:  # the parser's own classes differ between versions of typer

@@ -1,6 +1,6 @@
 """The runs that experiments share."""
 
-from reproduction.recorded import EVERY_SET, Replayed
+from reproduction.recorded import EVERY_SET, SEEDS, Replayed
 from reproduction.recordings import Wanted
 from reproduction.simulated import SD, Served
 from reproduction.turned import Turned
@@ -75,12 +75,12 @@ TRACED = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", SD, "off")
 def traced() -> tuple[Served, ...]:
     """Arrivals of a real trace, for both pairs and three acceptances."""
     return tuple(
-        Served((), 40000, TRACED, alone=False, acceptance=(p,), costs=costs, speed=0.5)
+        Served((), 40000, TRACED, alone=False, acceptance=(p,), costs=costs, speed=0.5, seeds=SEEDS)
         for costs in PAIRS.values()
         for p in SETS.values()
     )
 
 
 def changing() -> Served:
-    """Few requests, many, few, many; as many tokens as results/load-changes-600000.json has."""
+    """Few requests, many, few, many; as many tokens as results/load-changes-600000.json has, and the paper's 5 runs."""
     return Served((2, 48, 2, 48), 600000, TRACED, alone=False)

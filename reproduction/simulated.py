@@ -140,7 +140,7 @@ class Routing:
     def command(self) -> str:
         return (
             "wager lab simulate --env piecewise --arms quick=0.8/0.3@1,slow=0.85/0.85@8 --length 4 "
-            f"--every {self.tokens} --tokens {self.prompts * self.tokens} -p prompt-router -p analytical"
+            f"--every {self.tokens} --tokens {self.prompts * self.tokens} --runs {self.seeds} -p prompt-router"
         )
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:

@@ -4,21 +4,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from reproduction.experiment import UNRECORDED, Experiment
+from reproduction import causes
+from reproduction.experiment import Experiment
 from reproduction.rows import counted
 
 RECORDED = re.compile(r"texts recorded on (?:NVIDIA )?([^,]+(?:, \d+ threads)?), rounds cost as on")
 Rows = Mapping[str, Mapping[str, Any] | None]
 WAITS = {
-    "needs a run of the model": "which need a run of the model on a GPU",
-    "another target": "which need a recording of a second target",
-    "temperature": "which need a recording of sampled texts",
-    "prompts": "which need a recording of rephrased or long prompts",
-    "recording": "which need a recording with heads and draft models; see each row",
-    "not run": "which were not run",
+    "needs a run of the model": "needs a run of the model",
+    "another target": "needs a recording of a second target",
+    "temperature": "needs a recording of sampled texts",
+    "prompts": "needs a recording of rephrased or long prompts",
+    "recording": "needs a recording with heads and draft models",
+    "not run": "not run",
 }
-NO_SPECIALISTS = "which rest on drafters that are no specialists on these tasks"
-MORE_TASKS = "of which not all data sets are recorded"
 ABOUT = {
     "banditspec": "Two bandits, UCBSpec and EXP3Spec, choose a drafter for every round by the tokens it has accepted.",
     "onthefly": "The draft length follows an estimate of acceptance, with nothing prepared in advance.",
@@ -71,18 +70,16 @@ def _undecided(names: list[str], rows: Rows, experiments: Mapping[str, Experimen
     waits: dict[str, list[str]] = {}
     for name in names:
         waits.setdefault(_waits_for(rows[name]), []).append(f"[{experiments[name].place}](#{name})")
-    return "; ".join(f"{', '.join(places)}, {says}" for says, places in waits.items()) + "."
+    return "; ".join(f"{', '.join(places)} ({says})" for says, places in waits.items()) + "."
 
 
 def _waits_for(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return WAITS["not run"]
-    if "specialists" in row.get("premise", ""):
-        return NO_SPECIALISTS
+    if row["parts"]:
+        return causes.in_short(row)
     why = "; ".join(row["missing"])
-    if "has no text" in why or any(UNRECORDED in part["says"] for part in row["parts"]):
-        return MORE_TASKS
-    return next((says for word, says in WAITS.items() if word in why), "whose intervals hold both sides")
+    return next((says for word, says in WAITS.items() if word in why), why)
 
 
 def _evidence(rows: Rows) -> str:

@@ -74,7 +74,8 @@ class Rounds:
                 elif drafted:
                     taken = model_seconds(self.cost, arm, drafted, room)
             emitted = min(accepted + 1, self.end - at)
-            rounds.append(Round(arm, drafted, accepted, emitted, overlap=overlap))
+            repeated = self.text.repeated(at, emitted)
+            rounds.append(Round(arm, drafted, accepted, emitted, overlap=overlap, repeated=repeated))
             seconds.append(taken)
         return rounds, seconds
 

@@ -32,19 +32,22 @@ def track(rng: np.random.Generator, positions: int, rate: float, *, cheap: bool,
     return Track(size, agreed, [0] * positions, sure, overlap, cheap=cheap, trees=trees, head=heads)
 
 
-def text(rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75, away: float = 0.4) -> Text:
+def text(
+    rng: np.random.Generator, task: str, tokens: int, *, home: float = 0.75, away: float = 0.4, repeats: bool = True
+) -> Text:
     """A text on which the task's own specialist is the best drafter."""
     tracks = {name: track(rng, tokens - 1, 0.3, cheap=True) for name in CHEAP}
     for name in (*MODELS, *HEADS):
         domain = name.partition(":")[2]
         rate = 0.55 if domain in ("ofa", "mixed") else home if domain == HOME.get(task) else away
         tracks[name] = track(rng, tokens - 1, rate, cheap=False, heads=name in HEADS)
-    return Text(task, 40, tokens, tracks)
+    known = (np.random.default_rng(tokens).random(tokens - 1) < 0.4).astype(int).tolist()
+    return Text(task, 40, tokens, tracks, repeats=known if repeats else [])
 
 
 def recording(
     path: Path, prompts: int, *, tokens: int = 32, seed: int = 0, tasks: Sequence[str] = TASKS,
-    alike: bool = False, of: str = "tasks", **meta: object,
+    alike: bool = False, of: str = "tasks", repeats: bool = True, **meta: object,
 ) -> Path:  # fmt: skip
     """A recording of so many prompts of every task with every drafter; ``alike``: specialists are no better at home."""
     rng = np.random.default_rng(seed)
@@ -53,5 +56,5 @@ def recording(
     with RecordingWriter(path, told) as writer:
         for _ in range(prompts):
             for task in tasks:
-                writer.write(text(rng, task, tokens, **({"home": 0.4} if alike else {})))
+                writer.write(text(rng, task, tokens, home=0.4 if alike else 0.75, repeats=repeats))
     return path

@@ -23,6 +23,7 @@ TEXT = Text(
     },
     limit=9,
     agreement={"suffix": {"prompt-lookup": [2, 0, 0]}},
+    repeats=[0, 1, 1],
 )
 HEADER = {"format": "wager-recording", "version": 2, "meta": {"model": "m"}}
 
@@ -104,6 +105,8 @@ def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
         ([HEADER, line(agreement={"s": {"t": [0, 0]}})], "needs their tracks"),
         ([HEADER, line(agreement={"s": {"s": [0]}})], "as many entries"),
         ([HEADER, line(agreement={"s": {"s": [0, -1]}})], "whole numbers from 0"),
+        ([HEADER, line(repeats=[1])], "each of the 2 tokens"),
+        ([HEADER, line(repeats=[1, 2])], "0 or 1"),
         ([HEADER, column("agreed", [1, 2])], "2 of 1 tokens cannot agree"),
         ([HEADER, column("agreed", [1, -1])], "-1 of 1"),
         ([HEADER, column("size", [1, 1.5])], "whole numbers"),

@@ -45,17 +45,23 @@ def test_a_policy_learns_nothing_from_warm_up_nor_from_the_prompt_before(workspa
 
 
 def test_memory_is_compared_with_the_first_arm_alone(workspace: Workspace) -> None:
-    result = Memory(("qa",), 1, 12, "suffix:2", ("prompt-lookup:2",), ("ucbspec",))(workspace)
+    result = Memory(("qa",), 2, 12, "suffix:2", ("prompt-lookup:2",), ("ucbspec",), orders=2)(workspace)
     assert list(result["units"]) == ["suffix:2", "ucbspec"]
-    assert all(len(own["bytes"]) == len(own["read"]) == 1 for own in result["units"].values())
+    assert all(len(own["bytes"]) == len(own["read"]) == 2 for own in result["units"].values())
+    assert result["seeds"] == 2
 
 
 def test_memory_that_grows_is_told() -> None:
     base = {"bytes": [100.0] * 24, "read": [10.0] * 24}
-    alike = {"labels": ["qa"] * 24, "units": {"eagle:ofa:4": base, "ucbspec": {**base, "bytes": [101.0] * 24}}}
+    alike = {
+        "labels": ["qa"] * 24,
+        "seeds": 5,
+        "units": {"eagle:ofa:4": base, "ucbspec": {**base, "bytes": [101.0] * 24}},
+    }
     assert check_memory([alike]).verdict == "holds"
     worse = {**alike, "units": {"eagle:ofa:4": base, "ucbspec": {"bytes": [120.0] * 24, "read": [20.0] * 24}}}
     assert check_memory([worse]).verdict == "does not hold"
+    assert check_memory([{**alike, "seeds": 4}]).verdict == "undecided"
 
 
 def test_rephrasing_changes_the_instruction_and_keeps_the_question() -> None:

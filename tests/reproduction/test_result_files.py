@@ -58,6 +58,8 @@ def test_commands_of_every_program_are_read_by_its_own_parser() -> None:
     assert refused("wager bench generate --prompts 4 --arms suffix:4") == ""
     assert refused("python -m reproduction --all --out results/reproduction") == ""
     assert refused("python -m reproduction.turns default") == ""
+    assert "invalid choice: 'defaults'" in refused("python -m reproduction.turns defaults")
+    assert "unrecognized arguments: --round-s 5" in refused("python -m reproduction.turns peers --round-s 5")
     assert refused("wager lab replay results/recordings/test.jsonl.gz -p auto") == ""
 
 

@@ -1,6 +1,8 @@
 """Every table and figure with results is a row, and rows follow from what recordings and simulations show."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from paper_recordings import recording
 from reproduction import protocol
 from reproduction.experiment import TEXTS
 from reproduction.registry import EXPERIMENTS, PAPERS, PLACES
+from reproduction.result_files import refused
 from reproduction.rows import counted, row
 from reproduction.turned import Turned
 from reproduction.workspace import Workspace
@@ -40,6 +43,27 @@ def test_a_row_states_its_claim_its_protocol_and_what_would_decide_it(name: str)
     assert {"target", "drafters", "hardware", "prompts", "seeds"} <= set(protocol.of_paper(name))
     assert experiment.runs()
     assert all(run.command.startswith(("wager lab ", "wager bench ", "python -m ")) for run in experiment.runs())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_would_decide_a_row_names_commands_that_are_accepted_and_files_that_are_there(name: str) -> None:
+    root, script = Path(__file__).parents[2], Path("reproduction/record.sh")
+    for named in re.findall(r"`([^`]+)`", EXPERIMENTS[name].decides):
+        words = shlex.split(named)
+        settings = [word.partition("=")[0] for word in words if re.match(r"[A-Z]+=", word)]
+        command = words[len(settings) :]
+        if command[0] in ("python", "wager"):
+            assert not settings
+            assert refused(named) == ""
+        elif command[0] == "sh":
+            assert command == ["sh", str(script)]
+            assert all(f"${{{setting}:=" in (root / script).read_text(encoding="utf-8") for setting in settings)
+        elif command[0] == "make":
+            assert command == ["make", "reproduce"]
+        elif "/" in command[-1]:
+            assert named == "build/recordings" or (root / named).exists()
+        else:
+            assert named in ("SAMPLES", "traced", "windows"), f"{named} is neither a command nor a file"
 
 
 def test_protocols_are_of_rows_that_exist_and_differences_are_told() -> None:
@@ -153,3 +177,18 @@ def test_turns_on_an_engine_are_units_of_a_row(tmp_path: Path) -> None:
     before = workspace.name(run)
     (tmp_path / "turns.json").write_text("{}")
     assert workspace.name(run) != before, "another file is another result"
+
+
+def test_the_state_machine_with_cache_is_judged_where_it_is_recorded_what_repeats(tmp_path: Path) -> None:
+    tasks = ("alpaca", "humaneval", "math_reasoning")
+    recording(tmp_path / "large.jsonl.gz", 21, tasks=tasks, repeats=False)
+    told = row(EXPERIMENTS["onthefly-figure3"], Workspace(recordings=tmp_path))
+    about = [part for part in told["parts"] if "cache" in part["says"]]
+    assert len(about) == 3
+    assert {part["verdict"] for part in about} == {"undecided"}
+    assert "state machine with cache" in told["premise"]
+    recording(tmp_path / "small.jsonl.gz", 20, tasks=tasks, part="test")
+    told = row(EXPERIMENTS["onthefly-figure3"], Workspace(recordings=tmp_path))
+    assert told["sample"]["prompts"] == 60  # of the smaller one, that knows
+    assert next(part["verdict"] for part in told["parts"] if part["says"].endswith("than cached-fsm")) != "undecided"
+    assert told["premise"] == ""

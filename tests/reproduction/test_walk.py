@@ -70,6 +70,11 @@ def test_the_quick_way_is_the_replay(folder: Path, spec: str, cost: str) -> None
         assert quick == slow
 
 
+def test_tokens_that_occurred_before_change_what_the_state_machine_with_cache_does(folder: Path) -> None:
+    (_, plain), (_, cached) = both(folder, "fsm", 0, "cpu"), both(folder, "cached-fsm", 0, "cpu")
+    assert [row[1] for row in plain] != [row[1] for row in cached]
+
+
 def test_a_policy_that_looks_at_seconds_or_lag_is_not_taken_for_one_that_counts_tokens(folder: Path) -> None:
     arms = (OFF, Arm("eagle:ofa", 3))
     for spec in ("ucbspec:reward=goodput", "meta-ucb:lag_cost=0.01", "exp3spec:reward=goodput", "nightjar", "auto"):

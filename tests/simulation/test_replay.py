@@ -42,7 +42,7 @@ class Watched(Fixed):
 
 def watched(arms: Sequence[Arm], arm: Arm, *, asks: bool) -> Watched:
     policy = Watched(arms, drafter=arm.drafter, length=arm.length)
-    policy.needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.READ}) if asks else frozenset()
+    policy.needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.READ, Signal.REPEATS}) if asks else frozenset()
     policy.contexts = []
     return policy
 
@@ -120,6 +120,8 @@ def test_a_policy_that_asks_sees_what_it_sees_in_the_engine(arm: Arm) -> None:
     seen, engine, again, replayed = both(model, made, arm, (2, 3, 6), asks=True)
     assert counts(replayed) == counts(engine)
     assert [r.others for r in replayed] == [r.others for r in engine]
+    assert [r.repeated for r in replayed] == [r.repeated for r in engine]
+    assert {r.repeated for r in replayed} >= {0, 1}
     assert [(c.tokens, c.previous, c.lag) for c in again] == [(c.tokens, c.previous, c.lag) for c in seen]
     assert [c.hints for c in again] == [c.hints for c in seen]
     assert [c.agreement for c in again] == [c.agreement for c in seen]

@@ -81,6 +81,7 @@ class Text:
     limit: int = 0  # most tokens it might have had, which drafts reckon with; 0: as many as it has
     # drafter -> other drafter, each pair once -> leading tokens that both propose; entries as in a track
     agreement: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    repeats: list[int] = field(default_factory=list)  # 1: the token had occurred before; as a track; empty: not counted
 
     def __post_init__(self) -> None:
         if self.tokens < 2 or self.prompt < 1:
@@ -91,12 +92,18 @@ class Text:
             raise ValueError(f"a text of {self.tokens} tokens cannot have been limited to {self.limit}")
         for track in self.tracks.values():
             track.check(self.tokens - 1)
+        if self.repeats and (len(self.repeats) != self.tokens - 1 or not set(self.repeats) <= {0, 1}):
+            raise ValueError(f"repeats are 0 or 1 for each of the {self.tokens - 1} tokens after the first")
         for one, others in self.agreement.items():
             for other, common in others.items():
                 if not {one, other} <= self.tracks.keys() or len(common) != self.tokens - 1:
                     raise ValueError(f"the agreement of {one!r} and {other!r} needs their tracks and as many entries")
                 if any(type(n) is not int or n < 0 for n in common):
                     raise ValueError(f"the agreement of {one!r} and {other!r} is in whole numbers from 0")
+
+    def repeated(self, at: int, emitted: int) -> int | None:
+        """How many of the tokens that a round emits there had occurred before; None where that was not counted."""
+        return sum(self.repeats[at : at + emitted]) if self.repeats else None
 
 
 class RecordingWriter(LinesWriter):
@@ -121,7 +128,8 @@ class RecordingWriter(LinesWriter):
                 columns["head"] = True
             tracks[name] = columns
         counts = {"prompt": text.prompt, "tokens": text.tokens, "limit": text.limit}
-        self.append({"label": text.label, **counts, "tracks": tracks, "agreement": text.agreement})
+        told = {"label": text.label, **counts, "tracks": tracks, "agreement": text.agreement}
+        self.append(told | ({"repeats": text.repeats} if text.repeats else {}))
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Text]]:

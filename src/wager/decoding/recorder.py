@@ -98,7 +98,7 @@ class Recorder:
                 if noise is not None and not drafter.cheap:
                     raise ValueError(f"{name} is not recorded on sampled texts; leave it out, or record greedy ones")
                 tracks[name], drafts[name] = self._walk(name, drafter, ids, tokens, text.limit, expected)
-        return Text(label, len(ids), len(tokens), tracks, text.limit, _agreement(drafts))
+        return Text(label, len(ids), len(tokens), tracks, text.limit, _agreement(drafts), _repeats(ids, tokens))
 
     def _head(self, drafter: Eagle, text: Written, expected: torch.Tensor, noise: Noise | None, full: bool) -> Track:
         """A head's track, all positions at once; every one has the tokens that it may still draft (``room``)."""
@@ -181,6 +181,15 @@ def _overlap(p: torch.Tensor, draft: Draft) -> float:
         return 0.0
     q = None if draft.raw is None else torch.softmax(draft.raw([0]).float(), -1)[:, : len(p)]
     return overlap(p[None, : len(p) if q is None else q.shape[-1]], draft.tokens[:1], q)[0]
+
+
+def _repeats(prompt: list[int], tokens: list[int]) -> list[int]:
+    """For every token after the first whether prompt or text had it before (Signal.REPEATS)."""
+    seen, found = set(prompt), []
+    for token in tokens:
+        found.append(int(token in seen))
+        seen.add(token)
+    return found[1:]
 
 
 def _agreement(drafts: dict[str, list[list[int]]]) -> dict[str, dict[str, list[int]]]:

@@ -119,6 +119,7 @@ class Replayed(Environment):
         self._anew = policy if policy is not None and resets(policy, replay.reset) else None  # with every text
         hinting = policy is not None and bool(policy.needs & {Signal.HINTS, Signal.OTHERS})
         self._select = policy.select_drafters if policy is not None and hinting else None
+        self._repeats = policy is not None and Signal.REPEATS in policy.needs
         self._readers = policy.select_readers if policy is not None and Signal.READ in policy.needs else None
         models = {name for text in replay.texts for name, track in text.tracks.items() if not track.cheap}
         if policy is not None and len(models) < policy.least_readers:
@@ -219,7 +220,7 @@ class Replayed(Environment):
             Round(
                 arm, drafted, accepted, emitted, draft_seconds=draft_seconds * noise, lag=lag, overlap=overlap,
                 verify_seconds=self._verify[drafted] * noise, lag_seconds=lag_seconds * noise, others=others,
-                read_seconds=read_seconds,
+                read_seconds=read_seconds, repeated=text.repeated(at, emitted) if self._repeats else None,
             )
         )  # fmt: skip
         for i, more in enumerate((emitted, 1, outcome.seconds)):
