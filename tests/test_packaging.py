@@ -95,6 +95,11 @@ def test_the_sdist_holds_what_installs_and_explains_it_and_no_weights(built: tup
     assert sdist.stat().st_size < SMALL
 
 
+def test_the_tests_install_what_they_build_the_package_with() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert set(build) <= set(PROJECT["optional-dependencies"]["test"])
+
+
 def test_the_metadata_say_what_a_user_must_know(installed: Path) -> None:
     (folder,) = installed.glob("*.dist-info")
     metadata: Message = Parser().parsestr((folder / "METADATA").read_text())

@@ -35,6 +35,7 @@ BAD = [
     (("Hi", "--policy", "fixed", "--drafters", "suffix"), "as in fixed:drafter=suffix,length=4"),
     (("Hi", "--policy", "fixed:drafter=suffix,length=9"), "the arms are off"),
     (("Hi", "--drafters", "magic"), "unknown drafter 'magic'"),
+    (("Hi", "--drafter", "magic"), "unknown drafter 'magic'"),
     (("Hi", "--drafters", "suffix,suffix"), "one twice"),
     (("Hi", "--drafters", "retrieval"), "is written retrieval=PATH"),
     (("Hi", "--drafters", "retrieval=missing"), "no datastore missing"),

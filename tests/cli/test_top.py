@@ -41,6 +41,7 @@ wager_drafted_tokens_total{{arm="off"}} 0.0
 wager_accepted_tokens_total{{arm="suffix:4"}} {60 * scale}.0
 wager_emitted_tokens_total{{arm="suffix:4"}} {90 * scale}.0
 wager_emitted_tokens_total{{arm="off"}} {10 * scale}.0
+wager_tokens_total {102 * scale}.0
 wager_steps_total{{kind="clean"}} {9 * scale}.0
 wager_steps_total{{kind="mixed"}} {1 * scale}.0
 wager_switches_total {2 * scale}.0
@@ -102,7 +103,7 @@ def test_two_scrapes_give_rates_of_the_interval_and_figures_since_the_start() ->
     shown = watch.view(watch.parse(text(3), 10.0), watch.parse(text(5), 14.0))
     assert (shown.policy, shown.hook, shown.drafters) == ("kl-ucb:reward=goodput", "scheduler", "suffix")
     assert (shown.seconds, shown.running, shown.waiting, shown.kv_cache) == (4.0, 4.0, 2.0, 0.5)
-    assert shown.tokens_per_second == 50.0
+    assert shown.tokens_per_second == 51.0
     assert (shown.length, shown.batch, shown.acceptance) == (3.0, 4.0, 0.5)
     assert (shown.switches, shown.switches_last, shown.switch_seconds) == (10.0, 4.0, 0.0031)
     assert shown.decision_us == pytest.approx(20)
@@ -136,6 +137,7 @@ def test_counters_that_are_written_now_and_then_are_read_when_they_have_been(ser
     assert not answers, "it read until the counters had been written"
     assert shown.seconds == 4.0, "the seconds between the two times they were written"
     assert shown.arms[1].rate == 15.0
+    assert shown.tokens_per_second == 51.0, "of the same seconds as the arms' rounds"
     idle = watch.scrape(url)
     assert watch.scrape_after(url, idle, lambda _: pytest.fail("nothing has happened, nothing is to come")).updated == 9
 
@@ -145,7 +147,7 @@ def test_one_scrape_gives_what_holds_since_the_start_and_a_restarted_server_coun
     assert (shown.seconds, shown.tokens_per_second, shown.acceptance, shown.arms[1].last) == (None,) * 4
     assert shown.acceptance_whole == 0.5
     shown = watch.view(watch.parse(text(50), 10.0), watch.parse(text(2), 12.0))
-    assert shown.tokens_per_second == 100.0
+    assert shown.tokens_per_second == 102.0
     assert shown.arms[1].rate == 30.0
     assert shown.switches_last == 4.0
 

@@ -199,6 +199,7 @@ def test_build_then_show_then_draft(run: Run, tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("build", "missing.txt", "--out", "o"), "no file missing.txt"),
+        (("build", "missing", "--out", "o"), "no file missing"),
         (("build", "data.csv", "--out", "o"), "cannot read data.csv: a corpus is made of .txt, .md, .jsonl files"),
         (("build", "empty.txt", "--out", "o"), "nothing in these files"),
         (("build", "latin.txt", "--out", "o"), "latin.txt is not text in UTF-8"),

@@ -75,19 +75,43 @@ def test_the_steps_of_a_hold_are_counted_as_if_the_policy_had_been_asked() -> No
         for number in range(100):
             batch = 32 - number % 2
             mixed, timed = number % 10 == 3, number % 10 != 2
+            first = 3 if mixed else 0  # tokens of prompts
             step, began = lengths.plan(batch, batch, length * batch, mixed)
             policy.now += 0.010
             right = batch if length else 0
             survivors = (batch, 0)[:length]
-            lengths.finish(step, began, right, batch + right, survivors, busy=number < 99, timed=timed)
+            lengths.finish(step, began, right, batch + right + first, survivors, busy=number < 99, timed=timed)
             length = step.length
         totals = meter._now()
         counts = totals.steps, totals.batch, totals.lengths, totals.drafted, totals.accepted, totals.emitted
+        assert totals.tokens == totals.emitted + 10 * 3
         seen.append((*counts, meter._tallies[ARMS[1]].totals[:4], lengths.rounds.tokens, len(policy.asked)))
     assert seen[0][:-1] == seen[1][:-1]
     assert seen[0][-1] >= 99
     assert seen[1][-1] < 30
     assert seen[0][0] == 100
+
+
+@pytest.mark.parametrize("seconds", [0.0, 20 * DECIDING * 0.010])
+def test_what_is_written_has_every_step_so_far_also_of_a_hold_and_the_last_before_a_pause(seconds: float) -> None:
+    policy = Slow(build("fixed:drafter=ngram,length=2", ARMS, tokens=1000), seconds)
+    policy.holds = True
+    options: Any = {"drafters": ("ngram",), "log_seconds": 0.0, "export": False, "clock": policy.clock}
+    meter = Meter("scheduler", "fixed", ARMS, interval=0.055, **options)
+    meter.pending.append(lambda: setattr(policy, "now", policy.now + 1e-3))  # writing takes so long
+    lengths, length, written = Lengths(policy, ARMS, meter, clock=policy.clock), 0, 0  # type: ignore[arg-type]
+    for number in range(1, 201):
+        before, busy = meter._flushed.tokens, number % 90 != 0
+        step, began = lengths.plan(4, 4, length * 4, False)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, 4, (0,) * step.arm.length, busy=busy)
+        length = step.length
+        now = meter._flushed
+        if now.tokens != before:
+            written += 1
+            assert (now.tokens, now.emitted, now.pulls, now.steps) == (4 * number, 4 * number, 4 * number, number)
+        assert busy or now.steps == number
+    assert 20 < written < 50, "every five or six steps"
 
 
 @pytest.mark.parametrize(("other", "most"), [(OFF, 10), (ARMS[1], 16)])

@@ -54,9 +54,9 @@ first = Meter("scheduler", "kl-ucb:reward=goodput", arms, drafters=["suffix", "n
 for _ in range(10):
     first.played(arms[2], 3, 12, 7, 10, 0.02, 5)
     first.played(arms[0], 2, 0, 0, 2, 0.01, 5)
-    first.step(5, 2.4, 0.0005, switched=True)
+    first.step(5, 2.4, 0.0005, tokens=13, switched=True)
     first.tick()
-first.step(1, 2.4, 0.0, mixed=True)
+first.step(1, 2.4, 0.0, tokens=1, mixed=True)
 first.switch_cost(0.25)
 first.flush()
 second = Meter("scheduler", "kl-ucb:reward=goodput", arms, drafters=["suffix", "ngram"], interval=0.1)
@@ -96,6 +96,7 @@ def test_another_process_reads_the_exact_values_also_of_two_meters(tmp_path: Pat
     assert value("wager_steps_total", kind="clean") == 10
     assert value("wager_steps_total", kind="mixed") == 1
     assert value("wager_switches_total") == 10
+    assert value("wager_tokens_total") == 131
     assert value("wager_decision_seconds_total") == pytest.approx(0.005)
     assert value("wager_goodput", arm="suffix:4", batch="4-7") == pytest.approx(500)
     assert value("wager_goodput", arm="off", batch="4-7") == pytest.approx(200)
@@ -122,7 +123,7 @@ from wager.core import OFF
 from wager.vllm.metrics import Meter
 meter = Meter("proposer", "off", [OFF], drafters=[], export=False)
 meter.played(OFF, 1, 0, 0, 1, 0.1, 1)
-meter.step(1, 0.0, 0.0)
+meter.step(1, 0.0, 0.0, tokens=1)
 meter.tick()
 meter.flush()
 sys.exit(any(name.split(".")[0] in ("prometheus_client", "torch", "vllm") for name in sys.modules))
@@ -132,15 +133,29 @@ sys.exit(any(name.split(".")[0] in ("prometheus_client", "torch", "vllm") for na
 
 
 @pytest.mark.skipif("PROMETHEUS_MULTIPROC_DIR" in os.environ, reason="values go to files here")
-def test_ticks_flush_only_when_the_interval_has_passed() -> None:
+@pytest.mark.parametrize(
+    ("writing", "ticks"),
+    [  # seconds that writing takes; when steps end, and pulls seen after each
+        (1.0, ((0.5, 0), (99.0, 0), (100.0, 3), (150.0, 3), (201.0, 5))),
+        (0.02, ((99.0, 0), (100.0, 2), (119.0, 2), (121.0, 4), (140.0, 4), (142.0, 6))),
+    ],
+)
+def test_ticks_flush_after_the_interval_and_sooner_where_writing_is_quick(
+    writing: float, ticks: tuple[tuple[float, int], ...]
+) -> None:
+    def write() -> None:
+        clock.now += writing
+
     def pulls() -> float:
         return REGISTRY.get_sample_value("wager_pulls_total", {"arm": "suffix:2"}) or 0.0
 
     clock = Clock()
     counted, before = meter(clock, export=True, interval=100.0), pulls()
-    for clock.now, seen in ((0.5, 0), (99.0, 0), (100.0, 3), (150.0, 3), (200.0, 5)):
+    counted.pending.append(write)
+    for clock.now, seen in ticks:
         counted.played(ARMS[1], 1, 2, 1, 2, 0.1, 1)
-        counted.step(1, 2.0, 0.0)
+        counted.step(1, 2.0, 0.0, tokens=2)
+        assert counted.due == (pulls() - before < seen)
         counted.tick()
         assert pulls() - before == seen
 
@@ -168,12 +183,12 @@ def test_the_log_line_says_what_happened_since_the_last_and_nothing_when_idle(ca
     clock = Clock()
     counted, silent = meter(clock), meter(clock, log_seconds=0)
     for _ in range(40):
-        silent.step(1, 0.0, 0.0)
+        silent.step(1, 0.0, 0.0, tokens=1)
         silent.tick()
         clock.now += 0.25
         counted.played(ARMS[2], 2, 8, 4, 6, 0.02, 3)
         counted.played(ARMS[0], 1, 0, 0, 1, 0.005, 3)
-        counted.step(3, 8 / 3, 21e-6, switched=clock.now < 1.1)
+        counted.step(3, 8 / 3, 21e-6, tokens=7, switched=clock.now < 1.1)
         counted.tick()
     counted.tick()
     assert caplog.messages == [
@@ -186,7 +201,7 @@ def test_the_log_line_says_what_happened_since_the_last_and_nothing_when_idle(ca
     assert caplog.messages == []  # no step
     clock.now = 5000.0
     counted.played(ARMS[0], 1, 0, 0, 1, 0.05, 1)
-    counted.step(1, 0.0, 3e-6)
+    counted.step(1, 0.0, 3e-6, tokens=1)
     counted.tick()
     assert caplog.messages == [
         "wager: 1 step, batch 1.0, length 0.0, nothing drafted, 20.0 tokens/s, off 100 % of rounds, "
@@ -198,7 +213,7 @@ def test_a_step_costs_microseconds() -> None:
     counted = Meter("scheduler", "kl-ucb", ARMS, drafters=["suffix"], export=True)
 
     def step() -> None:
-        counted.step(8, 2.0, 1e-5)
+        counted.step(8, 2.0, 1e-5, tokens=15)
         for arm in ARMS:
             counted.played(arm, 2, 4, 3, 5, 0.01, 8)
         counted.tick()
@@ -232,7 +247,7 @@ def test_the_dashboard_can_be_imported_and_asks_for_metrics_that_exist() -> None
     asked = {name for text in queries for name in re.findall(r"\b(?:wager_|vllm:)\w+", text)}
     ours = {name for name in asked if name.startswith("wager_")}
     assert ours <= set(COUNTERS) | set(GAUGES)
-    assert set(COUNTERS) - ours <= {"wager_seconds_total"}
+    assert set(COUNTERS) - ours <= {"wager_seconds_total", "wager_tokens_total"}
     assert set(GAUGES) - ours == {"wager_updated_timestamp_seconds"}  # for wager top: when the others were written
     found = importlib.util.find_spec("vllm")  # without importing it
     if found is not None and found.origin:

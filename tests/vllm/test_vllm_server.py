@@ -114,7 +114,7 @@ def settled(server: Server) -> dict[str, float]:
 
 
 def wait_for_growth(server: Server, before: dict[str, float], *names: str) -> None:
-    """Counters are written once a second, and rounds 16 steps at a time: short answers may need another one."""
+    """Where drafting does not pay nothing may be drafted for a while: short answers may need another one."""
 
     def grew() -> bool:
         now = counters(server)
@@ -204,6 +204,26 @@ class Served:
         unlikely = [t for answer in answers for t in answer.choices[0].logprobs.content if t.logprob < -5]
         assert not unlikely
         assert not [i for i, text in enumerate(texts) if expected[i].differs(text)]
+
+    def test_a_response_is_in_the_metrics_when_it_arrives(self, server: Server) -> None:
+        before = settled(server)
+        for number in range(1, 5):
+            ask(server, PROMPTS[number], max_tokens=9)
+            answered, found = time.time(), counters(server)
+            if self.settings.hook == SCHEDULER:
+                assert self._complete(before, found, number), (before, found)
+            while not self._complete(before, found, number):  # the proposer's are written while the response travels
+                assert found["wager_updated_timestamp_seconds"] - answered < allowed(0.1), (before, found)
+                found = counters(server)
+
+    def _complete(self, before: dict[str, float], found: dict[str, float], requests: int) -> bool:
+        """Whether tokens, rounds and arms are those of all requests since."""
+        new = {name: found[name] - before[name] for name in before}
+        generated, tokens = new["vllm:generation_tokens_total"], new["wager_tokens_total"]
+        rounds = new["wager_pulls_total"] + new["wager_accepted_tokens_total"]
+        after_ends = (1 + self.settings.max_length) * requests
+        added_up = tokens - requests == new["wager_emitted_tokens_total"] == rounds
+        return added_up and generated <= tokens <= generated + after_ends
 
     def test_the_metrics_add_up_and_top_shows_them(self, server: Server) -> None:
         wait_for_growth(server, counters(server), "wager_pulls_total", "wager_steps_total")

@@ -23,7 +23,9 @@ OWN = "the model's own"
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
 Model = Annotated[str, option("smollm2-135m (fetched once), a folder, or a Hugging Face id.", "--model", "-m")]
-Drafters = Annotated[str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.")]
+Drafters = Annotated[
+    str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.", "--drafters", "--drafter")
+]
 _STATE = "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it."
 _DTYPE = "auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own."
 Dtype = Annotated[str, option(_DTYPE, panel=_ENGINE)]

@@ -20,8 +20,8 @@ PIECE = 1 << 16  # characters; a longer text is cut at the next blank line, so t
 def check(files: Sequence[Path]) -> None:
     """Refuse, before long work, files that no documents can be read from."""
     for path in files:
-        require(path.suffix in KINDS, f"cannot read {path}: a corpus is made of {', '.join(KINDS)} files")
         require(path.is_file(), f"no file {path} to read")
+        require(path.suffix in KINDS, f"cannot read {path}: a corpus is made of {', '.join(KINDS)} files")
 
 
 def documents(files: Sequence[Path], field: str | None = None, report: Report | None = None) -> Iterator[str]:

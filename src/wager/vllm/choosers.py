@@ -67,8 +67,8 @@ class Chooser(ABC):
         """A draft for every request, in order."""
 
     @abstractmethod
-    def count(self, *, mixed: bool, decision: float) -> None:
-        """Count the step in the metrics."""
+    def count(self, *, tokens: int, mixed: bool, decision: float) -> None:
+        """Count the step, in which so many tokens were sampled, in the metrics."""
 
     def _again(self, step: Decoding) -> tuple[Decoding, list[int] | None]:
         """The requests that were drafted for in the last step, and where they were then; None: all, where they are."""
@@ -142,11 +142,11 @@ class StepChooser(Chooser):
         self._live, self._drafts = step.live, drafts
         return drafts
 
-    def count(self, *, mixed: bool, decision: float) -> None:
+    def count(self, *, tokens: int, mixed: bool, decision: float) -> None:
         batch = max(1, len(self._drafts))
         if self._played is not None:
             arm, requests, drafted, accepted, emitted, seconds = self._played
             self.meter.played(arm, requests, drafted, accepted, emitted, seconds and seconds + self._took, requests)
         self._took = self.draft_seconds
         length = sum(map(len, self._drafts)) / batch
-        self.meter.step(batch, length, decision, mixed=mixed, switched=self._switched)
+        self.meter.step(batch, length, decision, tokens=tokens, mixed=mixed, switched=self._switched)

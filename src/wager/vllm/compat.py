@@ -1,8 +1,8 @@
 """Everything wager relies on in vLLM that is not its public interface, and the versions it was tested with.
 
 The scheduler hook overrides one private method, reads and writes requests' draft tokens and fills a private table; a
-fault of the CPU builds is looked for in one private kernel; the proposer hook wraps one method of the V1 model runner
-to learn which row is which request. Two modules beside this one depend on vLLM's V2 model
+fault of the CPU builds is looked for in one private kernel; the proposer hook wraps two methods of the V1 model runner
+to learn which row is which request and when there is none. Two modules beside this one depend on vLLM's V2 model
 runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes.
 """
 
@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -133,24 +134,35 @@ def set_draft_length(scheduler_output: SchedulerOutput, length: int) -> None:
     scheduler_output.num_spec_tokens_to_schedule = length
 
 
-def name_requests(proposer: type[Any]) -> None:
-    """Let the V1 model runner tell proposers of this class which request is in which row, and which are not over.
+def follow_model_runner(proposer: type[Any]) -> None:
+    """Let the V1 model runner tell proposers of this class which request is in which row, which are not over, and when
+    there is none.
 
-    It passes a custom proposer the texts alone.
+    It passes a custom proposer the texts alone, and an empty step, with which the engine says that the last request is
+    over, not at all.
     """
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    original = GPUModelRunner.propose_draft_token_ids
-    if hasattr(original, "original"):
+    propose, execute = GPUModelRunner.propose_draft_token_ids, GPUModelRunner.execute_model
+    if hasattr(propose, "original"):
         return
 
+    @wraps(propose)
     def propose_draft_token_ids(runner: Any, *given: Any, **named: Any) -> Any:
         if isinstance(runner.drafter, proposer):
             runner.drafter.row_names, runner.drafter.alive = runner.input_batch.req_ids, runner.requests
-        return original(runner, *given, **named)
+        return propose(runner, *given, **named)
 
-    propose_draft_token_ids.original = original  # type: ignore[attr-defined]
+    @wraps(execute)
+    def execute_model(runner: Any, scheduler_output: SchedulerOutput, *given: Any, **named: Any) -> Any:
+        empty = not scheduler_output.total_num_scheduled_tokens
+        if empty and isinstance(drafter := getattr(runner, "drafter", None), proposer):
+            drafter.idle()
+        return execute(runner, scheduler_output, *given, **named)
+
+    propose_draft_token_ids.original = propose  # type: ignore[attr-defined]
     GPUModelRunner.propose_draft_token_ids = propose_draft_token_ids
+    GPUModelRunner.execute_model = execute_model
 
 
 def metrics_reach_the_server() -> bool:

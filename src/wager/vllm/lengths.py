@@ -37,8 +37,8 @@ class Lengths:
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
         self._plain: Step | None = None  # the last step, if it was held and neither drafted nor verified drafts
-        # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts
-        self._counts: list[float] = [0] * 7
+        # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts, all tokens
+        self._counts: list[float] = [0] * 8
 
     def plan(
         self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
@@ -77,7 +77,7 @@ class Lengths:
         return step
 
     def count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:
-        """A step of a hold is over; metrics get all of them at once, at the end of the hold or of the load."""
+        """A step of a hold is over; metrics get several at once: at the end of the hold, when they are written."""
         now = self.clock()
         if step.arm is not self._arm:
             self._count_held()
@@ -87,24 +87,33 @@ class Lengths:
         counts[2] += step.batch
         counts[3] += step.drafted
         counts[4] += accepted
-        counts[5] += emitted
+        counts[7] += emitted
         if step.mixed:
+            emitted = min(emitted, accepted + step.batch)  # the first token of a request belongs to no round
             counts[1] += 1
         elif timed and now - self._ended < PAUSE:
             counts[6] += now - self._ended
+        counts[5] += emitted
         self._ended = now if busy else 0.0
-        if not busy:
+        if not busy or self.meter.due:
             self._count_held()
-            self.meter.tick()
+            self._end_step(busy)
+
+    def _end_step(self, busy: bool) -> None:
+        """All is counted. After the last step before a pause it is written at once: vLLM's own counters have it, too,
+        when the last request is answered."""
+        self.meter.tick()
+        if not busy:
+            self.meter.flush()
 
     def _count_held(self) -> None:
-        steps, mixed, requests, drafted, accepted, emitted, seconds = self._counts
+        steps, mixed, requests, drafted, accepted, emitted, seconds, tokens = self._counts
         if steps:
-            self.rounds.tokens += int(emitted)
+            self.rounds.tokens += int(tokens)
             batch = max(1, round(requests / steps))
             self.meter.played(self._arm, requests, drafted, accepted, emitted, seconds, batch)
-            self.meter.step(requests, self._arm.length, 0.0, steps=steps, mixed=mixed)
-            self._counts = [0] * 7
+            self.meter.step(requests, self._arm.length, 0.0, tokens=tokens, steps=steps, mixed=mixed)
+            self._counts = [0] * 8
 
     def finish(
         self, step: Step, scheduled: float, accepted: int, emitted: int, survivors: tuple[int, ...] = (),
@@ -131,6 +140,6 @@ class Lengths:
         switched = step.next_arm is not step.arm
         if not step.mixed:
             self._longest = int((self._choosing + took) / (DECIDING * max(1e-9, now - began)))
-        self.meter.step(step.batch, step.length, self._decision, mixed=step.mixed, switched=switched)
+        self.meter.step(step.batch, step.length, self._decision, tokens=emitted, mixed=step.mixed, switched=switched)
         self._decision = 0.0
-        self.meter.tick()
+        self._end_step(busy)

@@ -33,6 +33,7 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "wager_accepted_tokens_total": (("arm",), "Draft tokens that were accepted."),
     "wager_emitted_tokens_total": (("arm",), "Tokens of these rounds: accepted ones and the target's own."),
     "wager_seconds_total": (("arm",), "Seconds of the steps, shared out over the arms their requests played."),
+    "wager_tokens_total": ((), "Tokens of all steps: those of the arms' rounds, and the first of every request."),
     "wager_steps_total": (("kind",), "Steps; mixed ones held prefill work and were not learned from."),
     "wager_switches_total": ((), "Times the policy changed what it plays."),
     "wager_decision_seconds_total": ((), "Seconds spent on deciding."),
@@ -48,6 +49,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
 PER_ARM = tuple(name for name, (labels, _) in COUNTERS.items() if labels == ("arm",))
 FORGET = 0.98  # goodput's memory a step: about the last 50 steps of an arm and batch bucket
 PAUSE = 1.0  # seconds between two steps beyond which the server was idle
+WRITING = 0.001  # of the time at most goes into writing; unless it is this quick, counters are up to `interval` old
 
 
 @cache
@@ -98,6 +100,7 @@ class _Totals:
 
     steps: int = 0
     mixed: int = 0  # steps
+    tokens: int = 0
     batch: int = 0  # summed over steps
     lengths: float = 0.0  # summed over the decoding requests of all steps
     switches: int = 0
@@ -119,7 +122,7 @@ class _Totals:
             f"batch {self.batch / self.steps:.1f}",
             f"length {self.lengths / max(1, self.batch):.1f}",
             f"acceptance {100 * self.accepted / self.drafted:.0f} %" if self.drafted else "nothing drafted",
-            f"{self.emitted / self.busy:.1f} tokens/s" if self.busy else f"{self.emitted} tokens",
+            f"{self.tokens / self.busy:.1f} tokens/s" if self.busy else f"{self.tokens} tokens",
             f"off {100 * self.off / self.pulls:.0f} % of rounds" if self.pulls else "no rounds",
             f"switches {self.switches}",
             f"decisions {1e6 * self.deciding / self.steps:.0f} µs a step",
@@ -130,10 +133,11 @@ class _Totals:
 class Meter:
     """Counts what a policy does, for the server's /metrics and its log; a step costs it a few microseconds.
 
-    Everything is counted in plain numbers and handed to prometheus_client at most every ``interval`` seconds by
-    ``tick``, and by a thread when the steps have stopped, so that a burst's end is seen too. Meters of several
-    processes add up: where every worker of a tensor-parallel group decides alike, give ``export=False`` to all
-    but one. ``log_seconds=0`` logs nothing.
+    Everything is counted in plain numbers and handed to prometheus_client, all of it at once, by ``tick``: at least
+    every ``interval`` seconds, and as often as WRITING allows; by ``flush`` when the engine has nothing left to do;
+    and by a thread when the steps have stopped without a word. Meters of several processes add up: where every
+    worker of a tensor-parallel group decides alike, give ``export=False`` to all but one. ``log_seconds=0`` logs
+    nothing.
     """
 
     def __init__(
@@ -186,17 +190,18 @@ class Meter:
                 cell[1] = keep * cell[1] + seconds
 
     def step(
-        self, batch: float, length: float, decision_seconds: float, *, mixed: float = 0, switched: bool = False,
-        steps: float = 1,
+        self, batch: float, length: float, decision_seconds: float, *, tokens: float, mixed: float = 0,
+        switched: bool = False, steps: float = 1,
     ) -> None:  # fmt: skip
-        """Count one step, or several of one length: their decoding requests, the mean length those were given and
-        what deciding took.
+        """Count one step, or several of one length: their decoding requests, the mean length those were given, what
+        deciding took, and all their tokens, also those of requests that have just been prefilled.
 
         ``mixed``: how many of them held prefill work and were not learned from.
         """
         totals = self._totals
         totals.steps += int(steps)
         totals.mixed += int(mixed)
+        totals.tokens += int(tokens)
         totals.batch += int(batch)
         totals.lengths += length * batch
         totals.deciding += decision_seconds
@@ -205,6 +210,11 @@ class Meter:
     def switch_cost(self, seconds: float) -> None:
         """Note the latest estimate of what switching speculation on costs."""
         self._switch_seconds = seconds
+
+    @property
+    def due(self) -> bool:
+        """Whether the next tick writes."""
+        return self.clock() >= self._due
 
     def tick(self) -> None:
         """End a step: flush and log when it is time to."""
@@ -221,13 +231,13 @@ class Meter:
             self._flush(self._now())
 
     def turn(self, now: float) -> None:
-        """Flush, and log if that is due; does nothing before ``interval`` has passed since the last time."""
+        """Flush, and log if that is due; does nothing before it is time again."""
         with self._lock:
             if now < self._due:
                 return
-            self._due = now + self.interval
             totals = self._now()
             self._flush(totals)
+            self._due = now + min(self.interval, (self.clock() - now) / WRITING)
             if self.log_seconds and now >= self._log_due:
                 self._log_due = now + self.log_seconds
                 if totals.steps > self._logged.steps:
@@ -273,6 +283,7 @@ class Meter:
         if new.steps:
             counters["wager_steps_total"].labels("clean").inc(new.steps - new.mixed)
             counters["wager_steps_total"].labels("mixed").inc(new.mixed)
+            counters["wager_tokens_total"].inc(new.tokens)
             counters["wager_switches_total"].inc(new.switches)
             counters["wager_decision_seconds_total"].inc(new.deciding)
             gauges["wager_batch"].set(new.batch / new.steps)

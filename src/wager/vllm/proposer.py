@@ -42,7 +42,7 @@ class Proposer:
         from vllm.distributed import get_tensor_model_parallel_rank
 
         compat.check_version()
-        compat.name_requests(Proposer)
+        compat.follow_model_runner(Proposer)
         settings = Settings.of(vllm_config.additional_config)
         configured = vllm_config.speculative_config.num_speculative_tokens
         differ = f"wager drafts up to {settings.max_length} tokens, but vLLM was configured for {configured}"
@@ -76,6 +76,10 @@ class Proposer:
         if self.state_file is not None:
             self.state_file.tick()
         return drafts
+
+    def idle(self) -> None:
+        """Called when the engine has no request left: what was counted is written, as no step is to come."""
+        self.batch.meter.flush()
 
 
 class BatchProposer:
@@ -154,7 +158,8 @@ class BatchProposer:
             drafts = [made.get(row, []) for row in range(len(sampled))]
         self._ended = now = self.clock()
         chooser.draft_seconds += extended - observed
-        chooser.count(mixed=mixed, decision=self._counting + now - began - chooser.draft_seconds)
+        decision = self._counting + now - began - chooser.draft_seconds
+        chooser.count(tokens=int(np.add.reduce(streams.counts)), mixed=mixed, decision=decision)
         self.meter.tick()
         self._counting = self.clock() - now
         return drafts

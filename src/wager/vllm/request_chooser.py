@@ -101,8 +101,8 @@ class RequestChooser(Chooser):
             seconds.append(clock() - before)
         return proposals, seconds
 
-    def count(self, *, mixed: bool, decision: float) -> None:
-        self.meter.step(len(self._live), self._mean, decision, mixed=mixed)
+    def count(self, *, tokens: int, mixed: bool, decision: float) -> None:
+        self.meter.step(len(self._live), self._mean, decision, tokens=tokens, mixed=mixed)
 
     def _count_played(self) -> None:
         """Count what was played since this was last called; another thread may go on playing."""

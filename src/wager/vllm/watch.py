@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 TIMEOUT = 10.0  # seconds a server may take to answer
 LARGEST = 1 << 26  # bytes of metrics read
-UPDATE_SECONDS = 3.0  # counters are written about once a second
+UPDATE_SECONDS = 3.0  # counters are written once a second or more often
 Labels = frozenset[tuple[str, str]]
 
 
@@ -152,18 +152,18 @@ def scrape(url: str) -> Scrape:
 def scrape_after(url: str, before: Scrape, sleep: Callable[[float], None] = time.sleep) -> Scrape:
     """A reading whose counters are newer than those of ``before``, or the same because nothing has happened.
 
-    The server's process that decides writes its counters about once a second. In between, vLLM's own counters have
-    moved on and wager's have not.
+    The server's process that decides writes its counters once a second or more often. In between, vLLM's own counters
+    have moved on and wager's have not.
     """
     now = scrape(url)
     deadline = now.at + UPDATE_SECONDS
-    while now.updated and now.updated == before.updated and _tokens(now) != _tokens(before) and now.at < deadline:
+    while now.updated and now.updated == before.updated and _generated(now) != _generated(before) and now.at < deadline:
         sleep(0.1)
         now = scrape(url)
     return now
 
 
-def _tokens(counted: Scrape) -> float:
+def _generated(counted: Scrape) -> float:
     return counted.total("vllm:generation_tokens_total")
 
 
@@ -186,7 +186,7 @@ def view(before: Scrape | None, now: Scrape) -> View:
         running=now.total("vllm:num_requests_running"),
         waiting=now.total("vllm:num_requests_waiting"),
         kv_cache=max(now.named("vllm:kv_cache_usage_perc").values(), default=None),
-        tokens_per_second=_ratio(_tokens(grown), now.at - before.at) if grown and before else None,
+        tokens_per_second=_ratio(grown.total("wager_tokens_total"), grown.at) if grown else None,
         batch=_only(now, "wager_batch"),
         length=_only(now, "wager_length"),
         acceptance=_acceptance(grown) if grown else None,
