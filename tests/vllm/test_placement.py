@@ -78,6 +78,17 @@ def test_vllm_gets_a_table_of_every_length(launch: Any, smollm2_folder: str, mon
     assert few["speculative_config"]["method"] == "custom_class"
 
 
+def test_a_head_alone_works_without_the_plugin_and_says_what_that_costs(
+    launch: Any, smollm2_folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launch, "on_cpu", lambda: False)
+    for found, said in (("", 0), ("vLLM would not find wager's speculator", 1)):
+        monkeypatch.setattr(plugin, "missing", lambda found=found: found)
+        with caplog.at_level("WARNING", "wager"):
+            launch.engine_args(smollm2_folder, drafters="eagle:ofa")
+        assert sum("even in steps without drafts" in record.message for record in caplog.records) == said
+
+
 def test_an_installation_in_which_vllm_would_not_find_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_PLUGINS", raising=False)
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)

@@ -1,5 +1,6 @@
 """What vLLM is started with for a model and its settings, and what that costs an engine that does not draft."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -31,6 +32,8 @@ from wager.vllm.settings import (
     engine_kind,
     parse_drafter,
 )
+
+log = logging.getLogger("wager")
 
 SCHEDULER_CLASS = "wager.vllm.scheduler.scheduler"
 PROPOSER_CLASS = "wager.vllm.proposer.Proposer"
@@ -77,6 +80,8 @@ def arguments(
     settings = place(settings, on_cpu=on_cpu(), rows=int(rows) if rows else None)
     if settings.speculator:
         plugin.check()
+    elif settings.hook == SCHEDULER and not on_cpu() and (why := plugin.missing()):
+        log.warning("a drafter runs even in steps without drafts, and lengths stall when they are first used: %s", why)
     if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
         names = ", ".join(settings.names)
         cannot = f"{names} cannot follow texts through a pipeline, where a request sits out every other step"

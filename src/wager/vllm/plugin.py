@@ -81,15 +81,20 @@ def _settings(additional_config: Any) -> Mapping[str, Any] | None:
     return given if isinstance(given, Mapping) else None
 
 
-def check() -> None:
-    """Refuse with one sentence an installation in which vLLM would not find this."""
+def missing() -> str:
+    """Why vLLM would not find this, and what to do, in one sentence; empty if it would."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and NAME not in allowed.split(","):
-        raise ValueError(f"VLLM_PLUGINS={allowed} keeps wager's speculator out of vLLM; add {NAME} to it")
+        return f"VLLM_PLUGINS={allowed} keeps wager's speculator out of vLLM; add {NAME} to it"
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
-        raise ValueError("matching on a GPU runs in vLLM's V2 model runner; unset VLLM_USE_V2_MODEL_RUNNER")
+        return "wager's speculator runs in vLLM's V2 model runner; unset VLLM_USE_V2_MODEL_RUNNER"
     if NAME not in {entry.name for entry in entry_points(group=GROUP)}:
-        raise ValueError(
-            f"vLLM would not find wager's speculator: the installed wager has no entry point in {GROUP}; install it "
-            "again"
-        )
+        found = f"the installed wager has no entry point in {GROUP}; install it again"
+        return f"vLLM would not find wager's speculator: {found}"
+    return ""
+
+
+def check() -> None:
+    """Refuse with one sentence an installation in which vLLM would not find this."""
+    if why := missing():
+        raise ValueError(why)
