@@ -170,14 +170,16 @@ class HostEngine:
         base = SMALL_LOADS[batch][0] + 0.1
         return 1e-3 * (base + (0.35 + 0.02 * verified if verified else 0.0) + 0.05 * bool(drafted))
 
-    def run(self, steps: int, batch: int, chances: Sequence[float], *, joins: float = 0.0) -> float:
+    def run(self, steps: int, batch: int, chances: Sequence[float], *, joins: float = 0.0, text: int = 0) -> float:
         """Expected tokens a second over so many steps, as a share of the best fixed length's; ``joins``: the share of
-        steps that also read a prompt, each after one in which a request of the batch has ended."""
+        steps that also read a prompt, each after one in which a request of the batch has ended; ``text``: steps after
+        which all requests are others."""
         tokens, taken = 0.0, 0.0
         means = list(accumulate(accumulate(chances, mul, initial=1.0)))
         missing = False
-        for _ in range(steps):
-            mixed, now = missing, batch - missing
+        for at in range(steps):
+            begins = text > 0 and at % text == 0
+            mixed, now = missing or begins, 0 if begins else batch - missing
             missing = not mixed and self.rng.random() < joins
             then = batch - missing
             before = self.flight

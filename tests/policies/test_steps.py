@@ -210,6 +210,18 @@ def test_auto_drafts_where_a_slow_host_copies(batch: int) -> None:
     assert engine.run(600, batch, (0.6, 0.9, 0.92, 0.92, 0.9)) >= 0.97
 
 
+def test_after_chats_a_text_to_copy_is_noticed_when_it_begins() -> None:
+    """The bug: matches are looked for in steps that draft alone, and after chats there were none for 200 steps."""
+    shares, chats = [], []
+    for seed in range(5):
+        engine = HostEngine(seed)
+        engine.run(200, 1, (0.08, 0.3, 0.3, 0.3, 0.3), text=100)
+        chats.append(engine.run(600, 1, (0.08, 0.3, 0.3, 0.3, 0.3), text=100))
+        shares.append(engine.run(300, 1, (0.9, 0.92, 0.92, 0.92, 0.9), text=100))
+    assert min(chats) >= 0.97
+    assert min(shares) >= 0.8
+
+
 @pytest.mark.parametrize("batch", [8, 32, 128])
 def test_what_a_first_token_takes_is_not_expected_of_each(batch: int) -> None:
     """Where the host is slow, verifying a draft takes a quarter of a step, and further tokens next to nothing. The bug:

@@ -84,6 +84,9 @@ class Auto(ArmWeighing):
             self.acceptance.begin()
             self.in_text.begin()
             exploration.begin()
+            if context.remaining is None and exploration.rounds_since_draft:
+                # an engine's: while nothing is drafted, nothing is known of a new text
+                exploration.rounds_since_draft = max(exploration.rounds_since_draft, self.config.probe_interval)
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
