@@ -222,6 +222,16 @@ def test_after_chats_a_text_to_copy_is_noticed_when_it_begins() -> None:
     assert min(shares) >= 0.8
 
 
+@pytest.mark.parametrize("text", [8, 16, 32])
+def test_trying_short_texts_costs_little_where_drafts_do_not_pay(text: int) -> None:
+    for seed in range(3):
+        engine = HostEngine(seed)
+        engine.run(200, 1, (0.02, 0.1, 0.1, 0.1, 0.1), text=text)
+        before = len(engine.lengths)
+        engine.run(600, 1, (0.02, 0.1, 0.1, 0.1, 0.1), text=text)
+        assert sum(map(bool, engine.lengths[before:])) <= 0.05 * 600
+
+
 @pytest.mark.parametrize("batch", [8, 32, 128])
 def test_what_a_first_token_takes_is_not_expected_of_each(batch: int) -> None:
     """Where the host is slow, verifying a draft takes a quarter of a step, and further tokens next to nothing. The bug:

@@ -22,7 +22,7 @@ from wager.models.runner import Runner
 log = logging.getLogger("wager")
 
 FILE = "rounds.json"  # in the user's cache folder
-VERSION = 3  # of what is timed, and how
+VERSION = 4  # of what is timed, and how
 BUDGET = {"cpu": 0.5, "cuda": 0.05}  # seconds, by kind of device
 PASSES = 2  # over everything that is timed; the least counts
 READ = (64, 16)  # tokens of the text that drafters read to be timed, in each pass

@@ -313,7 +313,7 @@ class Decoder:
         for drafter in self.drafters.values():
             drafter.follow(target)
         if target is self.target:
-            target.begin()
+            target.restart()  # `prepare` has looked at the model
         if self.reset_per_request:
             self.policy.forget()
             self._recalibrate()

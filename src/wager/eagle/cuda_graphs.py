@@ -112,15 +112,22 @@ class CUDAGraphHead(Head):
 
     def _prompts_agree(self, limit: float) -> bool:
         """Capture the reading of prompts; whether it gives what the plain forward does."""
-        for width in WIDE:
+        try:
+            for width in WIDE:
+                self.begin()
+                self._reserve(width, width)
+                self.replays["read", width] = self._captured(partial(self._read, width))
+            captured = self.read([1] * width, self._probe(width), 0).clone()
             self.begin()
-            captured = self.read([1] * width, self._probe(width), 0)
-        kept = captured.clone()
-        self.begin()
-        off = apart(kept, super().read([1] * width, self._probe(width), 0))
-        if off > limit:
-            log.warning("a head reads prompts without CUDA graphs (they are %.2g standard deviations off)", off)
-        return self.fused and off <= limit
+            off = apart(captured, super().read([1] * width, self._probe(width), 0))
+            why = f"they are {off:.2g} standard deviations off" if off > limit else ""
+        except Exception as error:  # too little memory, a compiler
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            log.warning("a head reads prompts without CUDA graphs (%s)", why)
+            for width in WIDE:
+                self.replays.pop(("read", width), None)
+        return not why
 
     def _off(self) -> tuple[float, float]:
         """How far captured outputs, of a reading and of a step after it, are from the plain forward's."""
@@ -161,7 +168,8 @@ class CUDAGraphHead(Head):
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
         width, widest = len(tokens), self.widths[-1]
-        if start != self.length or not self.captures or width > widest == WIDTHS[-1]:
+        too_wide = width > widest and self.widths == WIDTHS  # prompts are not captured
+        if start != self.length or not self.captures or too_wide:
             return super().read(tokens, features, start)
         if width > widest:
             self.read(tokens[:widest], features[:widest], start)

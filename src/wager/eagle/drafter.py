@@ -167,7 +167,8 @@ class Eagle(Drafter):
             if rounds.cuda:
                 torch.cuda.synchronize(rounds.target.device)
             paid = perf_counter() - began
-        found = rounds.play(out, self._text[-1], length, shape, choose, self._gumbel(sample, length))
+        with rounds.target.on_device():
+            found = rounds.play(out, self._text[-1], length, shape, choose, self._gumbel(sample, length))
         if found is None:
             return None
         self._out, self._played = self.head.last, True

@@ -110,7 +110,7 @@ class CUDAGraphRunner(LlamaRunner):
 
     def replay(self, padded: int) -> Made:
         """Run the graph of this width on ``inputs``."""
-        with self._on_device():  # kernels and captures go to the current device
+        with self.on_device():  # kernels and captures go to the current device
             if padded not in self.captured:
                 self.captured[padded] = self._captured(padded)
             return self.captured[padded]()
@@ -120,7 +120,8 @@ class CUDAGraphRunner(LlamaRunner):
         self.before, self.length = self.length, self.length + len(tokens)
         self.told = (*self.told[:4], self.length, tokens[-1], *self.told[6:])
 
-    def _on_device(self) -> AbstractContextManager[object]:
+    def on_device(self) -> AbstractContextManager[object]:
+        """In which kernels, captures and events go to the target's device."""
         return torch.cuda.device(self.device) if self.pool is not None else nullcontext()
 
     def _captured(self, padded: int) -> Callable[[], Made]:

@@ -51,13 +51,12 @@ class LlamaRunner(Runner):
         self.capacity = 0
         self.cache = torch.empty(0)  # (layers, 2 kv heads, capacity, head), keys then values
         self.weights = weights or llama_weights(model)
-        self.checked = False  # whether these are known to be the model's weights when the next text begins
+
+    def restart(self) -> None:
+        self.length = 0
 
     def begin(self) -> None:
         self.length = 0
-        if self.checked:
-            self.checked = False
-            return
         weights = llama_weights(self.model)
         if weights is not self.weights:
             self.weights = weights

@@ -252,9 +252,8 @@ def llama_weights(model: Any, outlined: object = None) -> LlamaWeights:
     """The model's weights, read and packed once for as long as they stay what they are; ``outlined``: its outline now,
     where that is known."""
     known = _KNOWN.get(model)
-    if known is None or known.stamp != stamp(
-        model, outlined
-    ):  # someone trained, merged or moved the model: copies are stale
+    now = stamp(model, outlined) if known is not None else None
+    if known is None or known.stamp != now:  # someone trained, merged or moved the model: copies are stale
         known = _KNOWN[model] = LlamaWeights(model)
     return known
 
@@ -281,8 +280,11 @@ def stamp(model: Any, outlined: object = None) -> object:
     found = []
     for weight in model.parameters():
         flat, head = weight.detach().reshape(-1), weight is model.lm_head.weight
-        looked_at = weight.detach()[:, :ROW] if head else flat[:: max(1, len(flat) // 16)]
-        found.append((weight.data_ptr(), compat_torch.version(weight), float(looked_at.sum())))
+        spread = flat[:: max(1, len(flat) // 16)]
+        if head:
+            rows = weight.detach()
+            spread = rows[:, :: max(1, rows.shape[1] // ROW)]
+        found.append((weight.data_ptr(), compat_torch.version(weight), float(spread.sum(dtype=torch.float64))))
     return found
 
 

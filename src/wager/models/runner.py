@@ -118,6 +118,10 @@ class Runner(ABC):
         """Empty the cache for a new text."""
         self.crop(0)
 
+    def restart(self) -> None:
+        """The same where the model is known to be as it was."""
+        self.begin()
+
     def settle(self) -> None:  # noqa: B027 - most caches can be cropped anywhere
         """What is in the cache now stays: only what comes after it may be cropped."""
 

@@ -85,7 +85,6 @@ def current(model: Any, known: Runner) -> Runner:
         now = outline(model)
         if known.outline != now or bool(configured(model)) or known.weights is not llama_weights(model, now):
             return runner(model)
-        known.checked = True
     if isinstance(known, HFRunner) and known.temporary and not why_not(model):
         return runner(model)
     known.vocabulary = vocabulary(model)

@@ -81,6 +81,8 @@ def arguments(
     if settings.speculator:
         plugin.check()
     elif settings.hook == SCHEDULER and not on_cpu() and (why := plugin.missing()):
+        if int(given.get("data_parallel_size") or 1) > 1:
+            raise ValueError(why)
         log.warning("a drafter runs even in steps without drafts, and lengths stall when they are first used: %s", why)
     if settings.hook == PROPOSER and int(given.get("pipeline_parallel_size") or 1) > 1:
         names = ", ".join(settings.names)

@@ -34,7 +34,16 @@ class Auto(ArmWeighing):
     carries = True
     tries_cheaper = True
     learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
-    __slots__ = ("_chosen", "_most_seconds", "_reading", "_value_rate", "_verify_seconds", "_wait", "batch")
+    __slots__ = (
+        "_awaiting",
+        "_chosen",
+        "_most_seconds",
+        "_reading",
+        "_value_rate",
+        "_verify_seconds",
+        "_wait",
+        "batch",
+    )
 
     def __init__(self, arms: Arms, *, budget: int = 0, seed: int = 0) -> None:
         super().__init__(arms, seed=seed)
@@ -57,6 +66,7 @@ class Auto(ArmWeighing):
         self._value_rate = 0.0
         self._most_seconds = inf  # that the round chosen last takes at most, proposals left out
         self._reading: dict[str, int] = {}  # drafter that reads after this round -> tokens that it had not read before
+        self._awaiting = 0  # rounds in which a new text's first draft may still be under way
         self._wait = 0  # rounds until it is considered again who reads
 
     def calibrate(self, known: Calibration) -> None:
@@ -84,9 +94,6 @@ class Auto(ArmWeighing):
             self.acceptance.begin()
             self.in_text.begin()
             exploration.begin()
-            if context.remaining is None and exploration.rounds_since_draft:
-                # an engine's: while nothing is drafted, nothing is known of a new text
-                exploration.rounds_since_draft = max(exploration.rounds_since_draft, self.config.probe_interval)
         seconds, rate = self._costs(batch)
         table, plain = self._table, seconds[1]
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
@@ -100,7 +107,12 @@ class Auto(ArmWeighing):
                 # what a drafter has missed also counts the steps in which a choice was held
                 exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
             exploration.interval = self._probe_interval(context, seconds)
-        probing = exploration.rounds_since_draft >= exploration.interval
+        if batch == 1 and context.previous is None and self._text_is_tried(context, seconds):
+            exploration.rounds_since_draft, probing = self.config.probe_interval, True
+            self._awaiting = self.config.repeats
+        else:
+            probing = exploration.rounds_since_draft >= exploration.interval and not self._awaiting
+            self._awaiting = max(0, self._awaiting - 1)
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
         off = 1.0 - rate * plain if none and not probing else -inf
         bounded = batch == 1 and none is not None
@@ -177,6 +189,16 @@ class Auto(ArmWeighing):
         self._most_seconds = self._worst(found[1][0], context)
         return found[1]
 
+    def _text_is_tried(self, context: Context, seconds: list[float]) -> bool:
+        """Whether an engine's only request, whose text begins, is drafted for to learn of it: while nothing is drafted,
+        nothing is known of a new text. As often as such probes may cost at any batch size."""
+        if context.remaining is not None or self.hinted or not self._table.off:
+            return False
+        exploration = self.exploration
+        exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
+        least = max(self.config.short_memory, self._probe_interval(context, seconds))
+        return exploration.rounds_since_draft >= least
+
     def _probe_interval(self, context: Context, seconds: list[float]) -> int:
         """Rounds of a batch without drafts until one is probed: all probes together cost `trial_share` of the time."""
         interval, batch, lags = self.config.probe_interval, context.batch, context.lag
@@ -201,6 +223,8 @@ class Auto(ArmWeighing):
 
     def observe(self, round: Round) -> None:
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
+        if drafted:
+            self._awaiting = 0
         self.latency.learn(round)
         hinted = False
         for proposal in self._proposals:
