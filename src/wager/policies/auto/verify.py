@@ -313,7 +313,7 @@ class BatchLatency(Learner):
         return fit.sums[RAGGED][0] + fit.sums[UNIFORM][0] if fit is not None else 0.0
 
     def longest(self, count: int) -> float:
-        """Most draft tokens a request of such steps at about this batch size; 0 before the first, infinite where no step was."""
+        """Most draft tokens a request of steps at about this batch size; infinite where there was none."""
         return self._longest.get(bucket(count), inf)
 
     def drafted_nearby(self, count: int) -> bool:
