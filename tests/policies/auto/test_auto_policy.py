@@ -174,3 +174,20 @@ def test_a_prompt_is_read_once_however_often_a_head_is_left_for_matches() -> Non
     policy.exploration.expected_stay = 1.0  # every round of the head was followed by one of another kind
     for remaining, arm in ((128, arms[1]), (5, OFF)):
         assert policy.choose(Context(arms, 1, 0, None, {"eagle": 63}, remaining=remaining)) == arm
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+def test_a_new_text_is_tried_in_an_engine_where_proposals_are_not_known_beforehand(hinted: bool) -> None:
+    arms = (OFF, Arm("x", 1), Arm("x", 4))
+    policy = build("auto", arms)
+    hints = {"x": Hint(1, size=1)} if hinted else {}
+    for _ in range(150):  # drafts are never accepted, and cost a third of a step
+        arm = policy.choose(Context(arms, previous=OFF, hints=hints))
+        others = {"x": 0} if hinted and not arm.length else {}
+        seconds = 0.02 if not arm.length else 0.027
+        policy.observe(Round(arm, min(1, arm.length), 0, 1, verify_seconds=seconds, others=others))
+    assert isinstance(policy, Auto)
+    policy.exploration.rounds_since_draft = 100
+    begun = policy.choose(Context(arms, previous=None, hints=hints))
+    assert (begun.length > 0) is not hinted
+    assert policy.choose(Context(arms, previous=OFF, hints=hints)) == OFF, "one draft is awaited"
