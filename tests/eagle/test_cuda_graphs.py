@@ -17,7 +17,7 @@ from heads import TEXT, VOCABULARY, save, tiny
 import wager
 from wager.core import Arm, Tree
 from wager.decoding.sampler import GumbelSampler
-from wager.eagle import cuda_graphs
+from wager.eagle import cuda_graphs, graph_inputs
 from wager.eagle.cuda_graphs import CUDAGraphHead
 from wager.eagle.drafter import Eagle
 from wager.eagle.head import Head
@@ -114,7 +114,7 @@ class StepsOnOneSlot(CUDAGraphHead):
     """Puts all entries of a chain into one slot."""
 
     def forward(self, tokens: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        if self.part == cuda_graphs.CHAIN:
+        if self.part == graph_inputs.CHAIN:
             self.ahead = 0
         return super().forward(tokens, features)
 
@@ -124,7 +124,7 @@ class GoesOnFromThePadding(CUDAGraphHead):
 
     def _tell(self, tokens: Sequence[int], width: int) -> None:
         super()._tell(tokens, width)
-        self.inputs[cuda_graphs.LAST] = max(0, len(tokens) - 1)
+        self.inputs[graph_inputs.LAST] = max(0, len(tokens) - 1)
 
 
 @pytest.mark.parametrize("bug", [StepsOnOneSlot, GoesOnFromThePadding])

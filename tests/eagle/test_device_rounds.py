@@ -21,7 +21,7 @@ import wager
 from wager.core import Arm, Tree
 from wager.decoding import decoder as decoding
 from wager.decoding.acceptance import accept_greedy, accept_tree_greedy
-from wager.eagle import checkpoint, cuda_graphs
+from wager.eagle import checkpoint, cuda_graphs, graph_inputs
 from wager.eagle.drafter import Eagle
 from wager.eagle.tree import choose, grown_nodes
 from wager.models.runner import ancestry
@@ -105,8 +105,8 @@ def accepting(tokens: list[int], parents: list[int] | None, choices: list[int]) 
         depths, words = ancestry([-1, *(at + 1 for at in parents), *[-1] * (padded - width)])
         given += depths + words
         slots[1:width] = torch.tensor(parents) + 1
-    where, head = torch.tensor(given, device=DEVICE), torch.arange(cuda_graphs.TOKENS + 16, device=DEVICE)
-    head[cuda_graphs.CHAIN + 4], head[cuda_graphs.POSITION[cuda_graphs.CHAIN]] = 70, 80
+    where, head = torch.tensor(given, device=DEVICE), torch.arange(graph_inputs.TOKENS + 16, device=DEVICE)
+    head[graph_inputs.CHAIN + 4], head[graph_inputs.POSITION[graph_inputs.CHAIN]] = 70, 80
     result = torch.full((round_kernels.RESULT,), -3, dtype=torch.long, device=DEVICE)
     chosen, of_tree = torch.tensor(choices, device=DEVICE), None if parents is None else slots.to(DEVICE)
     round_kernels.accept(chosen, where, of_tree, head, device_round.LAYOUT, result, padded)
@@ -142,12 +142,12 @@ def test_what_is_accepted_is_what_the_host_accepts(tree: bool) -> None:
         assert result[k.DRAFTED + 1 : k.DRAFTED + width] == tokens
         assert where[:7] == [1, 2, 3, 4, 100 + count + 1, int(tree), new[-1]]
         first, position = 70, 80
-        assert head[cuda_graphs.READ + 4] == first
-        assert head[cuda_graphs.CHAIN + 4] == head[cuda_graphs.TREE + 4] == first + count + 1
-        assert head[cuda_graphs.POSITION[cuda_graphs.READ]] == position
-        assert head[cuda_graphs.POSITION[cuda_graphs.CHAIN]] == position + count + 1
-        assert head[cuda_graphs.LAST] == count
-        assert head[cuda_graphs.TOKENS :] == [*new, *[0] * (15 - count)]
+        assert head[graph_inputs.READ + 4] == first
+        assert head[graph_inputs.CHAIN + 4] == head[graph_inputs.TREE + 4] == first + count + 1
+        assert head[graph_inputs.POSITION[graph_inputs.READ]] == position
+        assert head[graph_inputs.POSITION[graph_inputs.CHAIN]] == position + count + 1
+        assert head[graph_inputs.LAST] == count
+        assert head[graph_inputs.TOKENS :] == [*new, *[0] * (15 - count)]
     assert longest > 1
 
 

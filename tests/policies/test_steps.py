@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from step_engine import CHAT, COPYING, LOADS, PROFILES, SMALL_LOADS, HostEngine, MixedEngine, StepEngine
+from step_engine import CHAT, COPYING, LOADS, PROFILES, SMALL_LOADS, MixedEngine, StepEngine
 
 from wager.core import OFF, Arm, Context, Round
 from wager.policies import build
@@ -190,69 +190,6 @@ def test_where_the_arm_changes_a_rounds_seconds_are_those_of_such_rounds_between
     for own, seconds in ((off, 0.002), (two, 0.003)):
         seen = [one.seconds for one in late if one.arm is own and not one.lag]
         assert seen == pytest.approx([seconds] * len(seen))
-
-
-@pytest.mark.parametrize("batch", [1, 8, 32])
-def test_auto_does_not_draft_what_a_slow_host_has_no_use_for(batch: int) -> None:
-    """Chats on an H200 with SmolLM2: drafts take a quarter of a step, and one request in twelve has one accepted."""
-    shares = []
-    for seed in range(3):
-        engine = HostEngine(seed)
-        engine.run(100, batch, (0.08, 0.3, 0.3, 0.3, 0.3))
-        shares.append(engine.run(600, batch, (0.08, 0.3, 0.3, 0.3, 0.3)))
-    assert min(shares) >= 0.97
-
-
-@pytest.mark.parametrize("batch", [1, 8, 32, 128])
-def test_auto_drafts_where_a_slow_host_copies(batch: int) -> None:
-    engine = HostEngine()
-    engine.run(100, batch, (0.6, 0.9, 0.92, 0.92, 0.9))
-    assert engine.run(600, batch, (0.6, 0.9, 0.92, 0.92, 0.9)) >= 0.97
-
-
-def test_after_chats_a_text_to_copy_is_noticed_when_it_begins() -> None:
-    """The bug: matches are looked for in steps that draft alone, and after chats there were none for 200 steps."""
-    shares, chats = [], []
-    for seed in range(5):
-        engine = HostEngine(seed)
-        engine.run(200, 1, (0.08, 0.3, 0.3, 0.3, 0.3), text=100)
-        chats.append(engine.run(600, 1, (0.08, 0.3, 0.3, 0.3, 0.3), text=100))
-        shares.append(engine.run(300, 1, (0.9, 0.92, 0.92, 0.92, 0.9), text=100))
-    assert min(chats) >= 0.97
-    assert min(shares) >= 0.8
-
-
-@pytest.mark.parametrize("text", [8, 16, 32])
-def test_trying_short_texts_costs_little_where_drafts_do_not_pay(text: int) -> None:
-    for seed in range(3):
-        engine = HostEngine(seed)
-        engine.run(200, 1, (0.02, 0.1, 0.1, 0.1, 0.1), text=text)
-        before = len(engine.lengths)
-        engine.run(600, 1, (0.02, 0.1, 0.1, 0.1, 0.1), text=text)
-        assert sum(map(bool, engine.lengths[before:])) <= 0.05 * 600
-
-
-@pytest.mark.parametrize("batch", [8, 32, 128])
-def test_what_a_first_token_takes_is_not_expected_of_each(batch: int) -> None:
-    """Where the host is slow, verifying a draft takes a quarter of a step, and further tokens next to nothing. The bug:
-    drafts of one token were all that was tried, and seemed to cost as much for each."""
-    for seed in range(3):
-        engine = HostEngine(seed)
-        engine.run(100, batch, (0.45, 0.6, 0.6, 0.6, 0.6))
-        assert engine.run(400, batch, (0.45, 0.6, 0.6, 0.6, 0.6)) >= 0.93
-        assert sum(length >= 3 for length in engine.lengths[-300:]) > 250
-
-
-@pytest.mark.parametrize("batch", [32, 128])
-def test_auto_drafts_while_requests_leave_and_join(batch: int) -> None:
-    """The bug: after a request leaves, batches are those of the next smaller bucket, of which nothing is ever learned,
-    since others join in the very next step. Every such step was spent on trying what plain decoding takes there."""
-    shares, chances = [], (0.6, 0.9, 0.92, 0.92, 0.9)
-    for seed in range(3):
-        engine = HostEngine(seed)
-        engine.run(100, batch, chances, joins=0.4)
-        shares.append(engine.run(300, batch, chances, joins=0.4))
-    assert min(shares) >= 0.97
 
 
 @pytest.mark.parametrize(("carries", "lengths"), [(True, [4, 0, 0]), (False, [0, 0, 0])])

@@ -1,9 +1,7 @@
 """A head on CUDA: a draft is one copy to the device, two replays of captured graphs, and one read back.
 
-A head's step is a dozen small kernels, and launching them one by one from Python takes longer than running them. So one
-graph reads the text's new entries and another drafts a whole chain or tree from the last. Every shape is fixed, and
-whatever changes is read from the device. Where the kernels of ``kernels`` can be used, cache and tables may also grow
-and move without a new capture; where they cannot, an entry looks at the whole cache, masked.
+Launching a head's dozen small kernels from Python takes longer than running them: one graph reads the text's new
+entries, another drafts a whole chain or tree; what changes, cache and tables among it, is read from the device.
 """
 
 import logging
@@ -16,8 +14,9 @@ from torch import Tensor
 
 from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.fused_layer import fits_kernels, fused_layer
+from wager.eagle.graph_inputs import CHAIN, LAST, POSITION, READ, START, TOKENS, TREE, WHERE
 from wager.eagle.head import Chain, Head, Shape
-from wager.eagle.tree import DraftTree, Grown, GumbelNoise, choose, grow
+from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow, grown_of
 from wager.models.cuda_capture import GraphPool
 from wager.models.runner import CHUNK, TOLERANCE, WIDEST_TREE, Runner, apart
 
@@ -29,16 +28,6 @@ LONGEST = 64  # tokens a captured chain has at most
 LEAST = 2048  # entries there is room for from the start: growing may mean capturing anew
 FUSED_ON = ("cuda",)  # devices with the kernels
 BROADEST = 16  # tokens after an entry that the kernels look for; beyond, torch's own search is as good
-
-# The graphs' input. Three times where the cache is, as the kernels want to know it (addresses of cache and tables,
-# capacity, first free slot, whether a tree comes): for reading, for a chain after it and for a tree after it. Then the
-# positions of the first entry read and of the first drafted, the index of the last entry read, and the tokens read.
-WHERE = 6  # numbers each
-START = 4  # among them: the first free slot
-READ, CHAIN, TREE = 0, WHERE, 2 * WHERE
-POSITION = {READ: 3 * WHERE, CHAIN: 3 * WHERE + 1, TREE: 3 * WHERE + 1}
-LAST = 3 * WHERE + 2
-TOKENS = 3 * WHERE + 3
 
 Made = Sequence[Tensor]
 Body = Callable[[], Made]
@@ -112,11 +101,12 @@ class CUDAGraphHead(Head):
 
     def _prompts_agree(self, limit: float) -> bool:
         """Capture the reading of prompts; whether it gives what the plain forward does."""
+        prompts, width = {("read", width) for width in WIDE}, WIDE[-1]
+        self.begin()
         try:
-            for width in WIDE:
-                self.begin()
-                self._reserve(width, width)
-                self.replays["read", width] = self._captured(partial(self._read, width))
+            self._reserve(width, width)
+            self._tell([1] * width, width)  # captures run what they capture
+            self.replays |= {key: self._captured(partial(self._read, key[1])) for key in prompts}
             captured = self.read([1] * width, self._probe(width), 0).clone()
             self.begin()
             off = apart(captured, super().read([1] * width, self._probe(width), 0))
@@ -125,8 +115,7 @@ class CUDAGraphHead(Head):
             why = f"{type(error).__name__}: {error}"
         if why:
             log.warning("a head reads prompts without CUDA graphs (%s)", why)
-            for width in WIDE:
-                self.replays.pop(("read", width), None)
+            self.replays = {key: replay for key, replay in self.replays.items() if key not in prompts}
         return not why
 
     def _off(self) -> tuple[float, float]:
@@ -168,8 +157,7 @@ class CUDAGraphHead(Head):
     @torch.inference_mode()
     def read(self, tokens: Sequence[int], features: Tensor, start: int) -> Tensor:
         width, widest = len(tokens), self.widths[-1]
-        too_wide = width > widest and self.widths == WIDTHS  # prompts are not captured
-        if start != self.length or not self.captures or too_wide:
+        if start != self.length or not self.captures or (width > widest and self.widths == WIDTHS):
             return super().read(tokens, features, start)
         if width > widest:
             self.read(tokens[:widest], features[:widest], start)
@@ -356,12 +344,6 @@ class CUDAGraphHead(Head):
             return made
 
         return replay
-
-
-def grown_of(made: Made) -> Grown:
-    """A tree as its graph gives it, without the words of its entries."""
-    tokens, sure, paths, expanded = made[:4]
-    return Grown(tokens, sure, paths, expanded, tuple(made[5:]))
 
 
 class CUDAGraphEagle3Head(CUDAGraphHead, Eagle3Head):

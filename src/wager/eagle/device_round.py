@@ -17,7 +17,7 @@ import torch
 
 from wager.core import Tree
 from wager.drafters.base import DeviceChoices
-from wager.eagle import cuda_graphs, round_kernels
+from wager.eagle import cuda_graphs, graph_inputs, round_kernels
 from wager.eagle.cuda_graphs import CUDAGraphHead, Made
 from wager.eagle.tree import GumbelNoise, grown_nodes
 from wager.models.cuda_graph_runner import TOKENS_AT, CUDAGraphRunner
@@ -26,13 +26,13 @@ from wager.models.runner import WIDEST_TREE, Runner
 
 # Where the head's graphs find what the kernel that accepts has them go on from.
 LAYOUT = {
-    "READ": cuda_graphs.READ,
-    "CHAIN": cuda_graphs.CHAIN,
-    "BRANCHES": cuda_graphs.TREE,
-    "READ_AT": cuda_graphs.POSITION[cuda_graphs.READ],
-    "CHAIN_AT": cuda_graphs.POSITION[cuda_graphs.CHAIN],
-    "LAST": cuda_graphs.LAST,
-    "TOKENS": cuda_graphs.TOKENS,
+    "READ": graph_inputs.READ,
+    "CHAIN": graph_inputs.CHAIN,
+    "BRANCHES": graph_inputs.TREE,
+    "READ_AT": graph_inputs.POSITION[graph_inputs.READ],
+    "CHAIN_AT": graph_inputs.POSITION[graph_inputs.CHAIN],
+    "LAST": graph_inputs.LAST,
+    "TOKENS": graph_inputs.TOKENS,
     "MOST": cuda_graphs.WIDTHS[-1],
 }
 

@@ -112,3 +112,9 @@ def choose(grown: np.ndarray[Any, Any], grew: int, depth: int, breadth: int, nod
     origins = np.where(stay < breadth, 0, 1 + (stay - breadth) // breadth)  # ``breadth`` nodes of each output
     sures = np.exp(sure[stay]).tolist()
     return DraftTree(tokens[stay].tolist(), place[parents[stay]].tolist(), sures, origins.tolist())
+
+
+def grown_of(made: Sequence[torch.Tensor]) -> Grown:
+    """A tree as its graph gives it, without the words of its entries."""
+    tokens, sure, paths, expanded = made[:4]
+    return Grown(tokens, sure, paths, expanded, tuple(made[5:]))

@@ -9,6 +9,7 @@ from math import inf
 from typing import ClassVar
 
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.least_squares import solved
 from wager.policies.base import Learner
 
 OFF_STEP, RAGGED, UNIFORM = range(3)  # kinds of step: no drafts; drafts of different lengths; all of the longest
@@ -261,26 +262,11 @@ class LatencyFit(Learner):
         ]
         # One that would be negative is 0, and the rest as good as they can then be.
         free = [0, 1, 2, 3]
-        found = _solved(rows, free)
+        found = solved(rows, free)
         while negative := [i for i in (2, 3, 1) if i in free and found[i] < 0.0]:
             free.remove(negative[0])
-            found = _solved(rows, free)
+            found = solved(rows, free)
         self.theta = found
-
-
-def _solved(rows: Sequence[Sequence[float]], free: Sequence[int]) -> list[float]:
-    """What solves a positive definite system where only some of the unknowns are free and the others 0."""
-    system = [[*(rows[i][k] for k in free), rows[i][-1]] for i in free]
-    for i, top in enumerate(system):
-        for below in system[i + 1 :]:
-            times = below[i] / top[i]
-            for k in range(i, len(top)):
-                below[k] -= times * top[k]
-    found = [0.0] * len(rows)
-    for i in reversed(range(len(free))):
-        known = sum(system[i][k] * found[free[k]] for k in range(i + 1, len(free)))
-        found[free[i]] = (system[i][-1] - known) / system[i][i]
-    return found
 
 
 class BatchLatency(Learner):
