@@ -254,6 +254,35 @@ def test_captured_drafts_are_eager_ones(
 
 
 @needs_kernels
+def test_prompts_that_cannot_be_captured_cost_a_head_neither_kernels_nor_other_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "FUSED_ON", (KERNELS_ON,))
+    monkeypatch.setattr(cuda_graphs, "WIDE", (32, 64))
+    model = tiny(head_dim=16).to(KERNELS_ON)
+    save(tmp_path, model, shape={"head_dim": 16})
+    target = reading(model, TEXT[:40])
+    eagle, graphs = graphed(tmp_path, target, TEXT[:40])
+    sound = graphs._captured
+
+    def captured(body: Any) -> Any:
+        if getattr(body, "args", ())[:1] == (64,):
+            raise RuntimeError("out of memory")
+        return sound(body)
+
+    monkeypatch.setattr(graphs, "_captured", captured)
+    graphs._warm()
+    assert "reads prompts without CUDA graphs (RuntimeError: out of memory)" in caplog.text
+    assert graphs.captures
+    assert graphs.fused
+    assert graphs.widths == cuda_graphs.WIDTHS
+    assert {key[1] for key in graphs.replays if key[0] == "read"} <= set(cuda_graphs.WIDTHS)
+    plain = following(tmp_path, target, TEXT[:40])
+    begun(eagle, target, TEXT[:40])
+    assert eagle.propose(4).tokens == plain.propose(4).tokens
+
+
+@needs_kernels
 @pytest.mark.parametrize("length", [21, 58, 180])
 def test_prompts_are_read_as_by_the_plain_forward(tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From graphs, padded, and where none is as wide one after the other; padding leaves no trace."""

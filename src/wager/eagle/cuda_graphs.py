@@ -1,7 +1,7 @@
 """A head on CUDA: a draft is one copy to the device, two replays of captured graphs, and one read back.
 
-Launching a head's dozen small kernels from Python takes longer than running them: one graph reads the text's new
-entries, another drafts a whole chain or tree; what changes, cache and tables among it, is read from the device.
+Launching a head's dozen small kernels one by one takes longer than running them. One graph reads new entries, another
+drafts. What changes is read from the device: with the kernels the cache may move, without them all of it is masked.
 """
 
 import logging

@@ -279,11 +279,11 @@ def stamp(model: Any, outlined: object = None) -> object:
         return outline(model) if outlined is None else outlined
     found = []
     for weight in model.parameters():
-        flat, head = weight.detach().reshape(-1), weight is model.lm_head.weight
-        spread = flat[:: max(1, len(flat) // 16)]
-        if head:
-            rows = weight.detach()
-            spread = rows[:, :: max(1, rows.shape[1] // ROW)]
+        values = weight.detach()
+        if weight is model.lm_head.weight:
+            spread = values[:, :: max(1, values.shape[1] // ROW)]
+        else:
+            spread = values.reshape(-1)[:: max(1, values.numel() // 16)]
         found.append((weight.data_ptr(), compat_torch.version(weight), float(spread.sum(dtype=torch.float64))))
     return found
 
