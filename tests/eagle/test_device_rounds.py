@@ -275,13 +275,8 @@ def test_a_text_and_its_rounds_are_those_of_drafts_that_are_read_back(setup: Set
 def test_a_round_that_does_not_move_the_path_is_noticed(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     from wager.eagle import round_kernels
 
-    prompts = [
-        PROMPT,
-        PROMPT[::-1],
-        PROMPT[2:],
-        [*PROMPT[4:], 7, 3],
-        PROMPT[1:6] * 2,
-    ]  # some texts soon repeat themselves
+    # Some texts soon repeat themselves.
+    prompts = [PROMPT, PROMPT[::-1], PROMPT[2:], [*PROMPT[4:], 7, 3], PROMPT[1:6] * 2]
     alone = setup.alone()
     wanted = [alone.generate(prompt, **settings(False, 40)).tokens for prompt in prompts]
     monkeypatch.setattr(round_kernels, "move", lambda *_: None)
@@ -290,10 +285,14 @@ def test_a_round_that_does_not_move_the_path_is_noticed(setup: Setup, monkeypatc
 
 
 @needs_kernels
-def test_a_draft_ahead_is_the_one_that_would_have_been_made(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("arm", ["eagle:4", "eagle:3@2x6"])
+def test_a_draft_ahead_is_the_one_that_would_have_been_made(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, arm: str, sampled: bool
+) -> None:
     from wager.eagle.device_round import DeviceRounds
 
-    decoder, _ = setup.decoder(["eagle:4"])
+    decoder, _ = setup.decoder([arm])
     taken: list[bool] = []
     own = DeviceRounds._taken
 
@@ -303,11 +302,13 @@ def test_a_draft_ahead_is_the_one_that_would_have_been_made(setup: Setup, monkey
         return made
 
     monkeypatch.setattr(DeviceRounds, "_taken", noting)
-    ahead = decoder.generate(PROMPT, **settings(False))
+    ahead = decoder.generate(PROMPT, **settings(sampled))
     assert sum(taken) > len(taken) / 2
     monkeypatch.setattr(DeviceRounds, "_taken", lambda self, key: None)
-    afresh = decoder.generate(PROMPT, **settings(False))
+    afresh = decoder.generate(PROMPT, **settings(sampled))
+    assert [p.rejected for p in ahead.steps] == [p.rejected for p in afresh.steps], "the same drafts"
     assert [r.accepted for r in ahead.rounds] == [r.accepted for r in afresh.rounds]
+    assert len({r.accepted for r in ahead.rounds}) > 1, "the next draft begins at more than one place"
     stale = DeviceRounds(decoder.drafters["eagle"].head, decoder.target)  # type: ignore[attr-defined, arg-type]
     stale.ahead = "key", (-1, -1), ()
     assert own(stale, "key") is None, "the head has read something else since"

@@ -56,6 +56,7 @@ class DeviceRounds:
         device = target.device
         self.result = torch.zeros(round_kernels.RESULT, dtype=torch.long, device=device)
         self.parents = torch.zeros(WIDEST_TREE, dtype=torch.long, device=device)
+        self.levels = torch.arange(2 * WIDEST_TREE, device=device)
         self.cuda = device.type == "cuda"
         self.host = torch.zeros(round_kernels.RESULT, dtype=torch.long, pin_memory=self.cuda)
         event: Any = torch.cuda.Event
@@ -86,7 +87,7 @@ class DeviceRounds:
         depth: int,
         shape: Tree | None,
         choose: DeviceChoices,
-        gumbel: GumbelNoise | None,
+        gumbel: GumbelNoise | None,  # of as many positions as ``positions`` says
     ) -> Found | None:
         """Play a round, ``depth`` of whose tokens may be accepted; None where the draft cannot be captured."""
         head, target = self.head, self.target
@@ -128,14 +129,26 @@ class DeviceRounds:
         self._keep(final, states, depth + 1, bool(breadth))
         read = self._read_ahead(reading, depth + 1)
         ahead = None
-        if key == self.last_key and gumbel is None:
-            ahead = head._draft(whole, breadth, None)
+        if key == self.last_key:
+            ahead = head._draft(whole, breadth, self._next_noise(gumbel, whole))
         self.last_key = key
         found = self._found(width)
         self._go_on([*(found.drafted[at] for at in found.path), found.following], read)
         if ahead is not None:
             self.ahead = key, (head.length, head.ran), ahead
         return found
+
+    def positions(self, depth: int, shape: Tree | None) -> int:
+        """From how many positions such a round takes noise: its own, and those of a draft after it."""
+        return depth + 1 + self.head._warmed(depth, 0 if shape is None else self.head._breadth(shape.breadth))
+
+    def _next_noise(self, gumbel: GumbelNoise | None, levels: int) -> GumbelNoise | None:
+        """The noise of the positions after the accepted tokens, of which the device knows how many there are."""
+        held = self.head.held_noise
+        if gumbel is None or held is None:
+            return None
+        torch.index_select(gumbel.rows, 0, self.result[:1] + self.levels[1 : levels + 1], out=held.rows[:levels])
+        return held
 
     def _taken(self, key: Hashable) -> Made | None:
         """The draft that was made ahead, if it is the one wanted and the head has done nothing since."""

@@ -167,8 +167,9 @@ class Eagle(Drafter):
             if rounds.cuda:
                 torch.cuda.synchronize(rounds.target.device)
             paid = perf_counter() - began
+        gumbel = self._gumbel(sample, rounds.positions(length, shape))
         with rounds.target.on_device():
-            found = rounds.play(out, self._text[-1], length, shape, choose, self._gumbel(sample, length))
+            found = rounds.play(out, self._text[-1], length, shape, choose, gumbel)
         if found is None:
             return None
         self._out, self._played = self.head.last, True
