@@ -5,7 +5,6 @@ drafts. What changes is read from the device: with the kernels the cache may mov
 """
 
 import logging
-import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
@@ -59,7 +58,7 @@ class CUDAGraphHead(Head):
         self.told: tuple[int, ...] = ()  # what the inputs say of the place after the last entry read
         self.features = torch.zeros((self.widths[-1], self.given), dtype=dtype, device=device)
         self.last = torch.zeros((1, self.hidden), dtype=dtype, device=device)  # the last entry's output, if captured
-        self.never = torch.full((1,), -math.inf, dtype=dtype, device=device)
+        self.never = torch.full((1,), float("-inf"), dtype=dtype, device=device)
         self.scratch: dict[int, Tensor] = {}
         self.held_noise: GumbelNoise | None = None  # read by the graphs of sampled drafts; made for the first of them
         # Constants of the bodies: what a chain's steps add to where the first goes, depths, single bits.
@@ -105,7 +104,7 @@ class CUDAGraphHead(Head):
         self.begin()
         try:
             self._reserve(width, width)
-            self._tell([1] * width, width)  # captures run what they capture
+            self._tell([1] * width, 1)  # captures run what they capture, each on its own part of these
             self.replays |= {key: self._captured(partial(self._read, key[1])) for key in prompts}
             captured = self.read([1] * width, self._probe(width), 0).clone()
             self.begin()
@@ -334,8 +333,9 @@ class CUDAGraphHead(Head):
             finally:
                 self.ahead = None
 
-        if self.pool is None:
-            return run  # no CUDA, nothing is captured: the same arithmetic, for tests
+        if self.pool is None:  # no CUDA, nothing is captured: the same arithmetic, for tests
+            run()
+            return run
         with torch.cuda.device(self.embed.device):
             graph, made = self.pool.capture(run)
 
