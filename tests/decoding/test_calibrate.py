@@ -93,6 +93,53 @@ def test_first_drafts_on_a_gpu_are_neither_timed_nor_counted_to_the_time_allowed
     assert (tmp_path / "rounds.json").exists()
 
 
+class Sized(Model):
+    """A model of a size, that counts its drafts."""
+
+    def __init__(self, machine: Machine, name: str, size: str) -> None:
+        super().__init__(machine)
+        self.name, self.own, self.proposed = name, size, 0
+
+    @property
+    def size(self) -> str:
+        return self.own
+
+    def propose(self, length: int, sample: object = None) -> Draft:
+        self.proposed += 1
+        self.machine.now += 0.01 * (self.own == "large")
+        return super().propose(length, sample)
+
+
+def test_of_models_of_one_size_one_is_timed() -> None:
+    machine = Machine(0.001)
+    sizes = {"one": "small", "two": "large", "three": "small", "four": "small"}
+    models = {name: Sized(machine, name, size) for name, size in sizes.items()}
+    arms = [Arm(name, n) for name in ("one", "two", "three") for n in (2, 4)] + [Arm("four", 8)]
+    timing = RoundTimer(machine, models, arms, [1] * 50, machine.clock)  # type: ignore[arg-type]
+    draft, catch_up, complete = timing.draft()
+    assert complete
+    assert draft.keys() == set(arms)
+    assert catch_up.keys() == sizes.keys()
+    assert (models["three"].proposed, models["three"].text) == (0, [1] * 50)
+    assert draft[Arm("three", 4)] == draft[Arm("one", 4)] == pytest.approx(0.004)
+    assert draft[Arm("two", 4)] == pytest.approx(0.014)
+    assert draft[Arm("four", 8)] == pytest.approx(0.008), "other lengths have to be timed"
+
+
+def test_drafters_of_one_shape_are_of_one_size(tmp_path: Path) -> None:
+    from decoders import alike, tiny
+    from heads import save
+
+    from wager.drafters.draft_model import DraftModel
+    from wager.eagle.drafter import Eagle
+
+    model = tiny()
+    one, other, narrow = (Eagle(save(tmp_path / str(n), model, n), window=n // 3) for n in (1, 2, 3))
+    assert one.size == other.size != narrow.size
+    small = [DraftModel(alike(model), str(n)) for n in range(2)]
+    assert small[0].size == small[1].size != DraftModel(tiny(num_hidden_layers=1), "2").size
+
+
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 2.0])
 def test_a_slow_model_is_timed_as_far_as_the_time_allows_and_not_kept(seconds: float, tmp_path: Path) -> None:
     machine, path = Machine(seconds), tmp_path / "rounds.json"

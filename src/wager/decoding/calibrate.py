@@ -5,8 +5,9 @@ The policy then bets on seconds that were measured. What is remembered is checke
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -69,13 +70,14 @@ class RoundTimer:
     def draft(self) -> tuple[dict[Arm, float], dict[str, dict[int, float]], bool]:
         """The least seconds of the longest and the shortest drafts of each model, those of catching up on two numbers
         of tokens, and whether there was time for all of them. Where whole rounds stay on the device, their drafts
-        count, and catching up on the whole text.
+        count, and catching up on the whole text. Of models of one size with the same arms one is timed.
 
         On a GPU every draft is made once before the time begins: first launches take many times as long.
         """
         least: dict[Arm, float] = {}
         lags: dict[str, dict[int, float]] = {}
-        drafts = self._drafts()
+        alike = self._alike()
+        drafts = [arm for arm in self._drafts() if arm.drafter in alike]
         try:
             if self.target.device.type == "cuda":
                 began = self.clock()
@@ -98,6 +100,10 @@ class RoundTimer:
         finally:
             for drafter in self.models.values():
                 drafter.begin(self.text)
+            for arm, seconds in list(least.items()):
+                least |= {replace(arm, drafter=other): seconds for other in alike[arm.drafter]}
+            for name, own in list(lags.items()):
+                lags |= {other: dict(own) for other in alike[name]}
         return least, lags, True
 
     def _draft(self, arm: Arm, read: int) -> tuple[float, Draft]:
@@ -119,6 +125,16 @@ class RoundTimer:
         taken = self.clock() - began - played.verify_seconds - played.draft.lag_seconds
         self.target.crop(length)
         return max(0.0, taken), played.draft
+
+    def _alike(self) -> dict[str, list[str]]:
+        """The models that are timed, each with those that take as long."""
+        first: dict[Hashable, str] = {}
+        found: dict[str, list[str]] = {}
+        for name, drafter in self.models.items():
+            own = frozenset((arm.length, arm.tree) for arm in self.arms if arm.drafter == name)
+            same = first.setdefault((drafter.size, own), name)
+            found.setdefault(same, []).extend([] if same == name else [name])
+        return found
 
     def _drafts(self) -> list[Arm]:
         """Of each model's chains and of each of its trees the longest arm, then the shortest."""

@@ -8,14 +8,16 @@ from time import perf_counter
 
 import torch
 
-from wager.core import Arm, Context, PromptFeatures, Round, Signal
+from wager.core import OFF, Arm, Context, PromptFeatures, Round, Signal
 from wager.core.round import Accepted
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
 from wager.decoding.generation import BONUS, PLAIN, Piece
+from wager.decoding.hold import PlainHold
 from wager.decoding.prepare import Prepared, Stopping
 from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
 from wager.decoding.scoring import TextScorer
+from wager.decoding.text_ids import TextIds
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
 from wager.policies.base import Policy
@@ -23,6 +25,7 @@ from wager.policies.base import Policy
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
 NO_DRAFT = Draft()
+NO_PROPOSALS: Mapping[str, Draft] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Loop:
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
+        self.hold = PlainHold(policy.holds and self.selective and not self.cheap)
         self.finish = ""
 
     @property
@@ -76,8 +80,9 @@ class Loop:
         # Whether a round may stay on the device: nobody looks at the text, the logits, or the draft beforehand.
         self.on_device = sampler.on_device and not self.processors.needs_text and Signal.OVERLAP not in self.needs
         looked_at = self.processors.needs_text or self.stopping.needs_text
-        self.ids = _Ids(self.text, self.target.device) if looked_at else None
+        self.ids = TextIds(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
+        self.hold.begin()
         self.scorer = TextScorer(self.text, self.begins, sampler, self.processors) if self.readers else None
         for drafter in self.drafters.values():
             drafter.scorer = self.scorer if drafter in self.readers else None
@@ -110,9 +115,11 @@ class Loop:
         began = perf_counter()
         remaining = self.stopping.limit - len(self.text)
         room = min(self.longest, remaining - 1)  # the target adds one itself
-        context, proposals = self._propose(room, remaining)
-        proposing = sum(context.proposal_seconds.values())
-        arm = self.policy.choose(context)
+        held, context, proposals = self.hold.take(), None, NO_PROPOSALS
+        if not held:
+            context, proposals = self._propose(room, remaining)
+        proposing = sum(context.proposal_seconds.values()) if context else 0.0
+        arm = self.policy.choose(context) if context else OFF
         # Draft, verify, accept.
         chose = perf_counter()
         done = self._play(arm, room, proposals)
@@ -126,7 +133,7 @@ class Loop:
             if self.scorer is not None:
                 self.scorer.taken(scores, [0, *(at + 1 for at in path)])
         tokens, repeated = self._commit([*kept, done.following])
-        read_seconds = self._read(context, arm)
+        read_seconds = self._read(context, arm) if context else {}
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
@@ -137,6 +144,8 @@ class Loop:
             others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
         self.policy.observe(played)
+        if not held:
+            self.hold.chosen(arm, chose - began, verified - chose)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
@@ -330,21 +339,3 @@ def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
     old, raw = list(now), draft.raw
     own = None if raw is None else (lambda at: raw([old[i] for i in at]))
     return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above, own)
-
-
-class _Ids:
-    """The text as a tensor that grows in place, for processors and criteria that look at it."""
-
-    def __init__(self, text: Sequence[int], device: torch.device) -> None:
-        self.length = len(text)
-        self.buffer = torch.empty((1, 2 * len(text) + 256), dtype=torch.long, device=device)
-        self.buffer[0, : self.length] = torch.tensor(text, device=device)
-
-    def with_draft(self, tokens: Sequence[int]) -> torch.Tensor:
-        """The text with these tokens after it, (1, both); they are not part of it yet."""
-        end = self.length + len(tokens)
-        if end > self.buffer.shape[1]:
-            self.buffer = torch.cat((self.buffer, torch.empty_like(self.buffer)), dim=1)
-        if tokens:
-            self.buffer[0, self.length : end] = torch.tensor(tokens, device=self.buffer.device)
-        return self.buffer[:, :end]

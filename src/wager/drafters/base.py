@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -195,6 +195,11 @@ class Drafter(ABC):
 
     def warm(self, arms: Iterable[Arm]) -> None:  # noqa: B027 - most drafters are ready at once
         """Prepare for these arms, all of them its own, so that no round is slow because it is the first of its kind."""
+
+    @property
+    def size(self) -> Hashable:
+        """What its seconds depend on: of drafters of one size one is timed."""
+        return self.name
 
     @property
     def lag(self) -> int:

@@ -1,6 +1,6 @@
 """A smaller model of the same vocabulary drafts."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -79,6 +79,11 @@ class DraftModel(Drafter):
             kept += 1
         del self.fed[kept:]
         self.runner.crop(kept)
+
+    @property
+    def size(self) -> Hashable:
+        shapes = {name: tuple(weight.shape) for name, weight in self.runner.model.named_parameters()}
+        return type(self.runner), self.window, tuple(sorted(shapes.items()))
 
     @property
     def lag(self) -> int:

@@ -1,7 +1,7 @@
 """An EAGLE head drafts: chains, and trees that grow where it is sure (EAGLE-2)."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -124,6 +124,11 @@ class Eagle(Drafter):
         if self._played:
             return max(2, unread) if unread else 0
         return max(0, unread - self._newest)
+
+    @property
+    def size(self) -> Hashable:
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.head.file.tensors.items()}
+        return type(self.head), self.window, self.on_device, tuple(sorted(shapes.items()))
 
     @property
     def memory(self) -> int:
