@@ -57,7 +57,8 @@ def check_windows(results: Sequence[Result], drafters: Sequence[str], sets: Sequ
 
 def check_selection(results: Sequence[Result]) -> Outcome:
     """Table 2: choosing the drafter by the prompt is no slower than one drafter, and faster than a fixed window."""
-    table = Table.of(results[0])
+    one, chosen = results
+    table = Table.of({**one, "units": {**chosen["units"], **one["units"]}})
     base, parts = f"draft:ofa:{FIXED}", []
     for task in THREE:
         parts.append(table.beats("prompt-router", OURS, (task,), where=task, margin=SLACK))
