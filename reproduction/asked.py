@@ -108,8 +108,8 @@ def main(out: Path) -> None:
     known: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(workspace.recordings.glob("*.jsonl*")):
         one = recordings.load(path)
-        kind = str(one.meta["prompts"]).partition(".")[0]
-        if one.meta["temperature"] or kind == "long" or not set(MODELS) <= set(one.texts[0].tracks):
+        kind = str(one.meta.get("prompts")).partition(".")[0]
+        if one.meta.get("temperature") or kind == "long" or not set(MODELS) <= set(one.texts[0].tracks):
             continue
         for task, ids in _tokens(one, tokenizer):
             domains.setdefault(kind, {}).setdefault(task, []).append(judge(ids))
