@@ -4,6 +4,7 @@ from reproduction import metasd_claims as claims
 from reproduction import metasd_rewards as rewards
 from reproduction import runs
 from reproduction.analyses import Batched, DraftAll, Rewards
+from reproduction.asked import Domains
 from reproduction.engine import Generated
 from reproduction.experiment import Experiment, experiment
 from reproduction.recorded import Replayed
@@ -40,14 +41,8 @@ def lengths() -> tuple[Run, ...]:
 
 
 def routed() -> tuple[Run, ...]:
-    """The router beside UCB on prompts as they are and rephrased, for each kind of drafter; the model has to run."""
-    found: list[Run] = []
-    for kind in KINDS:
-        arms = tuple(f"{name}:{LENGTH}" for name in (*runs.SPECIALISTS[kind], runs.FOR_ALL[kind]))
-        shared = {"prompt": 640, "route": True, "alone": ()}
-        found.append(Generated((*FIVE, *FOREIGN), 24, 128, arms, (UCB,), **shared))  # type: ignore[arg-type]
-        found.append(Generated(FIVE, 24, 128, arms, (UCB,), rephrase=True, **shared))  # type: ignore[arg-type]
-    return tuple(found)
+    """UCB on prompts as they are and rephrased, for each kind of drafter, and what a router takes the prompts for."""
+    return (*(pool(kind, prompts=prompts) for kind in KINDS for prompts in ("tasks", "rephrased")), Domains())
 
 
 def windowed() -> tuple[Run, ...]:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
+from reproduction import asked, runs
 from reproduction import onthefly_claims as claims
-from reproduction import runs
 from reproduction.analyses import Stopped
-from reproduction.engine import Generated
 from reproduction.experiment import experiment
 from reproduction.onthefly_claims import HISTORIES, LIMITS, SETS, SIZES, THREE, WAYS
 from reproduction.recorded import EVERY_SET, NEVER, Replayed
@@ -27,9 +26,11 @@ def windows(drafters: Sequence[str], labels: Sequence[str], cost: str = "cpu", *
 
 
 def selection() -> tuple[Run, ...]:
-    """One drafter with an adaptive window, and the drafter chosen by the prompt as well."""
-    every = tuple(f"{name}:{length}" for name in ("draft:ofa", *runs.MODELS) for length in (1, 2, 5))
-    return (Generated(THREE, 40, 128, every, (OURS, "prompt-router"), alone=("draft:ofa:5",), reset=False),)
+    """One drafter with an adaptive window, and the drafter chosen by the prompt as well, from the first prompt on."""
+    wanted, shared = Wanted(("draft:ofa", *runs.MODELS)), {"cost": "cpu", "reset": NEVER, "labels": THREE}
+    one = Replayed(wanted, LENGTHS, (OURS,), pool=("draft:ofa",), alone=("draft:ofa",), **shared)  # type: ignore[arg-type]
+    chosen = Replayed(wanted, LENGTHS, ("prompt-router",), alone=(), file=asked.FILE, **shared)  # type: ignore[arg-type]
+    return one, chosen
 
 
 def stopping() -> tuple[Run, ...]:

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 
-from wager.bench.workloads import prompts
+from wager.bench.workloads import Prompt, prompts
 
 OTHER_PROMPTS = ("rephrased", "long")
 EACH, WORDS = 6, 220  # sentences a long prompt is made of at most, and the words from which it is long enough
@@ -77,13 +77,18 @@ def lengthened(texts: list[str], words: int) -> str:
     return f"{head}: " + " ".join(joined)
 
 
-def main(kind: str, count: int) -> None:
-    """Print so many prompts a task of MetaSD's five, rephrased, or translations made long, as JSON lines."""
+def reworded(count: int) -> list[Prompt]:
+    """So many prompts a task of MetaSD's five, rephrased."""
     from reproduction.runs import FIVE
 
+    chosen = prompts(None, tasks=FIVE, count=count, seed=1, part="test")
+    return [Prompt(p.task, rephrased(p.task, p.text, i)) for i, p in enumerate(chosen)]
+
+
+def main(kind: str, count: int) -> None:
+    """Print so many prompts a task, rephrased, or translations made long, as JSON lines."""
     if kind == "rephrased":
-        chosen = prompts(None, tasks=FIVE, count=count, seed=1, part="test")
-        made = [(p.task, rephrased(p.task, p.text, i)) for i, p in enumerate(chosen)]
+        made = [(p.task, p.text) for p in reworded(count)]
     else:
         own = [p.text for p in prompts(None, tasks=("translation",), count=EACH * count, seed=1, part="all")]
         groups = [[own[(i + k * count) % len(own)] for k in range(EACH)] for i in range(count)]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduction import costs, recordings
+from reproduction import asked, costs, recordings
 from reproduction.recordings import Recording, Wanted
 from reproduction.units import COLUMNS, OTHERWISE
 from reproduction.walk import Rounds, Way, counts_only, noise_of, walk, walks
 from reproduction.workspace import NotHereError
-from wager.core import OFF, Arm, Round
+from wager.core import OFF, Arm, Round, Signal
 from wager.core.recording import Text
 from wager.policies import Policy, build, fixed
 from wager.simulation import RoundCost
@@ -89,6 +89,7 @@ class Replayed:
     pairs: tuple[tuple[str, str], ...] = ()  # instead of single texts: one of each task, joined to one
     warmup: int = 0  # texts of every shuffle that count for nothing, where a policy is not reset
     seeds: int = SEEDS
+    file: str = ""  # what is known of the recorded prompts, for policies that look at them
 
     @property
     def command(self) -> str:
@@ -112,7 +113,8 @@ class Replayed:
         policies |= {spec: self._policy(spec, choices) for spec in self.policies}
         for i, group in enumerate(groups):
             workspace.tell("replaying", i, len(groups))
-            rounds = {at: Rounds(recording.texts[at], every, cost) for at in group}
+            known = asked.told(self.file, workspace, recording, group) if self.file else {}
+            rounds = {at: Rounds(recording.texts[at], every, cost, known.get(at)) for at in group}
             for name, policy in policies.items():
                 if name in self.policies:
                     self._play(policy, found[name], rounds, group, both)
@@ -177,6 +179,8 @@ class Replayed:
 
     def _policy(self, spec: str, arms: tuple[Arm, ...]) -> Policy:
         policy = build(spec, arms)
+        if Signal.PROMPT in policy.needs and not self.file:
+            raise ValueError(f"{spec} looks at prompts, and this run has no file of them")
         if not walks(policy):
             raise ValueError(f"{spec} looks at more than rows have been replayed with; see reproduction/walk.py")
         return policy

@@ -1,6 +1,6 @@
 """The runs that experiments share."""
 
-from reproduction.recorded import EVERY_SET, SEEDS, Replayed
+from reproduction.recorded import EVERY_SET, Replayed
 from reproduction.recordings import Wanted
 from reproduction.simulated import SD, Served
 from reproduction.turned import Turned
@@ -69,13 +69,14 @@ def loads() -> tuple[Turned, ...]:
 # arithmetic soon is dear; on the large one the drafter costs next to nothing and many tokens fit beside the weights.
 PAIRS = {"7B": Costs(draft_step=0.003), "13B": Costs(floor=0.030, per_token=0.0004, draft_step=0.0006, wake=0.02)}
 SETS = {"Alpaca": 0.6, "ShareGPT": 0.7, "SpecBench": 0.75}  # stated acceptance
+ARRIVALS = 60  # seeds: latencies under one trace differ more than speeds do
 TRACED = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", SD, "off")
 
 
 def traced() -> tuple[Served, ...]:
     """Arrivals of a real trace, for both pairs and three acceptances."""
     return tuple(
-        Served((), 40000, TRACED, alone=False, acceptance=(p,), costs=costs, speed=0.5, seeds=SEEDS)
+        Served((), 40000, TRACED, alone=False, acceptance=(p,), costs=costs, speed=0.5, seeds=ARRIVALS)
         for costs in PAIRS.values()
         for p in SETS.values()
     )

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reproduction import causes
-from reproduction.experiment import Experiment
+from reproduction.experiment import VERDICTS, Experiment
+from reproduction.inference import UNDECIDED
 from reproduction.rows import counted
 
 RECORDED = re.compile(r"texts recorded on (?:NVIDIA )?([^,]+(?:, \d+ threads)?), rounds cost as on")
@@ -28,30 +29,47 @@ ABOUT = {
 
 def summary(rows: Rows, experiments: Mapping[str, Experiment], papers: Mapping[str, str], pictures: str) -> str:
     """A few lines and a picture for each paper."""
-    parts = ["## In three minutes\n\n"]
+    parts = ["## In three minutes\n\n", _glance(rows, experiments, papers)]
     for paper, title in papers.items():
         own = {name: row for name, row in rows.items() if experiments[name].paper == paper}
         parts.append(_paper(title, paper, own, experiments, pictures))
     return "".join(parts)
 
 
+def _glance(rows: Rows, experiments: Mapping[str, Experiment], papers: Mapping[str, str]) -> str:
+    """How many tables and figures of each paper have which verdict."""
+    lines = [
+        "How many tables and figures of each paper hold, hold in part (most of what they claim, not all), do not hold,",
+        "are undecided on the runs that there are, or claim nothing to test:",
+        "",
+        "| paper | its idea | hold | in part | do not | undecided | nothing to test |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for paper, title in papers.items():
+        own = [row["verdict"] if row is not None else UNDECIDED for name, row in rows.items()
+               if experiments[name].paper == paper]  # fmt: skip
+        lines.append(f"| {title} | {ABOUT[paper]} | {' | '.join(str(own.count(verdict)) for verdict in VERDICTS)} |")
+    return "\n".join(lines) + "\n\n"
+
+
 def _paper(title: str, paper: str, rows: Rows, experiments: Mapping[str, Experiment], pictures: str) -> str:
     by: dict[str, list[str]] = {}
     for name, row in rows.items():
         by.setdefault(row["verdict"] if row is not None else "undecided", []).append(name)
-    lines = [f"### {title} in short", "", ABOUT[paper], ""]
+    lines = [f"### {title} in short", ""]
 
     seen: set[str] = set()  # a reason is given once
 
     def told(name: str, *, reasons: bool) -> str:
         row, experiment = rows[name], experiments[name]
+        says = experiment.texts["short"]
         if row is None or not reasons:  # all parts hold
-            return f"[{experiment.place}](#{name}): {experiment.claim}"
+            return f"[{experiment.place}](#{name}): {says}."
         counts = counted(row)
-        why = [says for says in re.split(r"(?<=\.) ", str(row["because"])) if says and says not in seen]
+        why = [each for each in re.split(r"(?<=\.) ", str(row["because"])) if each and each not in seen]
         seen.update(why)
         share = f" ({counts['holds']} of {sum(counts.values())} parts)"
-        return " ".join([f"[{experiment.place}](#{name}){share}: {experiment.claim}", *why])
+        return " ".join([f"[{experiment.place}](#{name}){share}: {says}.", *why])
 
     for verdict, says in (("holds", "Holds"), ("in part", "Holds in part"), ("does not hold", "Does not hold")):
         lines += [f"- *{says}*: {told(name, reasons=verdict != 'holds')}" for name in by.get(verdict, ())]

@@ -12,20 +12,23 @@ from functools import cached_property
 
 import numpy as np
 
-from wager.core import Arm, Context, Round
+from wager.core import Arm, Context, Round, Signal
 from wager.core.recording import Text, Track
+from wager.decoding.features import Prompts
 from wager.policies.banditspec import EXP3Spec, UCBSpec
 from wager.policies.base import Policy
 from wager.policies.halving import Halving
 from wager.policies.metasd import MetaEXP3, MetaUCB
 from wager.policies.onthefly import FSM, Analytical, CachedFSM, QLearning
 from wager.policies.plain import Fixed, Random
+from wager.policies.router import PromptRouter
 from wager.simulation import RoundCost
 from wager.simulation.replay import NOISE_CHUNK, drafted_tokens, model_seconds, noise_chunk, room_at
 
 # Choose from the available arms, and from what rounds accepted, overlapped and drew; never from lag or seconds.
 _COUNT = (EXP3Spec, FSM, CachedFSM, Fixed, Halving, MetaEXP3, MetaUCB, QLearning, Random, UCBSpec)
-_TIME = (Analytical,)  # also from the seconds of drafting and of verifying; never from lag
+# Also from the seconds of drafting and of verifying, the last from the prompt, too; never from lag.
+_TIME = (Analytical, PromptRouter)
 NO_NOISE = np.ones(0)
 _set = object.__setattr__
 
@@ -47,8 +50,11 @@ class Rounds:
     A round is made once; for policies that look at seconds those of the moment are written into it.
     """
 
-    def __init__(self, text: Text, arms: Sequence[Arm], cost: RoundCost) -> None:
+    def __init__(
+        self, text: Text, arms: Sequence[Arm], cost: RoundCost, asked: tuple[Sequence[int], float] | None = None
+    ) -> None:
         self.text, self.arms, self.cost = text, arms, cost
+        self.asked = asked  # the prompt's tokens and perplexity, where they are known
         self.end, self.names = text.tokens - 1, [str(arm) for arm in arms]
         self.places = {arm: place for place, arm in enumerate(arms)}
         self.models = {name: track.head for name, track in text.tracks.items() if not track.cheap}
@@ -126,13 +132,18 @@ def walk(texts: Sequence[Rounds], policy: Policy, noise: np.ndarray = NO_NOISE) 
     places, context = texts[0].places, Context(policy.arms)
     times = None if counts_only(policy) else iter(noise.tolist())
     choose, observe = policy.choose, policy.observe
+    seen = Prompts() if Signal.PROMPT in policy.needs else None
     ways = []
     for own in texts:
         at, newest, end, models, rounds = 0, 1, own.end, own.models, own.rounds
         read = dict.fromkeys(models, -own.text.prompt)
         way = Way(own)
+        told = context
+        if seen is not None and own.asked is not None:
+            told = Context(policy.arms, prompt=seen.features(*own.asked))
         while at < end:
-            arm = choose(context)
+            arm = choose(told)
+            told = context
             place = places[arm]
             played = rounds[place][at]
             lag, name = 0, arm.drafter

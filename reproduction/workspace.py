@@ -23,8 +23,8 @@ from wager.core import files
 Result = Mapping[str, Any]  # what a run gives, as JSON
 Tell = Callable[[str, int, int], None]  # what is being done, how many of how many
 MAKE = (
-    "analyses", "costs", "engine", "measured", "perturb", "recorded", "recordings", "simulated", "turned", "units",
-    "walk",
+    "analyses", "asked", "costs", "engine", "measured", "perturb", "recorded", "recordings", "simulated", "turned",
+    "units", "walk",
 )  # fmt: skip
 USED = ("core", "policies", "simulation")  # packages of wager that every run goes through
 

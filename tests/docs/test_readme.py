@@ -88,6 +88,22 @@ def test_a_figure_is_the_one_of_its_result(at: int) -> None:
     assert ("†" in machine) == unknown, "a result from before the restructuring is marked, and no other"
 
 
+def test_the_text_says_how_often_a_fixed_setting_is_ahead_of_auto() -> None:
+    pairs = [pair for row in rows() for pair in zip(numbers(row[2]), numbers(row[3]), strict=False)]
+    ahead = [(auto, fixed) for auto, fixed in pairs if fixed > auto]
+    auto, fixed = max(ahead, key=lambda pair: pair[1] / pair[0])
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"In {len(ahead)} of the {len(pairs)} values with a best fixed setting that one is ahead of `auto`" in text
+    assert f"({fixed:.2f} against {auto:.2f})" in text
+
+
+def test_what_is_over_transformers_stands_beside_what_is_over_wagers_own_plain_decoding() -> None:
+    speeds = {method["method"]: method["speedup"] for method in result(rows()[0][5])["methods"]}
+    assert speeds["transformers"] == 1
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"{speeds['auto']:.1f} for `auto` and {speeds['off']:.1f} for wager without speculation" in text
+
+
 def test_every_row_is_checked() -> None:
     assert len(rows()) == len(READ)
 

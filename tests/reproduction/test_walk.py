@@ -20,7 +20,8 @@ DRAFTERS = ("eagle:ofa", "draft:ofa", "suffix")
 LENGTHS = (1, 3)
 POLICIES = (
     "ucbspec", "exp3spec", "meta-ucb:beta=0.1", "meta-ucb:reward=be", "meta-exp3", "halving:budget=1", "random",
-    "analytical", "analytical:history=2", "fsm", "cached-fsm", "qlearning", "fixed:drafter=draft:ofa,length=3",
+    "analytical", "analytical:history=2", "fsm", "cached-fsm", "qlearning", "prompt-router",
+    "fixed:drafter=draft:ofa,length=3",
 )  # fmt: skip
 
 
