@@ -113,7 +113,7 @@ def test_rounds_are_prepared_once_texts_are_long_enough_to_repay_it(monkeypatch:
     monkeypatch.setattr(LlamaRunner, "pack", lambda _: came.append("packed"))
     original = calibrate.calibrated
     monkeypatch.setattr(calibrate, "calibrated", lambda *given: (came.append("timed"), original(*given))[1])
-    short, long, model = REPAID // 3, REPAID + 1, tiny()
+    short, long, model = REPAID // 3 + 1, REPAID + 1, tiny()
 
     def decoder() -> Decoder:
         came.clear()
