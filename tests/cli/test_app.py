@@ -1,6 +1,5 @@
 """The commands as a whole: one screen of help, old names, and options made from dataclasses."""
 
-import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from wager.cli import main, parameters
+from wager.cli import parameters
 from wager.cli.app import COMMANDS, GROUPS, LAB, MOVED, app, loaded
 from wager.cli.parameters import option, parse_ints
 
@@ -98,16 +97,3 @@ def test_whole_numbers_are_read_or_refused_by_the_name_of_their_option() -> None
     assert parse_ints("1,20", "--x") == (1, 20)
     with pytest.raises(ValueError, match="--x takes whole numbers"):
         parse_ints("1,", "--x")
-
-
-@pytest.mark.parametrize(
-    ("given", "spins"),
-    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
-)
-def test_threads_wait_awake_for_less_long_unless_someone_says_how_long(
-    given: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "environ", {**given, "PATH": ""})
-    monkeypatch.setattr("wager.cli.app.app", lambda: None)
-    main()
-    assert os.environ.get("GOMP_SPINCOUNT") == spins

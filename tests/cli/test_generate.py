@@ -136,8 +136,10 @@ def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wa
     loading, preparing, *lines, closing = done.err.splitlines()  # nothing is silent without a terminal
     assert (loading, preparing) == ("loading smollm2-135m …", "preparing smollm2-135m …")
     assert "tokens/s" in closing
+    first = r" +1 +off \| off: 1\.00 tokens \| nothing was timed yet \| 0/0 accepted, \d+\.\d\d ms"
+    assert re.fullmatch(first, lines[0]), "a short first text is not timed beforehand"
     expected = r"\S+: \d+\.\d\d tokens, \d+\.\d\d ms, \d+\.\d/s"
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines[1:], 2):
         trial = r"(?: \| exploration: costs about \d+\.\d\d ms, (?:may bring \d+\.\d/s|times plain decoding))?"
         whole = rf" *{number} +(\S+) \| {expected}(?: \| {expected})?{trial} \| \d+/\d+ accepted, \d+\.\d\d ms"
         said = re.fullmatch(whole, line)
@@ -156,6 +158,9 @@ def test_a_round_that_is_not_expected_to_pay_is_marked_with_what_it_may_cost_and
     assert said in explained(1, played, slow, fast)
     assert "exploration" not in explained(1, played, fast, slow)
     assert "exploration" not in explained(1, played, slow, None)
+    guessed = [Option(option.arm, option.tokens, option.seconds, timed=False) for option in (slow, fast)]
+    said = explained(1, played, *guessed)
+    assert "| suffix:3: 1.00 tokens | off: 1.00 tokens | nothing was timed yet | 1/3 accepted, 210.00 ms" in said
     plain = Round(OFF, drafted=0, accepted=0, emitted=1, draft_seconds=0.0, verify_seconds=0.2)
     assert "times plain decoding" in explained(1, plain, Option(OFF, 1.0, 0.2), Option(Arm("suffix", 3), 1.0, 0.1))
 

@@ -29,6 +29,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of short texts are prepared too."""
+    monkeypatch.setattr("wager.decoding.decoder.REPAID", 0)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A datastore of random text."""

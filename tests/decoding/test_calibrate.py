@@ -186,7 +186,7 @@ def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     assert calibrated(timer(Machine()), "here", tmp_path / "file" / "rounds.json").verify[1] == pytest.approx(0.02)
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "prepared")
 def test_a_decoder_times_its_rounds_once_and_its_texts_stay_the_same(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

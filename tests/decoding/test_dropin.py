@@ -72,7 +72,7 @@ def test_a_streamer_gets_the_prompt_once_every_token_and_the_end() -> None:
     assert text[0, len(PROMPT) :].tolist() == plain(model, max_new_tokens=9)
 
 
-def test_stop_strings_work_as_a_stopping_criterion() -> None:
+def test_stop_strings_work_with_the_tokenizer_and_as_a_stopping_criterion() -> None:
     model, ids = tiny(), torch.tensor([PROMPT])
     tokenizer = load_tokenizer("smollm2-135m")
     tokens = plain(model, max_new_tokens=30)
@@ -84,8 +84,12 @@ def test_stop_strings_work_as_a_stopping_criterion() -> None:
     criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, stops)])
     mine = model.generate(ids, stopping_criteria=criteria, custom_generate=wager.generate, **how)
     assert torch.equal(mine, theirs)
-    with pytest.raises(ValueError, match="could not locate a tokenizer"):  # which docs/coming-from.md says
-        model.generate(ids, stop_strings=stops, tokenizer=tokenizer, custom_generate=wager.generate, **how)
+    both = torch.cat((ids, ids))
+    for given in (ids, both):
+        mine = model.generate(given, stop_strings=stops, tokenizer=tokenizer, custom_generate=wager.generate, **how)
+        assert torch.equal(mine, theirs.expand(len(given), -1))
+    with pytest.raises(ValueError, match="could not locate a tokenizer"):  # none was given
+        model.generate(ids, stop_strings=stops, custom_generate=wager.generate, **how)
 
 
 def test_an_assistant_model_is_a_drafter() -> None:

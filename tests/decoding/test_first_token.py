@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import wager
 from wager.decoding import calibrate
-from wager.decoding.decoder import Decoder
+from wager.decoding.decoder import REPAID, Decoder
 from wager.decoding.loop import Loop
 from wager.drafters.draft_model import DraftModel
 from wager.models import calibration, llama_weights, packed, select
@@ -43,7 +43,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return ran
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "prepared")
 def test_before_the_first_token_the_whole_model_runs_only_over_the_prompt(
     forwards: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +76,7 @@ def test_weights_are_packed_once_for_the_comparison_and_for_decoding(monkeypatch
 
 
 @pytest.mark.skipif(not has_packed_linear(), reason="this build of torch has no packed kernels")
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "prepared")
 @pytest.mark.parametrize("policy", ["auto", "fixed:drafter=suffix,length=2", "off"])
 def test_weights_are_packed_after_the_first_token_and_before_anything_is_timed(
     policy: str, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +108,36 @@ def test_weights_are_packed_after_the_first_token_and_before_anything_is_timed(
 
 
 @pytest.mark.usefixtures("cache")
+def test_rounds_are_prepared_once_texts_are_long_enough_to_repay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[str] = []
+    monkeypatch.setattr(LlamaRunner, "pack", lambda _: came.append("packed"))
+    original = calibrate.calibrated
+    monkeypatch.setattr(calibrate, "calibrated", lambda *given: (came.append("timed"), original(*given))[1])
+    short, long, model = REPAID // 3 + 1, REPAID + 1, tiny()
+
+    def decoder() -> Decoder:
+        came.clear()
+        return Decoder(model, drafters="suffix")
+
+    def text(decoder: Decoder, tokens: int) -> tuple[list[int], list[str]]:
+        before = len(came)
+        made = decoder.generate(PROMPT, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+        assert len(made.tokens) == tokens
+        return made.tokens, came[before:]
+
+    whole, done = text(decoder(), long)
+    assert done == ["packed", "timed"], "a long text repays it"
+    many = decoder()
+    texts = [text(many, short) for _ in range(4)]
+    assert [done for _, done in texts] == [[], [], ["packed", "timed"], ["packed"]], "so do several short ones"
+    assert all(tokens == whole[:short] for tokens, _ in texts)
+    warmed = decoder()
+    with warmed.rehearsal():
+        assert text(warmed, short)[1] == ["packed", "timed"], "what is measured afterwards does not pay for it"
+    assert text(warmed, short) == (whole[:short], ["packed"])
+
+
+@pytest.mark.usefixtures("cache")
 def test_a_wrong_layer_is_found_by_the_comparison_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_weights, "LARGE", 0)
     model = tiny(num_hidden_layers=6)
@@ -120,7 +150,7 @@ def test_a_wrong_layer_is_found_by_the_comparison_of_three(monkeypatch: pytest.M
     assert type(select.runner(model)) is HFRunner
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "prepared")
 def test_timing_rounds_is_no_decoding_and_not_before_the_first_token(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,15 +3,9 @@
 import os
 import sys
 
-# Turns in which a thread of a forward waits awake for the others. OpenMP's own number is so large that on a busy
-# machine threads keep those off the cores that they wait for. Read when torch is loaded.
-SPINS = "20000"
-
 
 def main() -> None:
     """Run the command line; bad input ends in one sentence and exit code 2."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     from wager.cli.app import app
 
     try:

@@ -124,8 +124,9 @@ class Explaining:
                 "seconds": round(played.seconds, 6),
             }
             expected, other = (option and {
-                "arm": str(option.arm), "tokens": round(option.tokens, 4), "seconds": round(option.seconds, 6),
-                "tokens_per_second": round(option.goodput, 3),
+                "arm": str(option.arm), "tokens": round(option.tokens, 4),
+                "seconds": round(option.seconds, 6) if option.timed else None,
+                "tokens_per_second": round(option.goodput, 3) if option.timed else None,
             } for option in both)  # fmt: skip
             trial = exploration(*both)
             tried = trial and {"cost_seconds": round(trial[0], 6), "may_bring_tokens_per_second": round(trial[1], 3)}
@@ -137,7 +138,7 @@ class Explaining:
 def exploration(played: Option | None, other: Option | None) -> tuple[float, float] | None:
     """Of a round whose arm is not expected to be the fastest: seconds it is expected to lose, and tokens a second if
     its draft is accepted whole, which is why it is tried; None for any other round."""
-    if played is None or other is None or played.goodput >= other.goodput:
+    if played is None or other is None or not played.timed or played.goodput >= other.goodput:
         return None
     return played.seconds - played.tokens / other.goodput, (played.arm.length + 1) / played.seconds
 
@@ -146,8 +147,13 @@ def explained(number: int, played: Round, ours: Option | None, other: Option | N
     """A round in one line: its arm, what was expected of that and of another, and what came."""
     options = [option for option in (ours, other) if option is not None]
     came = f"{played.accepted}/{played.drafted} accepted, {played.seconds * 1e3:.2f} ms"
-    words = [f"{o.arm}: {o.tokens:.2f} tokens, {o.seconds * 1e3:.2f} ms, {o.goodput:.1f}/s" for o in options]
-    if (trial := exploration(ours, other)) is not None:
+    words = [
+        f"{o.arm}: {o.tokens:.2f} tokens" + (f", {o.seconds * 1e3:.2f} ms, {o.goodput:.1f}/s" if o.timed else "")
+        for o in options
+    ]
+    if ours is not None and not ours.timed:
+        words.append("nothing was timed yet")
+    elif (trial := exploration(ours, other)) is not None:
         brings = f"may bring {trial[1]:.1f}/s" if played.arm.length else "times plain decoding"
         words.append(f"exploration: costs about {trial[0] * 1e3:.2f} ms, {brings}")
     return " | ".join((f"{number:5} {played.arm!s:>18}", *words, came))

@@ -37,6 +37,7 @@ DRAFTERS = ("suffix", "prompt-lookup", "eagle:ofa?")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 POLICY = "auto"
 MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says
+REPAID = 64  # tokens that repay packing weights and timing rounds on a CPU: these take 13 to 25, and save 0.3 of each
 OF_THE_DROP_IN = {"assistant_model", "attention_mask", "custom_generate", "past_key_values"}
 OF_THE_DROP_IN |= {"input_ids", "inputs", "inputs_embeds"}
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
@@ -98,6 +99,7 @@ class Decoder:
         self.prompts = Prompts()
         self._busy = False
         self._calibration: Calibration | None = None  # what rounds cost here; timed at the first prompt
+        self._generated = 0  # tokens of all texts so far
         self._take(self.target)
         kept = None if state is False else open_state(state, self.policy, model, self.drafters.values(), self.arms)
         self.state: StateFile | None = kept
@@ -180,6 +182,7 @@ class Decoder:
         The policy goes on from where it was. Drafters that keep earlier texts forget them all.
         """
         self._refuse_if_busy()
+        self._generated += REPAID  # more is to come
         kept, known = (self.policy, self.trace, self.prompts), self._calibration
         self.policy, self.trace, self.prompts = copy.deepcopy(self.policy), None, copy.deepcopy(self.prompts)
         try:
@@ -211,6 +214,8 @@ class Decoder:
 
     def _prepare_rounds(self, target: Runner, unknown: bool, text: Sequence[int]) -> None:
         """What the first token does not wait for: packed weights, then, where they are unknown, the costs of rounds."""
+        if target.device.type == "cpu" and self._generated + self.loop.stopping.limit - len(text) < REPAID:
+            return  # a short text goes without; the next one may be due
         for one in (target, *(drafter.runner for drafter in self.drafters.values() if drafter.runner is not None)):
             one.pack()
         if unknown:
@@ -328,6 +333,7 @@ class Decoder:
             if streamer is not None:
                 streamer.put(prepared.ids.cpu())
             for step in self.loop.run(prepared, sampler):
+                self._generated += len(step.tokens)
                 if self.trace is not None:
                     self.trace.write(step.round or RequestRecord(label, self.loop.prompt))
                 if streamer is not None:

@@ -11,7 +11,7 @@ from wager.decoding import prepare
 from wager.decoding.checks import check_ids
 from wager.decoding.decoder import DRAFTERS, Decoder
 from wager.drafters.draft_model import DraftModel
-from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token
+from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token, pass_tokenizer_to
 from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
 from wager.models.unwrap import unwrapped
@@ -21,11 +21,12 @@ KEPT = "_wager_decoder"  # the attribute of a model that holds the decoder made 
 
 def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any = None, stopping_criteria: Any = None,
              generation_config: Any = None, streamer: Any = None, decoder: Decoder | None = None,
-             **inputs: Any) -> Any:  # fmt: skip
+             tokenizer: Any = None, **inputs: Any) -> Any:  # fmt: skip
     """Drop-in for transformers: ``model.generate(**inputs, custom_generate=wager.generate)``.
 
     The first call makes a Decoder with the defaults for this model and later ones go on with it; an ``assistant_model``
-    is one more drafter. Pass ``decoder=`` for one of your own. A batch is decoded text by text, with one policy.
+    is one more drafter. Pass ``decoder=`` for one of your own. A batch is decoded text by text, with one policy. The
+    ``tokenizer`` is for transformers, which makes a stopping criterion of it and ``stop_strings``.
     """
     if generation_config is None:
         raise TypeError("wager.generate is called by transformers: model.generate(..., custom_generate=wager.generate)")
@@ -71,6 +72,9 @@ def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any = None, 
     from transformers.generation.utils import GenerateDecoderOnlyOutput
 
     return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences), past_key_values=cache)
+
+
+pass_tokenizer_to(generate)
 
 
 def _kept(model: Any, assistant: Any) -> Decoder:

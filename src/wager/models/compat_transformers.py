@@ -1,6 +1,7 @@
 """Everything that goes by class names or private attributes of transformers: caches, processors, criteria."""
 
 import copy
+import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,25 @@ def hidden_arguments() -> dict[str, Any]:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
+
+
+def pass_tokenizer_to(function: Any) -> None:
+    """Have ``generate`` keep the tokenizer it was given beside this custom function: stop strings need it."""
+    from transformers import GenerationMixin
+
+    original = getattr(GenerationMixin, "_extract_generation_mode_kwargs", None)
+    if original is None:  # another version: it refuses stop strings itself, or passes the tokenizer on
+        return
+
+    @functools.wraps(original)
+    def extracted(self: Any, custom_generate: Any, kwargs: dict[str, Any], *more: Any, **named: Any) -> dict[str, Any]:
+        tokenizer = kwargs.get("tokenizer")
+        found: dict[str, Any] = original(self, custom_generate, kwargs, *more, **named)
+        if custom_generate is function and tokenizer is not None:
+            found["tokenizer"] = tokenizer
+        return found
+
+    setattr(GenerationMixin, original.__name__, extracted)
 
 
 def croppable(layer: Any) -> bool:

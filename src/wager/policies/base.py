@@ -30,6 +30,7 @@ class Option:
     arm: Arm
     tokens: float  # emitted in a round
     seconds: float
+    timed: bool = True  # whether the seconds go by a clock; else only their ratios mean something
 
     @property
     def goodput(self) -> float:

@@ -39,6 +39,7 @@ class Auto(ArmWeighing):
         "_chosen",
         "_most_seconds",
         "_reading",
+        "_timed",
         "_value_rate",
         "_verify_seconds",
         "_wait",
@@ -95,7 +96,7 @@ class Auto(ArmWeighing):
             self.in_text.begin()
             exploration.begin()
         seconds, rate = self._costs(batch)
-        table, plain = self._table, seconds[1]
+        table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
         self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
         if batch == 1 and table.off and self._plain_overdue():
@@ -318,7 +319,7 @@ class Auto(ArmWeighing):
             own |= {arm: (arm, tokens[n], seconds[width] + fixed + each * n) for arm, n, width in group.arms}
         own[chosen] = self._chosen
         ranked = sorted(own.values(), key=lambda e: (e[0] != chosen, rate * e[2] - e[1]))
-        return [Option(arm, tokens, max(taken, 1e-9)) for arm, tokens, taken in ranked]
+        return [Option(arm, tokens, max(taken, 1e-9), self._timed) for arm, tokens, taken in ranked]
 
     # --- a drafter and a length for every request of a batch ---------------------------------------------------------
 
