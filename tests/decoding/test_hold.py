@@ -1,4 +1,4 @@
-"""Plain decoding that is held: the policy is asked more rarely where asking takes too much of a round."""
+"""A choice that is held: the policy is asked more rarely where asking takes too much of a round."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,10 @@ from decoders import PROMPT, alike, tiny
 import wager
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.decoding import hold
-from wager.decoding.hold import LONGEST, PATIENCE, PlainHold
+from wager.decoding.hold import LONGEST, PATIENCE, Hold
 from wager.drafters.draft_model import DraftModel
 from wager.policies import Policy
+from wager.policies.auto import Auto
 
 DRAFT = Arm("draft", 2)
 
@@ -20,8 +21,8 @@ class Plain(Policy):
     """Plain decoding, but for one draft."""
 
     needs = frozenset({Signal.HINTS})
-    holds = True
     drafts_at = 30  # tokens
+    stands = 100  # rounds
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         super().__init__(arms)
@@ -34,6 +35,9 @@ class Plain(Policy):
 
     def observe(self, round: Round) -> None:
         self.rounds.append(round)
+
+    def may_stand(self) -> int:
+        return self.stands
 
 
 def written(policy: Policy, drafters: Sequence[Any] = ()) -> list[int]:
@@ -68,19 +72,34 @@ def test_nothing_is_held_beside_drafters_that_propose_or_for_a_policy_that_does_
     beside = Plain((OFF, DRAFT, Arm("suffix", 2)))
     written(beside, ["suffix"])
     assert len(beside.asked) == len(beside.rounds)
-    monkeypatch.setattr(Plain, "holds", False)
+    monkeypatch.setattr(Plain, "stands", 0)
     refused = Plain((OFF, DRAFT))
     written(refused)
     assert len(refused.asked) == len(refused.rounds)
 
 
-@pytest.mark.parametrize(("deciding", "most"), [(0.5e-5, 0), (2e-5, 2), (1.0, LONGEST)])
-def test_as_long_as_keeps_choosing_a_small_share(deciding: float, most: int) -> None:
-    held = PlainHold(True)
+@pytest.mark.parametrize(("deciding", "stands", "most"), [(0.5e-5, 99, 0), (2e-5, 99, 2), (1, 99, LONGEST), (1, 4, 4)])
+def test_as_long_as_keeps_choosing_a_small_share(deciding: float, stands: int, most: int) -> None:
+    held = Hold(True)
     for _ in range(PATIENCE + LONGEST + 5):
-        held.chosen(OFF, deciding, 1e-3)
+        held.chosen(DRAFT, lambda: stands, deciding, 1e-3)
     assert held.left == most
-    assert sum(held.take() for _ in range(50)) == most
-    held.chosen(DRAFT, deciding, 1e-3)
-    held.chosen(OFF, deciding, 1e-3)
-    assert not held.take()
+    assert [held.take() for _ in range(50)] == [DRAFT] * most + [None] * (50 - most)
+    held.chosen(OFF, lambda: stands, deciding, 1e-3)
+    held.chosen(DRAFT, lambda: stands, deciding, 1e-3)
+    assert held.take() is None
+
+
+@pytest.mark.parametrize("lost", [0.4, 1.5])
+def test_auto_lets_a_draft_stand_only_as_long_as_its_bound_holds_with_all_of_them_rejected(lost: float) -> None:
+    auto, plain, most = Auto((OFF, DRAFT)), 0.01, 0.01 * (1.0 + lost)
+    auto.choose(Context(auto.arms, tokens=1, remaining=100))
+    auto._chosen, auto._plain_seconds, auto._most_seconds = (DRAFT, 2.0, most), plain, most
+    bound = auto.exploration.bound
+    rounds = 1 + auto.may_stand()
+    assert rounds == int(bound.room / lost)
+    for _ in range(rounds):
+        bound.drafted(1, most, most, plain)
+    assert -bound.balance <= 3.0 + 0.02 * bound.tokens
+    auto._chosen = (OFF, 1.0, plain)
+    assert auto.may_stand() >= LONGEST, "plain decoding loses nothing"

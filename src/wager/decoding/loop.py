@@ -8,12 +8,12 @@ from time import perf_counter
 
 import torch
 
-from wager.core import OFF, Arm, Context, PromptFeatures, Round, Signal
+from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.core.round import Accepted
 from wager.decoding.acceptance import accept_greedy, overlap
 from wager.decoding.arms import fit_arms
 from wager.decoding.generation import BONUS, PLAIN, Piece
-from wager.decoding.hold import PlainHold
+from wager.decoding.hold import Hold
 from wager.decoding.prepare import Prepared, Stopping
 from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
 from wager.decoding.scoring import TextScorer
@@ -62,7 +62,7 @@ class Loop:
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
-        self.hold = PlainHold(policy.holds and self.selective and not self.cheap)
+        self.hold = Hold(self.selective and not self.cheap)
         self.finish = ""
 
     @property
@@ -115,11 +115,11 @@ class Loop:
         began = perf_counter()
         remaining = self.stopping.limit - len(self.text)
         room = min(self.longest, remaining - 1)  # the target adds one itself
-        held, context, proposals = self.hold.take(), None, NO_PROPOSALS
-        if not held:
+        arm, context, proposals, proposing = self.hold.take(), None, NO_PROPOSALS, 0.0
+        if arm is None:
             context, proposals = self._propose(room, remaining)
-        proposing = sum(context.proposal_seconds.values()) if context else 0.0
-        arm = self.policy.choose(context) if context else OFF
+            proposing = sum(context.proposal_seconds.values())
+            arm = self.policy.choose(context)
         # Draft, verify, accept.
         chose = perf_counter()
         done = self._play(arm, room, proposals)
@@ -144,8 +144,8 @@ class Loop:
             others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
         self.policy.observe(played)
-        if not held:
-            self.hold.chosen(arm, chose - began, verified - chose)
+        if context is not None:
+            self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())

@@ -12,15 +12,16 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.positional import PositionalAcceptance
+from wager.policies.auto.probing import Probing
 from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
-from wager.policies.auto.weighing import ArmWeighing, Best, Estimate
+from wager.policies.auto.weighing import Best, Estimate
 from wager.policies.base import Arms, Option, require
 
 NO_HINT, NO_HINTS = Hint(), dict[str, Hint]()
 
 
-class Auto(ArmWeighing):
+class Auto(Probing):
     """The arm of best expected goodput, plain decoding included, from acceptance and latency learned online."""
 
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
@@ -36,8 +37,6 @@ class Auto(ArmWeighing):
     learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
     __slots__ = (
         "_awaiting",
-        "_chosen",
-        "_most_seconds",
         "_reading",
         "_timed",
         "_value_rate",
@@ -189,38 +188,6 @@ class Auto(ArmWeighing):
             return None
         self._most_seconds = self._worst(found[1][0], context)
         return found[1]
-
-    def _text_is_tried(self, context: Context, seconds: list[float]) -> bool:
-        """Whether an engine's only request, whose text begins, is drafted for to learn of it: while nothing is drafted,
-        nothing is known of a new text. As often as such probes may cost at any batch size."""
-        if context.remaining is not None or self.hinted or not self._table.off:
-            return False
-        exploration = self.exploration
-        exploration.rounds_since_draft = max(exploration.rounds_since_draft, *context.lag.values(), 0)
-        least = max(self.config.short_memory, self._probe_interval(context, seconds))
-        return exploration.rounds_since_draft >= least
-
-    def _probe_interval(self, context: Context, seconds: list[float]) -> int:
-        """Rounds of a batch without drafts until one is probed: all probes together cost `trial_share` of the time."""
-        interval, batch, lags = self.config.probe_interval, context.batch, context.lag
-        if self.exploration.rounds_since_draft < self.config.short_memory:
-            return interval
-        if 0.0 < self.latency.batches.drafted(batch) < self.config.repeats:  # too few to leave drafting for long
-            return int(self.config.short_memory)
-        least = inf
-        for _, drafter, arms, _, line in self._plans.get(bucket(batch)) or self._plan(batch):
-            late = self.latency.drafts.catch_up(drafter, lags.get(drafter, 0) * batch, seconds[1])
-            length, width = arms[0][1:]
-            least = min(least, seconds[width] + (line.fixed + line.each * length + late) / batch)
-        return int(min(1.0, least / seconds[1] - 1.0) * interval)
-
-    def _plain_overdue(self) -> bool:
-        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it."""
-        verify, bound = self.latency.verify, self.exploration.bound
-        if verify.overdue():
-            return True
-        stale = not bound.timed or verify.since_plain() > 1.0 / self.config.allowed_share
-        return stale and bound.balance < 0.0
 
     def observe(self, round: Round) -> None:
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
