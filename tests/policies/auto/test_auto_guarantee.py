@@ -6,7 +6,7 @@ import pytest
 from adversary import Accept, World, auto, by_chance, fair, flat, nothing, short_only, steep, until
 
 import wager.simulation.ablations  # noqa: F401 - makes auto-scaled known
-from wager.core import OFF, Arm, Context, Hint, Round
+from wager.core import OFF, Arm, Calibration, Context, Hint, Round
 from wager.policies.auto import Auto
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.guarantee import LossBound
@@ -175,3 +175,19 @@ def test_the_most_a_width_can_take() -> None:
     assert verify.widest(verify.worst(4)) >= 4
     assert verify.widest(0.001) == 0
     assert auto().arms[1] == Arm("hinted", 1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_head_that_nothing_is_known_of_may_read_a_long_prompt_to_be_tried(known: bool) -> None:
+    """Within the bound; once it is known and not expected to pay, the prompt is not read for it."""
+    policy, head = Auto((OFF, Arm("head", 4))), Arm("head", 4)
+    policy.calibrate(Calibration({1: 1e-3, 5: 1.1e-3}, {head: 3e-4}, {"head": {64: 1e-3, 512: 1.4e-3}}))
+    if known:
+        for _ in range(20):
+            policy.positional.learn("head", 0, 4)
+    chosen = set()
+    for tokens in range(1, 60):
+        previous = OFF if tokens > 1 else None
+        chosen.add(policy.choose(Context(policy.arms, 1, tokens, previous, {"head": 400 + tokens}, remaining=400)))
+        policy.observe(Round(OFF, 0, 0, 1, verify_seconds=1e-3))
+    assert (head in chosen) == (not known)
