@@ -76,6 +76,7 @@ class SchedulerHooks:
     vllm_config: VllmConfig
     requests: dict[str, Request]
     running: list[Request]
+    sees_drafts = False  # whether to call drafts_ready
 
     def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
         """Everything is known of this step.
@@ -90,11 +91,13 @@ class SchedulerHooks:
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:  # the end of vLLM's schedule()
         self.step_scheduled(scheduler_output)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
-        self.drafts_ready()
+        if self.sees_drafts:
+            self.drafts_ready()
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
-        self.drafts_ready()
+        if self.sees_drafts:
+            self.drafts_ready()
 
     def truncate_draft(self, request: Request, length: int) -> None:
         """Leave a request at most this many draft tokens."""
