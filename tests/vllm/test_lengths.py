@@ -179,3 +179,50 @@ def test_what_is_not_drafted_while_prompts_come_is_not_held() -> None:
         lengths.finish(step, began, 0, batch, (0,) * step.arm.length, busy=True)
         length = step.length
         assert length == (0 if mixed else 2)
+
+
+def held_off() -> tuple[Slow, Lengths]:
+    """A policy without drafts that takes its time, so that its choice is held."""
+    policy = Slow(build("off", ARMS, tokens=1000), 20 * DECIDING * 0.010)
+    meter = Meter("scheduler", "off", ARMS, drafters=("ngram",), log_seconds=0.0, export=False, clock=policy.clock)
+    return policy, Lengths(policy, ARMS, meter, clock=policy.clock)  # type: ignore[arg-type]
+
+
+def test_the_policy_is_told_the_same_after_steps_that_were_passed_over() -> None:
+    told, passed = [], [0, 0]
+    for quick in (False, True):
+        policy, lengths = held_off()
+        choose, seen = policy.choose, list[Any]()
+
+        def note(context: Any, choose: Any = choose, seen: list[Any] = seen) -> Arm:
+            seen.append((context.batch, context.tokens, dict(context.lag)))
+            arm: Arm = choose(context)
+            return arm
+
+        policy.choose = note  # type: ignore[method-assign]
+        for _ in range(300):
+            step, began = lengths.repeat(4) if quick else None, 0.0
+            passed[quick] += step is not None
+            if step is None:
+                step, began = lengths.plan(4, 4, 0, False)
+            policy.now += 0.010
+            lengths.finish(step, began, 0, 4, busy=True)
+        told.append(seen)
+    assert told[0] == told[1]
+    assert told[1][-1][2]["ngram"] > 200, "steps in which it has not drafted"
+    assert passed[1] > 200
+
+
+def test_steps_are_not_passed_over_once_there_is_another_policy() -> None:
+    policy, lengths = held_off()
+    for _ in range(100):
+        step, began = lengths.plan(4, 4, 0, False)
+        policy.now += 0.010
+        lengths.finish(step, began, 0, 4, busy=True)
+        if lengths.repeat(4) is not None and lengths._hold > 1:
+            break
+    assert lengths._hold > 1
+    other = Slow(build("fixed:drafter=ngram,length=2", ARMS, tokens=1000), 0.0)
+    lengths.rounds.policy = other  # type: ignore[assignment]
+    assert lengths.repeat(4) is None
+    assert lengths.plan(4, 4, 0, False)[0].length == 2

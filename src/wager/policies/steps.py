@@ -150,12 +150,9 @@ class StepRounds:
             self._held = None if mixed else step
         return step
 
-    def repeat(self, step: Step) -> bool:
-        """Whether the step now being scheduled, which is like this held one without drafts, is held as well."""
-        if step is not self._held or self._chose is not self.policy:
-            return False
-        self._pause += 1
-        return True
+    def repeat(self, steps: int) -> None:
+        """So many steps have passed since that were like the last held one, which had no drafts."""
+        self._pause += steps
 
     def observe(
         self, step: Step, accepted: int, emitted: int, seconds: float, survivors: tuple[int, ...] = ()

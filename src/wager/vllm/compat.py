@@ -2,8 +2,9 @@
 
 The scheduler hook overrides one private method, reads and writes requests' draft tokens and fills a private table; a
 fault of the CPU builds is looked for in one private kernel; the proposer hook wraps two methods of the V1 model runner
-to learn which row is which request and when there is none. Two modules beside this one depend on vLLM's V2 model
-runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes.
+to learn which row is which request and when there is none. Three modules beside this one depend on vLLM's V2 model
+runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes, ``drafts`` wraps its
+``sample_tokens``.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class SchedulerHooks:
     vllm_config: VllmConfig
     requests: dict[str, Request]
     running: list[Request]
+    sees_drafts = False  # whether to call drafts_ready
 
     def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
         """Everything is known of this step.
@@ -90,11 +92,13 @@ class SchedulerHooks:
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:  # the end of vLLM's schedule()
         self.step_scheduled(scheduler_output)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
-        self.drafts_ready()
+        if self.sees_drafts:
+            self.drafts_ready()
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
-        self.drafts_ready()
+        if self.sees_drafts:
+            self.drafts_ready()
 
     def truncate_draft(self, request: Request, length: int) -> None:
         """Leave a request at most this many draft tokens."""

@@ -12,6 +12,7 @@ PAUSE = 1.0  # seconds between two steps beyond which the engine was idle
 DECIDING = 0.01  # of a step's seconds that deciding and learning may take; where they take more, a choice is held
 LONGEST_HOLD = 15  # steps
 LONGEST_OFF = 4 * LONGEST_HOLD  # the same where nothing is drafted: nothing can be learned but that steps take longer
+LOOK = 0.01  # seconds of a hold between two looks at whether metrics are to be written
 
 
 class Lengths:
@@ -37,6 +38,8 @@ class Lengths:
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
         self._plain: Step | None = None  # the last step, if it was held and neither drafted nor verified drafts
+        self._repeats = 0  # steps like it since, of which the rounds have not been told
+        self._look = 0.0  # when to look at the meter again
         # of the hold, not counted yet: steps, those that prefill, requests, tokens and seconds as in Counts, all tokens
         self._counts: list[float] = [0] * 8
 
@@ -44,6 +47,9 @@ class Lengths:
         self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
     ) -> tuple[Step, float]:
         """As `StepRounds.plan`, or `hold` while a choice is held, and when it was scheduled."""
+        if self._repeats:
+            self.rounds.repeat(self._repeats)
+            self._repeats = 0
         if self._hold > 0 and drafted_by is None and not off:
             self._hold -= 1
             held = self.rounds.hold(batch, verifying, drafted, mixed)
@@ -71,9 +77,10 @@ class Lengths:
         """The step now being scheduled, in which so many requests decode and nothing else, if it is held like the one
         before it and that drafted nothing; the quick way of `plan`."""
         step = self._plain
-        if step is None or self._hold <= 0 or step.batch != batch or not self.rounds.repeat(step):
+        if step is None or self._hold <= 0 or step.batch != batch or self.rounds.policy is not step.policy:
             return None
         self._hold -= 1
+        self._repeats += 1
         return step
 
     def count(self, step: Step, accepted: int, emitted: int, busy: bool, timed: bool) -> None:
@@ -95,9 +102,14 @@ class Lengths:
             counts[6] += now - self._ended
         counts[5] += emitted
         self._ended = now if busy else 0.0
-        if not busy or self.meter.due:
-            self._count_held()
-            self._end_step(busy)
+        if busy:
+            if now < self._look:
+                return
+            self._look = now + LOOK
+            if not self.meter.due:
+                return
+        self._count_held()
+        self._end_step(busy)
 
     def _end_step(self, busy: bool) -> None:
         """All is counted. After the last step before a pause it is written at once: vLLM's own counters have it, too,

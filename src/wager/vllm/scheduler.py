@@ -72,6 +72,7 @@ class _Limits(SchedulerHooks):
         # requests beside which nothing may be drafted; None: there are no such
         self._sampled: set[str] | None = set() if drafts_break_sampling() else None
         if self._sampled is not None:
+            self.schedule = self._schedule_beside_sampled  # elsewhere vLLM's own is called, without a detour
             self.disable_padding()
             logger.warning(
                 "wager: this CPU build of vLLM samples wrongly where there are drafts; while a request with a "
@@ -86,14 +87,16 @@ class _Limits(SchedulerHooks):
         if limit is not None:
             self._limits = {name: n for name, n in self._limits.items() if name in self.requests}
             self._limits[request.request_id] = limit
+            self.sees_drafts = True
 
-    def schedule(self, *given: Any, **named: Any) -> SchedulerOutput:
+    def _schedule_beside_sampled(self, *given: Any, **named: Any) -> SchedulerOutput:
         if self._sampled:
             self._sampled &= self.requests.keys()
             if self._sampled:
                 for request in self.running:
                     self.truncate_draft(request, 0)
-        return super().schedule(*given, **named)  # type: ignore[misc]
+        scheduled: SchedulerOutput = super().schedule(*given, **named)  # type: ignore[misc]
+        return scheduled
 
     def drafts_ready(self) -> None:
         for name, limit in self._limits.items():
@@ -127,16 +130,16 @@ class _Adaptive(_Limits):
         logger.info("wager: %s decides over %s", settings.policy, ", ".join(map(str, settings.arms)))
 
     def step_scheduled(self, scheduler_output: SchedulerOutput) -> None:
-        drafts, batch = scheduler_output.scheduled_spec_decode_tokens, len(scheduler_output.num_scheduled_tokens)
-        total = scheduler_output.total_num_scheduled_tokens
+        batch, total = len(scheduler_output.num_scheduled_tokens), scheduler_output.total_num_scheduled_tokens
         # A request that joins may be padded with drafts nobody made.
         joining = scheduler_output.scheduled_new_reqs or scheduler_output.scheduled_cached_reqs.resumed_req_ids
         if total == batch and not joining and self._quick and not self._sampled:
             step = self.lengths.repeat(batch)
             if step is not None:
-                set_draft_length(scheduler_output, 0)
+                scheduler_output.num_spec_tokens_to_schedule = 0
                 self._flights.append((scheduler_output, step, 0.0))
                 return
+        drafts = scheduler_output.scheduled_spec_decode_tokens
         drafted = sum(map(len, drafts.values())) if drafts else 0
         mixed = bool(joining) or total != batch + drafted
         verifying = batch
@@ -184,20 +187,21 @@ class _Adaptive(_Limits):
         outputs: dict[int, Any] = super().update_from_output(  # type: ignore[misc]
             scheduler_output, model_runner_output
         )
-        while self._flights:
-            planned, step, began = self._flights.popleft()
+        flights = self._flights
+        while flights:
+            planned, step, began = flights.popleft()
             if planned is scheduler_output:
-                self._finish(step, began, model_runner_output.sampled_token_ids)
+                # A successor that prefills was launched meanwhile: launching it can take longer than this step.
+                timed = not (flights and flights[0][1].mixed)
+                if step.held and not (step.mixed or step.drafted):  # a token for each request
+                    self.lengths.count(step, 0, step.batch, bool(self.running), timed)
+                else:
+                    self._finish(step, began, model_runner_output.sampled_token_ids, timed)
                 break
         return outputs
 
-    def _finish(self, step: Step, began: float, sampled: list[list[int]]) -> None:
-        """A step is over; sampled: tokens of each of its requests."""
-        # A successor that prefills was launched meanwhile: launching it can take longer than this step.
-        timed = not (self._flights and self._flights[0][1].mixed)
-        if step.held and not (step.mixed or step.drafted):  # a token for each request
-            self.lengths.count(step, 0, step.batch, bool(self.running), timed)
-            return
+    def _finish(self, step: Step, began: float, sampled: list[list[int]], timed: bool) -> None:
+        """A step is over; sampled: tokens of each of its requests; timed: its seconds are its own."""
         tokens = list(map(len, sampled))
         emitted, requests = sum(tokens), len(tokens) - tokens.count(0)
         survivors: tuple[int, ...] = ()
