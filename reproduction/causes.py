@@ -10,7 +10,11 @@ ABSENT = "nothing was run for it"
 FEW = f"fewer than {LEAST['prompts']} prompts or {LEAST['seeds']} seeds"
 PREMISE = "the interval is on one side, but what the claim takes for granted is not so here"
 BOTH = "the interval holds both sides"
-SHORT = {ABSENT: "not all was run", FEW: "too few", PREMISE: "a premise is not met", BOTH: "intervals hold both sides"}
+BAND = "the interval is on one side, but not with all costs of the band around those fitted"
+SHORT = {
+    ABSENT: "not all was run", FEW: "too few", PREMISE: "a premise is not met", BOTH: "intervals hold both sides",
+    BAND: "costs decide",
+}  # fmt: skip
 
 
 def of_part(part: Mapping[str, Any], premise: str = "") -> str:
@@ -20,6 +24,8 @@ def of_part(part: Mapping[str, Any], premise: str = "") -> str:
         return ABSENT
     if any(part[kind] is not None and part[kind] < least for kind, least in LEAST.items()):
         return FEW
+    if part.get("band") and (low > 0 or high <= 0):
+        return BAND
     return PREMISE if premise and (low > 0 or high <= 0) else BOTH
 
 

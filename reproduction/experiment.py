@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,18 @@ class Part:
     sample: Sample
     verdict: str
     scale: str = "ratio"  # the interval is of logarithms of ratios, or of plain differences
+    band: tuple[float, float] | None = None  # least and largest mean with costs varied around the fitted ones
 
     def json(self) -> dict[str, Any]:
         ends = (self.interval.mean, self.interval.low, self.interval.high)
         values = [round(x, 5) if math.isfinite(x) else None for x in ends]
-        sample = {"prompts": self.sample.prompts, "seeds": self.sample.seeds}
-        return {
-            "says": self.says,
-            "verdict": self.verdict,
-            "effect": effect(ends, self.scale),
-            "interval": values,
-        } | sample
+        told: dict[str, Any] = {"prompts": self.sample.prompts, "seeds": self.sample.seeds}
+        shown = effect(ends, self.scale)
+        if self.band is not None:
+            low, high = self.band
+            shown += f"; with costs varied {math.expm1(low):+.1%} to {math.expm1(high):+.1%}"
+            told["band"] = [round(low, 5), round(high, 5)]
+        return {"says": self.says, "verdict": self.verdict, "effect": shown, "interval": values} | told
 
 
 def effect(ends: Sequence[float], scale: str) -> str:
@@ -84,6 +85,13 @@ def decided(says: str, found: Interval, sample: Sample, *, least: float = 0.0, s
 def decided_within(says: str, found: Interval, sample: Sample, most: float, *, scale: str = "ratio") -> Part:
     """A part that holds where the mean is no further from 0 than ``most``."""
     return Part(says, found, sample, found.decide_within(most) if sample.enough else UNDECIDED, scale)
+
+
+def withstands(part: Part, means: Sequence[float]) -> Part:
+    """The part with the band of its mean under other costs: undecided where its sign is not the same in all of it."""
+    band = (min(means), max(means))
+    turns = min(*band, part.interval.mean) <= 0 < max(*band, part.interval.mean)
+    return replace(part, band=band, verdict=UNDECIDED if turns else part.verdict)
 
 
 def not_recorded(where: str, count: int) -> list[Part]:

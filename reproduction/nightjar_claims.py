@@ -4,17 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reproduction import runs
 from reproduction.experiment import Figures, Outcome, Part, decided, not_recorded
 from reproduction.inference import Sample, interval
-from reproduction.runs import LOADS, NAMES, PAIRS, SETS
+from reproduction.runs import LOADS, NAMES
 from reproduction.units import Table, share
 from reproduction.workspace import Result
 
-EXPLORES = (
-    "Its exploring costs most where a wrong length is dear: the loss falls with the fourth root of the rounds only, "
-    "and these runs are thousands of rounds long."
-)
 EXPLORES_HERE = (
     "Its exploring costs most where a wrong length is dear: the loss falls with the fourth root of the rounds only, "
     "and at each load it had 150 to 400 rounds before anything counted. TETRIS gives each request a length of its own, "
@@ -24,14 +19,10 @@ ONE_STATE = (
     "Under a load that stays, the batch size tells nothing, so one state for all loads learns as much as one a batch "
     "size."
 )
-COSTS = "The costs of the 13B pair are stated, and with them speculation cannot gain what the paper measured."
 OURS = "nightjar"
 COMPARED = ("ucbspec:reward=goodput", "dsd", "draft:4", "off")
 FIXED = ("off", "draft:1", "draft:2", "draft:4")
 LENGTHS = (0, 1, 2, 4)  # of those
-# Cells of the paper's table 3 in which Nightjar's own latency is not the lower one.
-NOT_LOWER = {("7B ShareGPT", "DSD"), ("13B Alpaca", "DSD"), ("13B Alpaca", "TETRIS"), ("13B ShareGPT", "TETRIS"),
-             ("13B SpecBench", "SD")}  # fmt: skip
 
 
 def goodputs(table: Table, names: Sequence[str]) -> dict[str, float]:
@@ -145,23 +136,6 @@ def check_contexts(results: Sequence[Result]) -> Outcome:
     return Outcome(headline, by_load(results, (OURS, *names)), parts, because=ONE_STATE)
 
 
-def check_changing(results: Sequence[Result]) -> Outcome:
-    """Figure 10: under a changing load Nightjar leads in the quiet stretches and in the busy ones."""
-    result = results[0]
-    stretches = {name: np.array(own["stretches"]) for name, own in result["units"].items()}
-    parts = []
-    for k, load in enumerate(result["load"]):
-        where = f"{'busy' if k % 2 else 'quiet'} stretch {k // 2 + 1}, {load} requests"
-        for rival in (name for name in runs.TRACED if name != OURS):
-            found = interval(np.log(stretches[rival][:, k] / stretches[OURS][:, k]))
-            says = f"{where}: Nightjar is faster than {NAMES[rival]}"
-            parts.append(decided(says, found, Sample(seeds=int(result["seeds"]))))
-    rows = [(NAMES[name], *(1 / own.mean(axis=0)).tolist()) for name, own in stretches.items()]
-    figures = Figures(("tokens a second", *(f"{n} requests" for n in result["load"])), rows)
-    whole = goodputs(Table.of(result), runs.TRACED)
-    return Outcome(f"tokens/s over all stretches: {told(whole)}", figures, parts, because=EXPLORES)
-
-
 def check_arrivals(results: Sequence[Result]) -> Outcome:
     """Figure 9 shows the input of other experiments."""
     rates = np.array(results[0]["rates"])
@@ -190,37 +164,6 @@ def check_waking(results: Sequence[Result]) -> Outcome:
     rows = [(f"{batch} requests", *own.values()) for batch, own in ms.items()]
     headline = f"{low:.1f} ms ({missed[0]} tokens, batch {batches[0]}) to {high:.1f} ms ({missed[-1]}, {batches[-1]})"
     return Outcome(headline, Figures(("milliseconds", *(f"{m} tokens" for m in missed)), rows), parts)
-
-
-def _traced(results: Sequence[Result]) -> dict[str, Table]:
-    return dict(zip([f"{pair} {data}" for pair in PAIRS for data in SETS], map(Table.of, results), strict=True))
-
-
-def check_throughput(results: Sequence[Result]) -> Outcome:
-    """Table 2: Nightjar has the highest throughput for both pairs on all data sets."""
-    tables = _traced(results)
-    parts = [part for where, table in tables.items() for part in against(table, runs.TRACED[1:], where)]
-    cells = {where: goodputs(table, runs.TRACED) for where, table in tables.items()}
-    rows = [(name, *(own[name] for own in cells.values())) for name in next(iter(cells.values()))]
-    gains = "; ".join(f"{w} {own['Nightjar'] / own['w/o SD'] - 1:+.1%}" for w, own in cells.items())
-    figures = Figures(("tokens a busy second", *cells), rows)
-    return Outcome(f"Nightjar over no speculation: {gains}", figures, parts, because=f"{EXPLORES} {COSTS}")
-
-
-def check_latency(results: Sequence[Result]) -> Outcome:
-    """Table 3: Nightjar's mean latency is below the others' wherever it is in the paper."""
-    tables, parts = _traced(results), []
-    for where, table in tables.items():
-        for rival in runs.TRACED[1:5]:
-            if (where, NAMES[rival]) in NOT_LOWER:
-                continue
-            found = interval(table.logs(OURS, rival, column="latency"))
-            says = f"{where}: Nightjar's latency is below {NAMES[rival]}'s"
-            parts.append(decided(says, found, table.sample()))
-    cells = {w: {NAMES[n]: float(t.methods[n]["latency"].mean()) for n in runs.TRACED} for w, t in tables.items()}
-    rows = [(name, *(own[name] for own in cells.values())) for name in next(iter(cells.values()))]
-    headline = "7B Alpaca, seconds: " + ", ".join(f"{name} {x:.2f}" for name, x in cells["7B Alpaca"].items())
-    return Outcome(headline, Figures(("mean latency, seconds", *cells), rows), parts, because=EXPLORES)
 
 
 def check_inputs(results: Sequence[Result]) -> Outcome:

@@ -42,6 +42,10 @@ RULE = """## How a verdict is reached
   Parts that are about no single task are undecided where at least half of the specialists are none.
 - How long a head takes to catch up on tokens it missed was timed for 64 of them only. It counts as fixed on a GPU, by
   the token on a CPU (`reproduction/costs.py`); every row that rests on it also says what the other reading would give.
+- Servers under a changing load are simulated with costs fitted to steps measured on a GPU (`reproduction/fitted.py`;
+  how far off the fit is stands beside the row's hardware). Drafting and the slope in tokens are varied by 0.8 and 1.25,
+  switching by 0 and 2. Beside a part's interval stands the band of its mean; a part whose sign changes in it is
+  undecided.
 - Results of earlier runs without figures a prompt are shown, and no verdict rests on them.
 
 ```sh

@@ -64,9 +64,11 @@ def took(results: Sequence[Result]) -> float | None:
 
 
 def sample(results: Sequence[Result]) -> dict[str, int]:
-    """How many prompts or seeds the runs of a row have, the fewest of them."""
+    """How many prompts or seeds the runs of a row have, the fewest of them; runs beside those that decide left out."""
     found: dict[str, int] = {}
     for result in results:
+        if result.get("beside"):
+            continue
         seeds, labels = int(result.get("seeds") or 0), result.get("labels")
         prompts = len(labels) if labels and result.get("unit") != "seeds" else 0
         if "drafters" in result:

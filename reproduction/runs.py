@@ -1,9 +1,16 @@
 """The runs that experiments share."""
 
+from dataclasses import replace
+from typing import Any
+
+from reproduction.fitted import BAND, FITTED
+from reproduction.opened import Opened
 from reproduction.recorded import EVERY_SET, Replayed
 from reproduction.recordings import Wanted
 from reproduction.simulated import SD, Served
+from reproduction.turn_plans import AZURE_SPEED
 from reproduction.turned import Turned
+from reproduction.workspace import Run
 from wager.simulation import Costs
 
 FIVE = ("humaneval", "translation", "summarization", "qa", "math_reasoning")  # MetaSD's five tasks
@@ -69,19 +76,41 @@ def loads() -> tuple[Turned, ...]:
 # arithmetic soon is dear; on the large one the drafter costs next to nothing and many tokens fit beside the weights.
 PAIRS = {"7B": Costs(draft_step=0.003), "13B": Costs(floor=0.030, per_token=0.0004, draft_step=0.0006, wake=0.02)}
 SETS = {"Alpaca": 0.6, "ShareGPT": 0.7, "SpecBench": 0.75}  # stated acceptance
-ARRIVALS = 60  # seeds: latencies under one trace differ more than speeds do
 TRACED = ("nightjar", "ucbspec:reward=goodput", "dsd", "tetris", SD, "off")
+ON_ENGINE = ("nightjar", "dsd", "draft:4", "off")  # of those, what was run under the trace on an engine
+MEASURED = 128  # requests that steps were measured up to
+# Seeds: latencies under one trace differ more than speeds do. The band asks for the sign of a mean only.
+ARRIVALS, STATED, BANDED = 30, 20, 6
 
 
-def traced() -> tuple[Served, ...]:
-    """Arrivals of a real trace, for both pairs and three acceptances."""
-    return tuple(
-        Served((), 40000, TRACED, alone=False, acceptance=(p,), costs=costs, speed=0.5, seeds=ARRIVALS)
-        for costs in PAIRS.values()
-        for p in SETS.values()
+def traced() -> tuple[Run, ...]:
+    """Arrivals of a real trace, three acceptances: fitted costs, the band around them, stated costs of both pairs.
+
+    With fitted costs the trace is as fast as on the engine, where it was run too; with stated ones half as fast as
+    recorded, which is about as much of what the servers can do.
+    """
+    fit = {"speed": AZURE_SPEED, "max_batch": MEASURED}
+    return (
+        *(_trace(p, 60000, fitted=FITTED, seeds=ARRIVALS, **fit) for p in SETS.values()),
+        *(_trace(p, 60000, fitted=b, seeds=BANDED, beside=True, **fit) for b in BAND for p in SETS.values()),
+        *(
+            _trace(p, 40000, costs=costs, speed=0.5, seeds=STATED, beside=True)
+            for costs in PAIRS.values()
+            for p in SETS.values()
+        ),
+        Opened(ON_ENGINE),
     )
 
 
-def changing() -> Served:
-    """Few requests, many, few, many; as many tokens as results/load-changes-600000.json has, and the paper's 5 runs."""
-    return Served((2, 48, 2, 48), 600000, TRACED, alone=False)
+def _trace(acceptance: float, tokens: int, **how: Any) -> Served:
+    return Served((), tokens, TRACED, alone=False, acceptance=(acceptance,), **how)
+
+
+def changing() -> tuple[Served, ...]:
+    """Few requests, many, few, many: fitted costs, and the band around them.
+
+    As many tokens as results/load-changes-600000.json has, and the paper's 5 runs. The loads are those that steps were
+    measured at; on that GPU it takes about eight times as many requests as with the stated costs to be busy.
+    """
+    fit = Served((8, MEASURED, 8, MEASURED), 600000, TRACED, alone=False, fitted=FITTED, max_batch=MEASURED)
+    return (fit, *(replace(fit, fitted=name, seeds=2, beside=True) for name in BAND))

@@ -1,4 +1,4 @@
-"""Runs of the simulator, told seed by seed: policies and lengths under a load, with stated costs."""
+"""Runs of the simulator, told seed by seed: policies and lengths under a load, with stated costs or fitted ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reproduction.fitted import BAND, FILES, Fit, Requests
+from reproduction.fitted import of as fitted_costs
 from reproduction.workspace import NotHereError
 from wager.policies import fixed
 from wager.simulation import Costs, Drafter, Serving, Stream, VerifyCost, load_trace, play
@@ -22,11 +24,15 @@ DEFAULT = Costs()
 TRACE = "azure_llm_2023_conv.csv"
 SD = f"fixed:drafter={DRAFTER},length=3"  # standard speculative decoding as Nightjar compares with: 3 tokens, always
 HARDWARE = "simulated, stated costs"
+MEASURED = "simulated, costs fitted to step times of an H200 with vLLM 0.32"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Continuous batching under a load: seconds a token, latency, speed by stretch and arms, seed by seed."""
+    """Continuous batching under a load: seconds a token, latency, speed by stretch and arms, seed by seed.
+
+    With ``fitted``, costs are those that were fitted to measured steps, or of the band around them.
+    """
 
     load: tuple[int, ...]  # concurrent requests, each for an equal share of the tokens; empty: arrivals as traced
     tokens: int
@@ -39,9 +45,19 @@ class Served:
     seeds: int = 5
     speed: float = 1.0  # of the trace
     seed: int = 0
+    fitted: str = ""  # FITTED of reproduction.fitted, or an entry of its BAND, in place of ``costs``
+    max_batch: int = 64
+    beside: bool = False  # no verdict rests on it alone
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Results that the run depends on."""
+        return FILES if self.fitted else ()
 
     @property
     def command(self) -> str:
+        if self.fitted:  # the command line has no costs of its own
+            return "python -m reproduction nightjar-table2 nightjar-table3 nightjar-figure10"
         load = ",".join(map(str, self.load))
         how = f"--load {load}" if self.load else f"--trace {TRACE} --speed {self.speed:g}"
         named = " ".join(f"-p {policy}" for policy in self.policies)
@@ -52,7 +68,8 @@ class Served:
         )
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        scenario = self._scenario(workspace)
+        fit = fitted_costs(workspace.recordings.parent, self.fitted) if self.fitted else None
+        scenario = self._scenario(workspace, fit)
         names = {str(arm): fixed(arm) for arm in scenario.arms} if self.alone else {}
         names |= {policy: policy for policy in self.policies}
         marks = even_marks(self.tokens, 40)
@@ -70,17 +87,32 @@ class Served:
             shares[name] = dict(sorted(pulls.items(), key=lambda each: -each[1]))
         return {
             "labels": [""] * self.seeds, "units": units, "seeds": self.seeds, "unit": "seeds", "shares": shares,
-            "arms": [str(arm) for arm in scenario.arms], "load": list(self.load), "protocol": self.protocol,
+            "arms": [str(arm) for arm in scenario.arms], "load": list(self.load), "beside": self.beside,
+            "protocol": {} if self.fitted in BAND else self.protocol if fit is None else self._protocol_of(fit),
         }  # fmt: skip
 
-    def _scenario(self, workspace: Workspace) -> Serving:
+    def _scenario(self, workspace: Workspace, fit: Fit | None) -> Serving:
         traces, trace = workspace.folder("traces"), ()
         if not self.load:
             if traces is None:
                 raise NotHereError(f"needs {TRACE}: --data or WAGER_DATA names a folder with traces/")
             trace: tuple[Arrival, ...] = load_trace(traces / TRACE, speed=self.speed)  # type: ignore[no-redef]
-        shape = {"lengths": self.lengths, "acceptance": self.acceptance, "load": self.load}
-        return Serving(goal=self.tokens, trace=trace, costs=self.costs, **shape)  # type: ignore[arg-type]
+        shape: dict[str, Any] = {
+            "lengths": self.lengths,
+            "acceptance": self.acceptance,
+            "load": self.load,
+            "trace": trace,
+        }
+        shape |= {"goal": self.tokens, "max_batch": self.max_batch}
+        if fit is not None:
+            return Requests(costs=fit.costs, per_request=fit.per_request, **shape)
+        return Serving(costs=self.costs, **shape)
+
+    def _protocol_of(self, fit: Fit) -> dict[str, str]:
+        """What a run with fitted costs does, field by field."""
+        lengths = f"0 to {max(self.lengths)}, measured to 4"
+        hardware = f"{MEASURED} ({fit}; beside it {', '.join(BAND)})"
+        return {**self.protocol, "target": "the shape of Llama 3 8B", "lengths": lengths, "hardware": hardware}
 
     @property
     def protocol(self) -> dict[str, str]:

@@ -23,8 +23,8 @@ from wager.core import files
 Result = Mapping[str, Any]  # what a run gives, as JSON
 Tell = Callable[[str, int, int], None]  # what is being done, how many of how many
 MAKE = (
-    "analyses", "asked", "costs", "engine", "measured", "perturb", "recorded", "recordings", "simulated", "turned",
-    "units", "walk",
+    "analyses", "asked", "costs", "engine", "fitted", "measured", "opened", "perturb", "recorded", "recordings",
+    "simulated", "turned", "units", "walk",
 )  # fmt: skip
 USED = ("core", "policies", "simulation")  # packages of wager that every run goes through
 
@@ -114,7 +114,8 @@ class Workspace:
         """What the run's result goes by."""
         replayed = hasattr(run, "wanted") or hasattr(run, "labels")  # depends on the recordings at hand
         data, also = "folder" if self.has_data else "own", self._recorded() if replayed else []
-        if file := getattr(run, "file", None):
+        named = (run.file,) if hasattr(run, "file") else getattr(run, "files", ())
+        for file in named:
             path = self.recordings.parent / file
             also.append(f"{path.stat().st_size if path.is_file() else 0}")
         return key(run, self.model, data, made_by(), *also)

@@ -63,7 +63,7 @@ def test_what_would_decide_a_row_names_commands_that_are_accepted_and_files_that
         elif "/" in command[-1]:
             assert named == "build/recordings" or (root / named).exists()
         else:
-            assert named in ("SAMPLES", "traced", "windows"), f"{named} is neither a command nor a file"
+            assert named in ("SAMPLES", "changing", "windows"), f"{named} is neither a command nor a file"
 
 
 def test_protocols_are_of_rows_that_exist_and_differences_are_told() -> None:
