@@ -23,17 +23,18 @@ def rows() -> list[list[str]]:
 
 
 def result(cell: str) -> dict[str, Any]:
-    path = re.fullmatch(r"\[[\w-]+\]\((results/[\w-]+\.json)\)", cell)
+    path = re.fullmatch(r"\[[\w.-]+\]\((results/[\w.-]+\.json)\)", cell)
     assert path is not None, cell
     found: dict[str, Any] = json.loads((ROOT / path[1]).read_text())
     return found
 
 
 def generated(found: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """Of wager bench generate: auto and the best arm, over off."""
+    """Of wager bench generate: auto and the best of its own arms, plain decoding among them, over off."""
     speeds = {(method["kind"], method["method"]): method["tokens_per_second"] for method in found["methods"]}
-    off = speeds["off", "off"]
-    return [speeds["policy", "auto"] / off], [max(v for (kind, _), v in speeds.items() if kind in ("arm", "off")) / off]
+    off, alone = speeds["off", "off"], found.get("alone", [])
+    best = max(speed for (kind, name), speed in speeds.items() if kind in ("arm", "off") and name not in alone)
+    return [speeds["policy", "auto"] / off], [best / off]
 
 
 def turns(
@@ -58,9 +59,7 @@ def drafters(found: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 
 READ = [
-    generated,
-    generated,
-    generated,
+    *[generated] * 9,
     turns("adaptive", "well", "chat", "8B head"),
     turns("adaptive", "fair", "chat", "8B head"),
     turns("adaptive", "bad", "chat", "8B head"),
