@@ -148,8 +148,9 @@ class Slow:
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
                 self.last_draw = known.positional.draws_for(1)[-1]
-                drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else None)  # takes the draw
-                tokens = self.tokens_in_text(name, key, arms[-1].length, context, cautious)
+                tokens = drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else None)
+                if self.compared(context):
+                    tokens = self.tokens_in_text(name, key, arms[-1].length, cautious)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
                 again = min(lag, known.latency.drafts.catch_up(name, SKIPPED, seconds[1]))
                 fee = self.fee(name, context)
@@ -174,23 +175,14 @@ class Slow:
         own = known.get(name)
         return (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
 
-    def ease(self, context: Context) -> float:
-        """By which the log odds of all drafters are shifted in this text; nothing where no text is followed."""
-        known = self.known.in_text.drafters.values()
-        shift = sum(own.surplus for own in known) / (8 + sum(own.information for own in known))
-        return 0.0 if context.remaining is None else shift
-
     def drawn(self, key: str, cautious: bool) -> bool:
         return cautious or key not in self.known.in_text.readable or key in self.trees
 
-    def tokens_in_text(self, name: str, key: str, length: int, context: Context, cautious: bool) -> list[float]:
+    def tokens_in_text(self, name: str, key: str, length: int, cautious: bool) -> list[float]:
         """By the mean of what is known, for drafters that read; otherwise by the draw that was taken last."""
-        counts, compared = self.known.positional.of(key, length), self.compared(context)
-        draw = -1.0 if cautious else self.last_draw
-        if compared and not self.drawn(key, cautious):
-            draw = 0.0
-        shift = self.ease(context) + (self.shift(name) if compared else 0.0)
-        odds = [x * math.exp(draw * counts.deviation + shift) for x in counts.odds[:length]]
+        counts = self.known.positional.of(key, length)
+        draw = (-1.0 if cautious else self.last_draw) if self.drawn(key, cautious) else 0.0
+        odds = [x * math.exp(draw * counts.deviation + self.shift(name)) for x in counts.odds[:length]]
         return [1 + sum(math.prod(x / (1 + x) for x in odds[: k + 1]) for k in range(n)) for n in range(length + 1)]
 
     def fee(self, name: str, context: Context) -> float | None:
@@ -214,12 +206,15 @@ class Slow:
             own = min(own, 0.02 * context.remaining)
         plain = self.known.latency.verify.seconds[1]
         late = self.known.latency.drafts.catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
-        key = arm.drafter if arm.tree is None else f"{arm.drafter}@{arm.tree}"
-        untried = self.known.positional.of(key, arm.length).total < 8
-        silent = arm.drafter not in {*self.known.hinted, *context.hints}
-        if untried and silent and context.remaining is not None and self.seconds[arm] <= plain * (1 + own):
+        if self.untried(arm, context) and context.remaining is not None and self.seconds[arm] <= plain * (1 + own):
             own = max(own, min(3 + 0.02 * bound.tokens + self.standing(), 0.02 * context.remaining))
         return self.seconds[arm] + late <= plain * (1 + own)
+
+    def untried(self, arm: Arm, context: Context) -> bool:
+        """Whether it is a model of which less is known than eight verified tokens tell."""
+        key = arm.drafter if arm.tree is None else f"{arm.drafter}@{arm.tree}"
+        few = self.known.positional.of(key, arm.length).total < 7.5
+        return few and arm.drafter not in {*self.known.hinted, *context.hints}
 
     def timed(self) -> bool:
         """Whether plain decoding is known well enough for now."""

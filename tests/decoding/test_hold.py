@@ -92,14 +92,16 @@ def test_as_long_as_keeps_choosing_a_small_share(deciding: float, stands: int, m
 
 @pytest.mark.parametrize("lost", [0.4, 1.5])
 def test_auto_lets_a_draft_stand_only_as_long_as_its_bound_holds_with_all_of_them_rejected(lost: float) -> None:
-    auto, plain, most = Auto((OFF, DRAFT)), 0.01, 0.01 * (1.0 + lost)
+    auto, plain = Auto((OFF, DRAFT)), 0.01
+    noise = auto.latency.verify.noise
+    most = plain * (1.0 + lost) / noise
     auto.choose(Context(auto.arms, tokens=1, remaining=100))
     auto._chosen, auto._plain_seconds, auto._most_seconds = (DRAFT, 2.0, most), plain, most
     bound = auto.exploration.bound
     rounds = 1 + auto.may_stand()
     assert rounds == int(bound.room / lost)
     for _ in range(rounds):
-        bound.drafted(1, most, most, plain)
+        bound.drafted(1, most * noise, most * noise, plain)
     assert -bound.balance <= 3.0 + 0.02 * bound.tokens
     auto._chosen = (OFF, 1.0, plain)
     assert auto.may_stand() >= LONGEST, "plain decoding loses nothing"

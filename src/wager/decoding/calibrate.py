@@ -1,4 +1,4 @@
-"""What rounds cost on this machine: timed at a Decoder's first prompt in bounded time, and remembered on disk.
+"""What rounds cost on this machine: timed once, when texts repay it, in bounded time, and remembered on disk.
 
 The policy then bets on seconds that were measured. What is remembered is checked against the clock before it is used.
 """

@@ -98,7 +98,7 @@ class Decoder:
         check_policy(self.policy, self.arms)
         self.prompts = Prompts()
         self._busy = False
-        self._calibration: Calibration | None = None  # what rounds cost here; timed at the first prompt
+        self._calibration: Calibration | None = None  # what rounds cost here; timed once texts are long enough
         self._generated = 0  # tokens of all texts so far
         self._take(self.target)
         kept = None if state is False else open_state(state, self.policy, model, self.drafters.values(), self.arms)
@@ -235,7 +235,7 @@ class Decoder:
 
     @property
     def calibration(self) -> Calibration | None:
-        """Seconds of rounds as they were timed at the first prompt; None before it, and where no policy asks."""
+        """Seconds of rounds as they were timed; None until texts were long enough, and where no policy asks."""
         return self._calibration
 
     def current_target(self) -> Runner:

@@ -82,8 +82,10 @@ class DraftModel(Drafter):
 
     @property
     def size(self) -> Hashable:
-        shapes = {name: tuple(weight.shape) for name, weight in self.runner.model.named_parameters()}
-        return type(self.runner), self.window, tuple(sorted(shapes.items()))
+        model = self.runner.model
+        weights = [(name, tuple(w.shape), w.dtype, w.device) for name, w in model.named_parameters()]
+        active = getattr(model.config, "num_experts_per_tok", None)
+        return type(self.runner), self.window, active, tuple(weights)
 
     @property
     def lag(self) -> int:

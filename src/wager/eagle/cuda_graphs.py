@@ -225,7 +225,7 @@ class CUDAGraphHead(Head):
             self.held_noise = GumbelNoise(rows, torch.ones_like(gumbel.temperature))
             for depth, breadth in sorted(self.shapes):
                 self._drafted(out, depth, breadth, self.held_noise)
-        self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows
+        self.held_noise.rows[: len(gumbel.rows)] = gumbel.rows[:LONGEST]
         self.held_noise.temperature.copy_(gumbel.temperature)
         return self.held_noise
 

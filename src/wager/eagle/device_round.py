@@ -144,9 +144,10 @@ class DeviceRounds:
 
     def _next_noise(self, gumbel: GumbelNoise | None, levels: int) -> GumbelNoise | None:
         """The noise of the positions after the accepted tokens, of which the device knows how many there are."""
-        held = self.head.held_noise
-        if gumbel is None or held is None:
+        if gumbel is None:
             return None
+        held = self.head.held_noise
+        assert held is not None, "the draft before this one was made with noise"
         torch.index_select(gumbel.rows, 0, self.result[:1] + self.levels[1 : levels + 1], out=held.rows[:levels])
         return held
 

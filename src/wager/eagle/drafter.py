@@ -128,7 +128,8 @@ class Eagle(Drafter):
     @property
     def size(self) -> Hashable:
         shapes = {name: tuple(tensor.shape) for name, tensor in self.head.file.tensors.items()}
-        return type(self.head), self.window, self.on_device, tuple(sorted(shapes.items()))
+        frequent = None if self.head.file.frequent is None else len(self.head.file.frequent)
+        return type(self.head), self.window, self.on_device, frequent, tuple(sorted(shapes.items()))
 
     @property
     def memory(self) -> int:

@@ -204,39 +204,3 @@ def test_catching_up_on_more_than_ever_takes_as_the_numbers_timed_suggest() -> N
     found = [drafts.long_catch_up(name, 256, 0.02) for name in ("flat", "line", "once")]
     assert found == pytest.approx([0.002, 0.064, 0.002])
     assert drafts.long_catch_up("line", 64, 0.02) == pytest.approx(0.016)
-
-
-def better_by(seed: int, *, told_apart: bool) -> float:
-    """By how much the better of a head's two trees is thought to be, the worse being run mostly in easy texts."""
-    rng, config = np.random.default_rng(seed), AutoConfig()
-    counts, here = PositionalAcceptance(rng, config), TextAcceptance(config)
-    for text in range(80):
-        here.begin()
-        ease = 1.8 if text % 2 else 0.55
-        for number in range(40):
-            key, odds = ("worse", 0.8) if (ease > 1.0) != (number % 3 == 2) else ("better", 1.2)
-            chance = odds * ease / (1.0 + odds * ease)
-            accepted = next((n for n in range(4) if rng.random() >= chance), 4)
-            tried = min(accepted + 1, 4)
-            here.learn("head", [x / (1.0 + x) for x in counts.of(key, 4).odds[:tried]], accepted)
-            counts.learn(key, accepted, 4, here.ease if told_apart else 1.0)
-            here.settle()
-    return counts.of("better", 4).rate - counts.of("worse", 4).rate
-
-
-def test_how_easy_a_text_is_does_not_count_for_the_tree_that_is_run_in_it() -> None:
-    apart, together = ([better_by(seed, told_apart=how) for seed in range(4)] for how in (True, False))
-    assert min(apart) > 0.01
-    assert np.mean(together) < 0.01
-
-
-def test_a_change_is_learned_as_it_is_however_easy_the_text_was() -> None:
-    counts = PositionalAcceptance(np.random.default_rng(0), AutoConfig())
-    for _ in range(100):
-        counts.learn("head", 4, 4, 1.0)
-    changed = [counts.learn("head", 0, 4, 3.0) for _ in range(40)]
-    assert any(changed)
-    while not counts.learn("head", 0, 4, 1.0) and counts.of("head", 4).rate > 0.3:
-        pass
-    assert 0.0 <= min(counts.of("head", 4).kept) <= max(counts.of("head", 4).tried)
-    assert counts.of("head", 4).rate < 0.3

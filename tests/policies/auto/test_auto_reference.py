@@ -90,18 +90,13 @@ class PlainPace(Slow):
         return 1 / self.known.latency.verify.seconds[1]
 
 
-class NoEase(Slow):
-    def ease(self, context: Context) -> float:
-        return 0.0
-
-
 class NeverOverdue(Slow):
     def timed(self) -> bool:
         return True
 
 
 MISTAKEN = [BestRatio, LeavesAtNoCost, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace,
-            NoEase, NeverOverdue]  # fmt: skip
+            NeverOverdue]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", MISTAKEN)

@@ -46,10 +46,10 @@ class LossBound(Learner):
         own = 1.0 + self.config.trial_share * self.tokens + self.standing
         return own if remaining is None else min(own, self.config.allowed_share * remaining)
 
-    def first_trial(self, remaining: int | None) -> float:
-        """The same for a drafter of which nothing is known, with what it has to read before it can draft: all of the
-        room, or else it would never be tried where prompts are long."""
-        return self.room if remaining is None else min(self.room, self.config.allowed_share * remaining)
+    def first_trial(self, remaining: int) -> float:
+        """The same for a drafter of which hardly anything is known, with what it has to read before it can draft: all
+        of the room, or else it would never be tried where prompts are long."""
+        return min(self.room, self.config.allowed_share * remaining)
 
     def reading(self, remaining: int | None) -> float:
         """What idle models may take for reading: one half of the room, so that a draft can still follow from what they

@@ -63,10 +63,9 @@ class Auto(Probing):
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
         self._chosen: Estimate | None = None
         self._verify_seconds: list[float] = []
-        self._value_rate = 0.0
+        self._value_rate, self._timed = 0.0, False
         self._most_seconds = inf  # that the round chosen last takes at most, proposals left out
         self._reading: dict[str, int] = {}  # drafter that reads after this round -> tokens that it had not read before
-        self._own_text = False  # whether rounds are those of one text, whose end is known; not in an engine
         self._awaiting = 0  # rounds in which a new text's first draft may still be under way
         self._wait = 0  # rounds until it is considered again who reads
 
@@ -95,7 +94,6 @@ class Auto(Probing):
             self.acceptance.begin()
             self.in_text.begin()
             exploration.begin()
-        self._own_text = batch == 1 and context.remaining is not None
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
@@ -184,8 +182,7 @@ class Auto(Probing):
         seconds, rate, plain = self._verify_seconds, self._value_rate, self._plain_seconds
         bound, (arm, _, taken) = self.exploration.bound, best
         allowed = bound.trials(context.remaining)
-        untried = self._own_text and self.positional.of(self._key(arm), arm.length).total < self.config.shrinkage
-        if untried and arm.drafter not in self.hinted and taken <= plain * (1.0 + allowed):
+        if context.remaining is not None and taken <= plain * (1.0 + allowed) and self._untried(arm):
             allowed = max(allowed, bound.first_trial(context.remaining))
         found: Best = inf, best
         if taken + self._catch_up(arm.drafter, context) > plain * (1.0 + allowed):
@@ -194,6 +191,11 @@ class Auto(Probing):
             return None
         self._most_seconds = self._worst(found[1][0], context)
         return found[1]
+
+    def _untried(self, arm: Arm) -> bool:
+        """Whether less is known of a model than its card would tell."""
+        known = self.positional.of(self._key(arm), arm.length).total if arm.drafter not in self.hinted else inf
+        return known < self.config.shrinkage - 0.5
 
     def observe(self, round: Round) -> None:
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
@@ -235,20 +237,10 @@ class Auto(Probing):
             if batch > 1:
                 self.positional.learn_batch(key, round, length)
             else:
-                ease = self.in_text.ease if self._own_text else 1.0
-                if self.positional.learn(key, round.accepted, length, ease):
+                if self.positional.learn(key, round.accepted, length) and self._several:
                     self.in_text.begin()
         if batch == 1 and self._several:
             self._follow_text(round, key if unhinted else "", length)
-        elif self._own_text and unhinted:
-            self._learn_text(round, key, length)
-            self.in_text.settle()
-
-    def _learn_text(self, round: Round, key: str, length: int) -> None:
-        """What this text shows of the drafter that drafted."""
-        tried = min(round.accepted + 1, length)
-        chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
-        self.in_text.learn(round.arm.drafter, chances, round.accepted)
 
     def _follow_text(self, round: Round, key: str, length: int) -> None:
         """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
@@ -260,7 +252,9 @@ class Auto(Probing):
             round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
         )
         if key:
-            self._learn_text(round, key, length)
+            tried = min(round.accepted + 1, length)
+            chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
+            here.learn(drafter, chances, round.accepted)
         for name, scores in known.items():
             if not isinstance(scores, int) and name in self.index:
                 hits = before[name] if name in before else here.scored(scores)

@@ -6,7 +6,7 @@ before them, those are dropped, and the counts of the other drafters are cut dow
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from math import sqrt
 from operator import mul
 from typing import ClassVar
@@ -113,19 +113,9 @@ class PositionalAcceptance(Learner):
         chances = [x * factor / (1.0 + x * factor) for x in odds]
         return list(accumulate(accumulate(chances, mul, initial=1.0)))
 
-    def learn(self, key: str, accepted: int, drafted: int, ease: float = 1.0) -> bool:
-        """A draft of so many tokens was accepted so far; whether acceptance has changed.
-
-        ``ease``: a factor on all odds in this text. What it made more or less likely does not count: otherwise a
-        drafter that is run in easy texts would seem to be the better one.
-        """
-        tried = min(accepted + 1, drafted)
-        kept = [1.0] * accepted + [0.0] * (tried - accepted)
-        if ease != 1.0:
-            odds = self.of(key, drafted).odds
-            for j, x in enumerate(odds[:tried]):
-                kept[j] -= x * ease / (1.0 + x * ease) - x / (1.0 + x)
-        return self._add(key, drafted, [1.0] * tried, kept, ease)
+    def learn(self, key: str, accepted: int, drafted: int) -> bool:
+        """A draft of so many tokens was accepted so far; whether acceptance has changed."""
+        return self._add(key, drafted, [1.0] * min(accepted + 1, drafted), repeat(1.0, accepted))
 
     def learn_batch(self, key: str, round: Round, length: int) -> None:
         """Drafts of a batch; of which only totals are known, as if every token had been as likely as every other.
@@ -145,7 +135,7 @@ class PositionalAcceptance(Learner):
         scale = min(trials, 2 * self.config.short_memory) / sum(tried)
         self._add(key, length, [scale * n for n in tried], [scale * n for n in kept])
 
-    def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float], ease: float = 1.0) -> bool:
+    def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> bool:
         own, config = self.of(key, length), self.config
         rate, keep = own.rate, 1.0 - 0.5 / config.short_memory
         n, hits = own.latest[0] * keep, own.latest[1] * keep
@@ -153,26 +143,24 @@ class PositionalAcceptance(Learner):
         for j, x in enumerate(tried):
             counts[j] += x
             n += x
-        counts, most = own.kept, own.tried
+        counts = own.kept
         for j, x in enumerate(kept):
-            counts[j] = min(max(0.0, counts[j] + x), most[j])
+            counts[j] += x
             hits += x
-        own.latest = n, min(max(0.0, hits), n)
+        own.latest = n, hits
         own.settle()
         total = own.total
         if total > 2 * n > config.shrinkage:
             if (hits - rate * n) ** 2 > config.change_deviations**2 * rate * (1 - rate) * n:
-                self._changed(own, ease)
+                self._changed(own)
                 return True
             if total > 1.1 * config.count_memory:
                 own.fade(config.count_memory)
         return False
 
-    def _changed(self, own: AcceptanceCounts, ease: float) -> None:
-        """Drop what was known before the latest rounds, of which half stays: some of it is older than the change. What
-        the text's ease had to do with them is not told apart any more."""
+    def _changed(self, own: AcceptanceCounts) -> None:
+        """Drop what was known before the latest rounds, of which half stays: some of it is older than the change."""
         n, hits = own.latest
-        hits = n * hits * ease / (n - hits + hits * ease)
         own.tried = [0.5 * x * n / own.total for x in own.tried]
         own.kept = [x * hits / n for x in own.tried]
         own.latest = 0.5 * n, 0.5 * hits

@@ -18,10 +18,11 @@ class Probing(ArmWeighing):
         """Within the bound on a text's loss, were every draft rejected that is not asked for."""
         if self._chosen is None:
             return 0
-        lost, bound = 0.0, self.exploration.bound
+        lost, bound, verify = 0.0, self.exploration.bound, self.latency.verify
         if self._chosen[0].length and self._most_seconds < inf and self._plain_seconds:
-            lost = self._most_seconds / self._plain_seconds - 1.0
-        rounds = self.config.round_memory if lost <= 0.0 else bound.room / lost - 1.0  # it is played once in any case
+            timed = min(self._plain_seconds, verify.plain or inf)
+            lost = self._most_seconds * verify.noise * bound.slower / timed - 1.0  # as the bound charges it
+        rounds = self.config.round_memory if lost <= 0.0 else bound.room / lost - 1.0  # one was chosen already
         return max(0, int(min(rounds, self.config.round_memory)))
 
     def _text_is_tried(self, context: Context, seconds: list[float]) -> bool:

@@ -32,10 +32,10 @@ class DrafterInText(Learner):
 
 
 class TextAcceptance(Learner):
-    """The shift of all model drafters' log odds of acceptance in this text, and of every one's beyond that.
+    """The shift of every model drafter's log odds of acceptance in this text beyond that of all of them.
 
-    Both are one Newton step from 0 in a logistic model, with the prior of a ridge. What is common to all says how easy
-    the text is, for chains and trees alike, not which drafter is the right one.
+    Both are one Newton step from 0 in a logistic model, with the prior of a ridge. What is common to all says how hard
+    the text is, not which drafter is the right one: it is taken out, and not used.
     """
 
     learned = ("drafters", "readable", "aside", "wait", "current", "credit")
@@ -49,7 +49,6 @@ class TextAcceptance(Learner):
         # drafters that were scored at tokens that they read: they need not be run to be known
         self.readable: set[str] = set()
         self.factors: dict[str, float] = {}  # drafter -> on its odds; empty: nobody reads here
-        self.ease = 1.0  # on the odds of all of them
         # Of the last tokens, whether a drafter with hints drafted for them: such tokens are easier than those that
         # models are run for, and tell nothing of these.
         self.aside: list[bool] = []
@@ -60,7 +59,6 @@ class TextAcceptance(Learner):
     def begin(self) -> None:
         """A new text, or another kind of text."""
         self.drafters.clear()
-        self.ease = 1.0
         self.factors, self.credit, self.aside, self.current, self.wait = {}, {}, [], "", 0
 
     def of(self, drafter: str) -> DrafterInText:
@@ -101,14 +99,11 @@ class TextAcceptance(Learner):
 
     def settle(self) -> None:
         known, prior = self.drafters, self.prior
-        surplus, information = (
-            sum(own.surplus for own in known.values()),
-            sum(own.information for own in known.values()),
-        )
-        self.ease = exp(surplus / (information + prior))
         if not self.readable:
             return
-        together = surplus / (information + self.common)
+        together = sum(own.surplus for own in known.values()) / (
+            sum(own.information for own in known.values()) + self.common
+        )
         self.factors = {
             name: exp((own.surplus - together * own.information) / (own.information + prior))
             for name, own in known.items()

@@ -32,7 +32,7 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_chains", "_own_text", "_several", "_table", "_values", "_weighed"),
+        *("_chains", "_several", "_table", "_values", "_weighed"),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -42,7 +42,6 @@ class ArmWeighing(Policy):
     hinted: set[str]  # drafters whose proposals are known before a round
     index: dict[str, int]
     budget: int
-    _own_text: bool
     _verify_seconds: Table
 
     def reset(self) -> None:
@@ -175,7 +174,6 @@ class ArmWeighing(Policy):
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         text = self.in_text.factors if batch == 1 and self._several else {}
-        ease = self.in_text.ease if self._own_text else 1.0
         self._values = {}
         to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
         for group, drafter, arms, counts, line in plan:
@@ -185,7 +183,6 @@ class ArmWeighing(Policy):
                 if not cautious and self._settled(group):
                     factor = 1.0
                 factor *= text.get(drafter, 1.0)
-            factor *= ease
             fixed, each = line.fixed / batch, line.each / batch
             if line.count < few:
                 fixed, each = 0.0, unknown if unknown < each or not line.count else each
@@ -274,7 +271,7 @@ class ArmWeighing(Policy):
     def _value_in_text(self, drafter: str, deviations: float, rate: float) -> float:
         """What a drafter's best arm is worth if reading moves its log odds by so many standard deviations."""
         seconds, here, best = self._verify_seconds, self.in_text, -inf
-        factor = here.factors.get(drafter, 1.0) * (here.ease if self._own_text else 1.0)
+        factor = here.factors.get(drafter, 1.0)
         for group, name, arms, counts, _ in self._plans.get(1) or self._plan(1):
             if name == drafter:
                 fixed, each = self.latency.drafts.parts(group.key, 1, seconds[1])
