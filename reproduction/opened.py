@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reproduction.turned import FILE, PROFILE
-from reproduction.workspace import NotHereError
+from reproduction.turned import FILE, PROFILE, turns_made
 
 if TYPE_CHECKING:
     from reproduction.workspace import Workspace
@@ -30,11 +28,8 @@ class Opened:
         return f"python -m reproduction.turns {self.plan} --out results/{self.file}"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        path = workspace.recordings.parent / self.file
-        if not path.is_file():
-            raise NotHereError(f"needs {self.file}: `{self.command}` on a GPU makes it")
         own: dict[str, dict[int, dict[str, Any]]] = {policy: {} for policy in self.policies}
-        for turn in json.loads(path.read_text(encoding="utf-8"))["turns"]:
+        for turn in turns_made(workspace, self.file, self.command)["turns"]:
             traced = turn["plan"] == self.plan and turn["do"] == "open" and not turn["rate"]
             name = f"draft:{turn['policy']}" if turn["policy"].isdigit() else turn["policy"]
             if traced and turn["profile"] == PROFILE and name in own and turn["tpot_ms"] and not turn.get("error"):

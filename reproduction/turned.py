@@ -18,6 +18,15 @@ FILE = "serving-8b-peers-h200.json"
 PROFILE = "fair"
 
 
+def turns_made(workspace: Workspace, file: str, command: str) -> dict[str, Any]:
+    """The result of reproduction.turns that this command makes."""
+    path = workspace.recordings.parent / file
+    if not path.is_file():
+        raise NotHereError(f"needs {file}: `{command}` on a GPU makes it")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Turned:
     """Policies and lengths by turns on one vLLM engine, so many requests kept up; a unit is a round of turns.
@@ -35,10 +44,7 @@ class Turned:
         return f"python -m reproduction.turns {self.plan} --out results/{self.file}"
 
     def __call__(self, workspace: Workspace) -> dict[str, Any]:
-        path = workspace.recordings.parent / self.file
-        if not path.is_file():
-            raise NotHereError(f"needs {self.file}: `{self.command}` on a GPU makes it")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = turns_made(workspace, self.file, self.command)
         turns = [
             turn for turn in found["turns"]
             if turn["plan"] == self.plan and turn["batch"] == self.requests and turn["turn"] >= 0

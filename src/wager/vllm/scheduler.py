@@ -136,7 +136,7 @@ class _Adaptive(_Limits):
         if total == batch and not joining and self._quick and not self._sampled:
             step = self.lengths.repeat(batch)
             if step is not None:
-                scheduler_output.num_spec_tokens_to_schedule = 0
+                set_draft_length(scheduler_output, 0)
                 self._flights.append((scheduler_output, step, 0.0))
                 return
         drafts = scheduler_output.scheduled_spec_decode_tokens
