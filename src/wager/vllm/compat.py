@@ -2,8 +2,9 @@
 
 The scheduler hook overrides one private method, reads and writes requests' draft tokens and fills a private table; a
 fault of the CPU builds is looked for in one private kernel; the proposer hook wraps two methods of the V1 model runner
-to learn which row is which request and when there is none. Two modules beside this one depend on vLLM's V2 model
-runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes.
+to learn which row is which request and when there is none. Three modules beside this one depend on vLLM's V2 model
+runner: ``plugin`` replaces its factory of speculators, ``speculator`` derives from its classes, ``drafts`` wraps its
+``sample_tokens``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An entry point of the group ``vllm.general_plugins``, which vLLM loads in every process it starts. There is no hook for
 either, so two functions are replaced: the factory ``init_speculator``, and ``CudaGraphManager._init_candidates``. Both
-replacements read the engine's configuration and leave every engine alone that was not started by wager.
+replacements read the engine's configuration and leave every engine alone that was not started by wager. The first one
+also wraps the runner's ``sample_tokens``, which then passes over a speculator that has nothing to do.
 """
 
 import logging
@@ -16,6 +17,7 @@ from wager.vllm import compat
 
 GROUP, NAME = "vllm.general_plugins", "wager"
 FACTORY, CANDIDATES = "init_speculator", "_init_candidates"
+RUNNER = "vllm.v1.worker.gpu.model_runner"
 KEY = "wager"  # in additional_config, as in wager.vllm.settings
 
 log = logging.getLogger("vllm.wager")
@@ -44,7 +46,7 @@ def replace() -> None:
     if not hasattr(getattr(spec_decode, FACTORY), "original"):
         setattr(spec_decode, FACTORY, _init_speculator(getattr(spec_decode, FACTORY)))
         log.debug("wager: vLLM's %s and %s are replaced; both act where wager started the engine", FACTORY, CANDIDATES)
-    runner = sys.modules.get("vllm.v1.worker.gpu.model_runner")
+    runner = sys.modules.get(RUNNER)
     if runner is not None:  # it imports the factory by name
         setattr(runner, FACTORY, getattr(spec_decode, FACTORY))
 
@@ -53,8 +55,11 @@ def _init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(vllm_config: Any, device: Any, req_states: Any) -> Any:
         if _settings(vllm_config.additional_config) is None:
             return original(vllm_config, device, req_states)
+        from wager.vllm.drafts import skip_idle_speculators
         from wager.vllm.speculator import make_speculator
 
+        if (runner := sys.modules.get(RUNNER)) is not None:  # it is the one that asks
+            skip_idle_speculators(runner.GPUModelRunner)
         return make_speculator(original, vllm_config, device, req_states)
 
     replacement.original = original  # type: ignore[attr-defined]

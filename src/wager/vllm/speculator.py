@@ -69,6 +69,7 @@ class MatchSpeculator(BaseSpeculator):
 
     supports_mm_inputs = False
     draft_logits = None  # its drafts are certain: a token is accepted with its probability under the target
+    idle_without_drafts = True
 
     def __init__(self, settings: Settings, states: RequestState, device: torch.device) -> None:
         self.matcher = make_matcher(settings, states, device)
