@@ -7,9 +7,9 @@ import pytest
 from decoders import PROMPT, alike, tiny
 
 import wager
-from wager.core import OFF, Arm, Context, Round, Signal
+from wager.core import OFF, Arm, Calibration, Context, Hint, Round, Signal
 from wager.decoding import hold
-from wager.decoding.hold import LONGEST, PATIENCE, Hold
+from wager.decoding.hold import ATTEMPT, LONGEST, PATIENCE, Hold
 from wager.drafters.draft_model import DraftModel
 from wager.policies import Policy
 from wager.policies.auto import Auto
@@ -36,7 +36,8 @@ class Plain(Policy):
     def observe(self, round: Round) -> None:
         self.rounds.append(round)
 
-    def may_stand(self) -> int:
+    def may_stand(self, asking: float) -> int:
+        assert asking > 0.0
         return self.stands
 
 
@@ -53,7 +54,7 @@ def test_asking_that_takes_much_of_a_round_gets_rarer_and_every_round_is_told(mo
     tokens = written(held)
     gaps = [b - a for a, b in zip(held.asked, held.asked[1:], strict=False)]
     assert gaps[:PATIENCE] == [1] * PATIENCE, "at first nothing is held"
-    assert gaps[PATIENCE : PATIENCE + 3] == [2, 3, 4]
+    assert gaps[PATIENCE : PATIENCE + 3] == [2, 4, 8]
     assert sum(r.emitted for r in held.rounds) == 59, "the prompt's forward gave the first"
     assert len(held.asked) < len(held.rounds) / 2
     drafted = next(i for i, r in enumerate(held.rounds) if r.arm == DRAFT)
@@ -65,16 +66,11 @@ def test_asking_that_takes_much_of_a_round_gets_rarer_and_every_round_is_told(mo
     assert len(always.asked) == len(always.rounds)
 
 
-def test_nothing_is_held_beside_drafters_that_propose_or_for_a_policy_that_does_not_allow_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_is_held_for_a_policy_that_does_not_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold, "DECIDING", 1e-9)
-    beside = Plain((OFF, DRAFT, Arm("suffix", 2)))
-    written(beside, ["suffix"])
-    assert len(beside.asked) == len(beside.rounds)
     monkeypatch.setattr(Plain, "stands", 0)
-    refused = Plain((OFF, DRAFT))
-    written(refused)
+    refused = Plain((OFF, DRAFT, Arm("suffix", 2)))
+    written(refused, ["suffix"])
     assert len(refused.asked) == len(refused.rounds)
 
 
@@ -82,12 +78,22 @@ def test_nothing_is_held_beside_drafters_that_propose_or_for_a_policy_that_does_
 def test_as_long_as_keeps_choosing_a_small_share(deciding: float, stands: int, most: int) -> None:
     held = Hold(True)
     for _ in range(PATIENCE + LONGEST + 5):
-        held.chosen(DRAFT, lambda: stands, deciding, 1e-3)
+        held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
     assert held.left == most
     assert [held.take() for _ in range(50)] == [DRAFT] * most + [None] * (50 - most)
-    held.chosen(OFF, lambda: stands, deciding, 1e-3)
-    held.chosen(DRAFT, lambda: stands, deciding, 1e-3)
+    held.chosen(OFF, lambda asking: stands, deciding, 1e-3)
+    held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
     assert held.take() is None
+
+
+def test_an_arm_whose_drafts_are_begun_ahead_stays_until_they_are() -> None:
+    held = Hold(True)
+    held.chosen(DRAFT, lambda asking: 99, 1e-9, 1e-3, begun=False)
+    assert [held.take() for _ in range(ATTEMPT + 1)] == [DRAFT] * ATTEMPT + [None]
+    held.chosen(DRAFT, lambda asking: 99, 1e-9, 1e-3)
+    assert held.take() is None, "choosing takes nothing here"
+    held.chosen(DRAFT, lambda asking: 0, 1e-9, 1e-3, begun=False)
+    assert held.take() is None, "the policy does not allow it"
 
 
 @pytest.mark.parametrize("lost", [0.4, 1.5])
@@ -98,10 +104,52 @@ def test_auto_lets_a_draft_stand_only_as_long_as_its_bound_holds_with_all_of_the
     auto.choose(Context(auto.arms, tokens=1, remaining=100))
     auto._chosen, auto._plain_seconds, auto._most_seconds = (DRAFT, 2.0, most), plain, most
     bound = auto.exploration.bound
-    rounds = 1 + auto.may_stand()
+    rounds = 1 + auto.may_stand(0.0)
     assert rounds == int(bound.room / lost)
     for _ in range(rounds):
         bound.drafted(1, most * noise, most * noise, plain)
     assert -bound.balance <= 3.0 + 0.02 * bound.tokens
     auto._chosen = (OFF, 1.0, plain)
-    assert auto.may_stand() >= LONGEST, "plain decoding loses nothing"
+    assert auto.may_stand(0.0) >= LONGEST, "plain decoding loses nothing"
+
+
+def test_beside_proposals_auto_is_asked_as_long_as_they_bring_more_than_asking_takes() -> None:
+    suffix = Arm("suffix", 8)
+    auto, plain = Auto((OFF, DRAFT, suffix)), 1e-3
+    auto.calibrate(Calibration(verify={1: plain, 9: plain}, draft={DRAFT: 0.1 * plain}))
+    silent, sure = {"suffix": Hint()}, {"suffix": Hint(match=9, size=8, confidence=(0.99,) * 8)}
+
+    def play(hints: dict[str, Hint], rounds: int) -> int:
+        stands = 0
+        for _ in range(rounds):
+            arm = auto.choose(Context(auto.arms, 1, 50, OFF, {"draft": 1}, hints, {}, {"suffix": 1e-5}, remaining=500))
+            stands = auto.may_stand(0.2 * plain)
+            drafted = 8 if arm == suffix else 2 * (arm == DRAFT)
+            others = {"suffix": 8 if hints is sure else 0} if arm != suffix else {}
+            accepted = 8 if arm == suffix else 0
+            auto.observe(
+                Round(arm, drafted, accepted, accepted + 1, verify_seconds=plain, draft_seconds=1e-5, others=others)
+            )
+        return stands
+
+    assert play(sure, 20) == 0, "a proposal is chosen, and the next one is another"
+    assert auto.exploration.proposed_gain > 1.0
+    assert play(silent, 1) == 0, "they brought much until now"
+    assert 0 < play(silent, 40) <= 5
+    play(sure, 3)
+    assert play(silent, 1) == 0, "it is asked again as soon as they do"
+
+
+def test_auto_learns_what_drafts_take_from_those_that_were_begun_ahead() -> None:
+    small, large = Arm.parse("eagle:4@4x16"), Arm.parse("eagle:6@8x32")
+    auto = Auto((OFF, small, large))
+    auto.calibrate(Calibration(verify={1: 1e-3, 33: 1e-3}, draft={small: 0.3e-3, large: 0.8e-3}))
+    auto.choose(Context(auto.arms, 1, 0, remaining=500))
+    for _ in range(20):
+        auto.observe(Round(small, 16, 1, 2, draft_seconds=0.7e-3, verify_seconds=1e-3, begun=False))
+    known = auto.latency.drafts
+    assert known.line("eagle@4x16", 1).each * 4 == pytest.approx(0.3e-3)
+    assert known.starts == {"eagle@4x16": pytest.approx(0.4e-3, rel=0.01)}
+    for _ in range(20):
+        auto.observe(Round(small, 16, 1, 2, draft_seconds=0.2e-3, verify_seconds=1e-3))
+    assert known.line("eagle@4x16", 1).each * 4 < 0.23e-3

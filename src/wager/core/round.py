@@ -35,6 +35,7 @@ class Round:
     survivors: tuple[int, ...] = ()
     # model drafter that did not draft -> seconds in which it read what it had missed, for the sake of ``others``
     read_seconds: Mapping[str, float] = field(default_factory=dict)
+    begun: bool = True  # False: as long as an arm stays its drafts are begun ahead, but this one was not
 
     def __post_init__(self) -> None:
         arm, batch = self.arm, self.batch

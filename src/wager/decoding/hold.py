@@ -1,4 +1,5 @@
-"""A choice that stands for a few rounds without asking the policy, where asking takes too much of a round."""
+"""A choice that stands for a few rounds without asking the policy: where asking takes too much of a round, and where
+drafts like the last one are begun ahead, so that the first of another kind take longer than those after them."""
 
 from collections.abc import Callable
 
@@ -7,13 +8,11 @@ from wager.core import Arm
 DECIDING = 0.01  # of a round's seconds that choosing may take
 LONGEST = 15  # rounds
 PATIENCE = 3  # times in a row that an arm is chosen before it is held: at first all are only tried
+ATTEMPT = 3  # rounds more of an arm whose draft was not begun ahead; from the third on it is
 
 
 class Hold:
-    """For how many rounds a choice stands, if any may.
-
-    None may where a drafter proposes before the choice: what it proposes next is another thing.
-    """
+    """For how many rounds a choice stands, if any may."""
 
     def __init__(self, allowed: bool) -> None:
         self.allowed = allowed
@@ -32,10 +31,16 @@ class Hold:
         self.left -= 1
         return self.arm
 
-    def chosen(self, arm: Arm, may_stand: Callable[[], int], deciding: float, played: float) -> None:
-        """The policy chose this arm in so many seconds, and the round took so many."""
+    def chosen(
+        self, arm: Arm, may_stand: Callable[[float], int], deciding: float, played: float, *, begun: bool = True
+    ) -> None:
+        """The policy chose this arm in so many seconds, and the round took so many; ``begun``: if its drafts are begun
+        ahead, this one was."""
         self.in_a_row = self.in_a_row + 1 if arm == self.arm else 1
         self.arm = arm
-        longest = min(LONGEST, self.in_a_row - PATIENCE)
-        if self.allowed and longest > 0 and deciding > DECIDING * played > 0.0:
-            self.left = min(longest, int(deciding / (DECIDING * played)), may_stand())
+        if not self.allowed or played <= 0.0:
+            return
+        longest = min(LONGEST, (1 << max(0, self.in_a_row - PATIENCE)) - 1)
+        rounds = max(min(longest, int(deciding / (DECIDING * played))), 0 if begun else ATTEMPT)
+        if rounds:
+            self.left = min(rounds, may_stand(deciding))

@@ -62,7 +62,7 @@ class Loop:
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
-        self.hold = Hold(self.selective and not self.cheap)
+        self.hold = Hold(self.selective)
         self.finish = ""
 
     @property
@@ -140,12 +140,12 @@ class Loop:
         draft_seconds = max(0.0, done.drafted - chose - draft.lag_seconds) + proposing
         played = Round(
             arm, len(draft.tokens), accepted, len(tokens), draft_seconds=draft_seconds,
-            verify_seconds=verified - done.drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, overlap=shared,
-            others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
+            verify_seconds=verified - done.drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, begun=draft.begun,
+            overlap=shared, others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
         self.policy.observe(played)
         if context is not None:
-            self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose)
+            self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose, begun=draft.begun)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())

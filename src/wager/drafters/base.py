@@ -89,6 +89,7 @@ class Draft:
     parents: list[int] | None = None
     # Makes ``logits``, which few want: of the tokens with these indices.
     raw: Callable[[Sequence[int]], torch.Tensor] | None = field(default=None, repr=False, compare=False)
+    begun: bool = True  # False: like drafts are begun ahead as a rule, while a round is still verified; this was not
 
     @property
     def logits(self) -> torch.Tensor | None:

@@ -46,6 +46,7 @@ class Found(NamedTuple):
     path: list[int]  # indices of the accepted ones
     following: int
     verify_seconds: float  # as the host would have waited for such a forward alone
+    begun: bool = True  # whether the draft was made ahead
 
 
 class DeviceRounds:
@@ -101,6 +102,7 @@ class DeviceRounds:
         head._reserve(reading + 2 * whole * max(1, breadth), head.length + reading + 2 * whole)
         key = (gumbel is not None, whole, breadth)
         made = self._taken(key)
+        begun = made is not None
         if made is None and (made := head._drafted(out, whole, breadth, gumbel)) is None:
             return None
         if head.told != (*head.where, head.slots, head.length):
@@ -136,7 +138,7 @@ class DeviceRounds:
         self._go_on([*(found.drafted[at] for at in found.path), found.following], read)
         if ahead is not None:
             self.ahead = key, (head.length, head.ran), ahead
-        return found
+        return found._replace(begun=begun)
 
     def positions(self, depth: int, shape: Tree | None) -> int:
         """From how many positions such a round takes noise: its own, and those of a draft after it."""

@@ -179,7 +179,7 @@ class Eagle(Drafter):
         if found is None:
             return None
         self._out, self._played = self.head.last, True
-        draft = Draft(found.drafted, lag=lag, lag_seconds=paid)
+        draft = Draft(found.drafted, lag=lag, lag_seconds=paid, begun=found.begun)
         return Verified(draft, found.path, found.following, found.verify_seconds)
 
     def _drafted(self, length: int, draft: Callable[[torch.Tensor], Draft]) -> Draft:

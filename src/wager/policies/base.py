@@ -132,9 +132,9 @@ class Policy(Learner, ABC):
     def choose(self, context: Context) -> Arm:
         """The arm to play, one of ``context.arms``."""
 
-    def may_stand(self) -> int:
-        """For how many rounds more the last choice may be played without asking again, where asking takes too much of a
-        round; every round is observed all the same."""
+    def may_stand(self, asking: float) -> int:
+        """For how many rounds more the last choice may be played without asking again, which takes so many seconds,
+        proposals included; every round is observed all the same."""
         return 0
 
     def choose_batch(self, batch: Batch) -> Choices:

@@ -114,7 +114,7 @@ class StepTrials(Learner):
 class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
-    learned = ("bound", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter",
+    learned = ("bound", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter", "proposed_gain",
                "selection", "trials")  # fmt: skip
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
@@ -126,11 +126,16 @@ class Exploration(Learner):
         self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
+        self.proposed_gain = 1.0  # tokens a round that proposals bring beyond what could be chosen without asking
 
     def begin(self) -> None:
         """A new text."""
         self.bound.begin()
         self.selection.begin()
+
+    def proposed(self, gain: float) -> None:
+        """Proposals were asked for, and the best of them is worth so many tokens more than all that is none."""
+        self.proposed_gain += (gain - self.proposed_gain) / self.config.short_memory
 
     def drafted(self, again: bool) -> None:
         """Something was drafted; a probe is repeated if it is to be made again."""

@@ -62,13 +62,14 @@ class DraftLatency(Learner):
     power of two of their number, and more than was ever seen is expected to take as long as the most that was.
     """
 
-    learned = ("lines", "lags")
+    learned = ("lines", "lags", "starts")
     elements: ClassVar = {"lines": DraftLine}
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
         self.lines: dict[tuple[str, int], DraftLine] = {}  # by drafter or tree, and bucket of batch sizes
         self.lags: dict[str, dict[int, float]] = {}  # drafter -> power of two -> seconds
+        self.starts: dict[str, float] = {}  # drafter or tree -> seconds more of a draft that was not begun ahead
         self._latest: dict[str, DraftLine] = {}  # stands in for buckets in which nothing was drafted
 
     def line(self, key: str, batch: int) -> DraftLine:
@@ -139,6 +140,11 @@ class DraftLatency(Learner):
         else:
             rate = 1.0 / self.config.short_memory if seconds > before else 0.5
             known[size] = before + rate * (min(seconds, self.config.outlier * before) - before)
+
+    def started(self, key: str, more: float) -> None:
+        """A draft that was not begun ahead took so many seconds more than those that are."""
+        before = self.starts.get(key, 0.0)
+        self.starts[key] = before + (max(0.0, more) - before) / self.config.repeats
 
     def settle(self) -> None:
         self._latest = {key: line for (key, _), line in self.lines.items()}
@@ -237,17 +243,21 @@ class LatencyModel(Learner):
             self.drafts.caught_up(round.arm.drafter, round.lag * batch, round.lag_seconds)
 
     def resumed(self, key: str, length: int, round: Round) -> bool:
-        """Learn from a round of one request in which a drafter had to catch up; true if its seconds must not be learned
-        as those of a draft.
+        """Learn from a round of one request in which a drafter had to catch up, or whose draft was not begun ahead;
+        true if its seconds must not be learned as those of a draft.
 
         What such a draft takes beyond the usual belongs to catching up: it is not paid by a drafter that stays.
         """
-        if round.lag < 2 or round.verify_seconds <= 1e-9:
+        if (round.lag < 2 and round.begun) or round.verify_seconds <= 1e-9:
             return False
         line, more = self.drafts.line(key, 1), 0.0
         usual = line.count >= self.config.repeats
         if usual:
             more = round.draft_seconds - line.fixed - line.each * length
+        if round.lag < 2:
+            if usual:
+                self.drafts.started(key, min(more, self.config.outlier * (line.fixed + line.each * length)))
+            return usual
         self.drafts.caught_up(round.arm.drafter, round.lag, max(0.0, round.lag_seconds + more))
         return usual
 

@@ -121,6 +121,8 @@ class Auto(Probing):
         bound = exploration.bound
         room = (timed * (1.0 + bound.room) - sum(self._called.values())) / bound.slower if bounded else inf
         value, best = self._weigh(context, seconds, rate, off, room)
+        if batch == 1 and self.hinted:
+            self._note_proposals((value, best), off)
         if batch > 1 and not probing and exploration.trials.due(bucket(batch)):
             goodput = [e[1] / e[2] if e else 0.0 for e in (none, best, None)]
             if exploration.trials.choose(bucket(batch), (off, value, -inf), goodput)[0] == OFF_STEP:

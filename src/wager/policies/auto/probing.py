@@ -4,7 +4,7 @@ from math import inf
 
 from wager.core import Context
 from wager.policies.auto.verify import bucket
-from wager.policies.auto.weighing import ArmWeighing, Estimate
+from wager.policies.auto.weighing import ArmWeighing, Best, Estimate
 
 
 class Probing(ArmWeighing):
@@ -13,17 +13,38 @@ class Probing(ArmWeighing):
     __slots__ = ("_chosen", "_most_seconds")
     _chosen: Estimate | None  # in the last round
     _most_seconds: float  # that the round chosen last takes at most, proposals left out
+    _value_rate: float
 
-    def may_stand(self) -> int:
-        """Within the bound on a text's loss, were every draft rejected that is not asked for."""
-        if self._chosen is None:
+    def may_stand(self, asking: float) -> int:
+        """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that
+        propose, as long as their proposals bring less than asking for them takes."""
+        if self._chosen is None or (self._chosen[0].length and self._chosen[0].drafter in self.hinted):
             return 0
+        memory = self.config.round_memory
+        if self.hinted:
+            if self.exploration.proposed_gain > self._value_rate * asking:
+                return 0
+            memory = 0.5 * self.config.short_memory  # one that comes in the meantime waits no longer
         lost, bound, verify = 0.0, self.exploration.bound, self.latency.verify
         if self._chosen[0].length and self._most_seconds < inf and self._plain_seconds:
             timed = min(self._plain_seconds, verify.plain or inf)
             lost = self._most_seconds * verify.noise * bound.slower / timed - 1.0  # as the bound charges it
-        rounds = self.config.round_memory if lost <= 0.0 else bound.room / lost - 1.0  # one was chosen already
-        return max(0, int(min(rounds, self.config.round_memory)))
+        rounds = memory if lost <= 0.0 else bound.room / lost - 1.0  # one was chosen already
+        return max(0, int(min(rounds, memory)))
+
+    def _note_proposals(self, found: Best, off: float) -> None:
+        """Learn what proposals bring beyond the best arm that none is needed for, plain decoding having the value
+        ``off``."""
+        value, best = found
+        if best is None or best[0].drafter not in self.hinted:
+            self.exploration.proposed(0.0)
+            return
+        rate, seconds = self._value_rate, self._verify_seconds
+        for group, odds, factor, fixed, each in self._weighed:
+            tokens = self.positional.tokens(odds, factor)
+            off = max(off, *(tokens[n] - rate * (seconds[width] + fixed + each * n) for _, n, width in group.arms))
+        if off > -inf:
+            self.exploration.proposed(max(0.0, value - off))
 
     def _text_is_tried(self, context: Context, seconds: list[float]) -> bool:
         """Whether an engine's only request, whose text begins, is drafted for to learn of it: while nothing is drafted,

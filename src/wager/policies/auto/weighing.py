@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, inf
+from operator import itemgetter
 
 from wager.core import OFF, Arm, Context
 from wager.policies.auto.acceptance import AcceptanceModel
@@ -22,6 +23,7 @@ Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, D
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
 Table = list[float]
+_value = itemgetter(0)
 
 
 class ArmWeighing(Policy):
@@ -81,11 +83,10 @@ class ArmWeighing(Policy):
         if arm.tree is None and hint is not None:
             return self.latency.verify.worst(1 + (min(arm.length, hint.size) if hint.size else arm.length))
         late = self.latency.worst_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
-        return (
-            self.latency.worst_draft(self._key(arm), arm.length, plain)
-            + late
-            + self.latency.verify.worst(arm.budget + 1)
-        )
+        if arm != context.previous:
+            late += self.latency.drafts.starts.get(self._key(arm), 0.0)
+        late += self.latency.worst_draft(self._key(arm), arm.length, plain)
+        return late + self.latency.verify.worst(arm.budget + 1)
 
     def _weigh(
         self, context: Context, seconds: Table, rate: float, off: float, room: float = inf, cautious: bool = False
@@ -166,13 +167,15 @@ class ArmWeighing(Policy):
         self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
     ) -> Best:
         """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
-        (most, best), batch, lags, drafts = found, context.batch, context.lag, self.latency.drafts
+        most, batch, lags, drafts = found[0], context.batch, context.lag, self.latency.drafts
+        better: list[tuple[float, Estimate]] = []
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         if batch > 1 and not self.latency.batches.drafted_nearby(batch):  # one token tells what the others will take
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
         draws, weighed = self.positional.draws_for(len(plan)), self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
+        starts, previous = drafts.starts, context.previous
         text = self.in_text.factors if batch == 1 and self._several else {}
         self._values = {}
         to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
@@ -197,6 +200,7 @@ class ArmWeighing(Policy):
                         once = rate * (late - again)
                     fixed += again / (self.exploration.expected_stay * batch)
             weighed.append((group, odds, factor, fixed, each))
+            start = starts[group.key] / few if group.key in starts else 0.0
             reach = tokens = 1.0
             done = 0
             for arm, length, width in arms:
@@ -206,15 +210,23 @@ class ArmWeighing(Policy):
                     tokens += reach
                     done += 1
                 taken = seconds[width] + fixed + each * length
+                if start and arm != previous:
+                    taken += start
                 value = tokens - rate * taken
                 if text:
                     self._values[drafter] = max(value, self._values.get(drafter, value))
                     value -= fee
                 if once:
                     value -= once * max(least, tokens / to_come)
-                if value > most and width <= widest and (room == inf or self._worst(arm, context) <= room):
-                    most, best = value, (arm, tokens, taken)
-        return most, best
+                if value > most and width <= widest:
+                    better.append((value, (arm, tokens, taken)))
+                    most = value if room == inf else most
+        while better:
+            most, best = max(better, key=_value)
+            if room == inf or self._worst(best[0], context) <= room:
+                return most, best
+            better.remove((most, best))
+        return found
 
     def _settled(self, group: ArmGroup) -> bool:
         """Whether it is known without being run, because its drafter reads and has no trees beside its chains: then
