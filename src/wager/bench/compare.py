@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from wager.bench.garbage import loaded_objects_frozen
 from wager.bench.methods import PLAIN as PLAIN  # the third way, for those who show a comparison
 from wager.bench.methods import Target, transformers_generator
 from wager.decoding.decoder import Decoder
@@ -154,13 +155,14 @@ class Request:
     def compare(self, first: Generation | None, *, repeats: int) -> Comparison:
         """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
         runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
-        for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
-            if first is None or i > 0:  # forget what earlier runs taught, or drafts would come from the last answer
-                self.decoder.reset()
-                first = self.wager()
-            runs[WAGER].append(first)
-            runs[OFF].append(self.off())
-            runs[PLAIN].append(self.plain())
+        with loaded_objects_frozen():
+            for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
+                if first is None or i > 0:  # forget what earlier runs taught, or drafts would come from the last answer
+                    self.decoder.reset()
+                    first = self.wager()
+                runs[WAGER].append(first)
+                runs[OFF].append(self.off())
+                runs[PLAIN].append(self.plain())
         return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
 
     def _mismatch(self, runs: Mapping[str, list[Generation]]) -> Mismatch | None:

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+from wager.bench.garbage import loaded_objects_frozen
 from wager.bench.methods import Method, TextGenerator
 from wager.bench.run_folder import RunFolder
 from wager.bench.summary import Answer, summarize
@@ -117,16 +118,17 @@ class Run:
                 generator.practise([prompt.ids for prompt in self.prompts], tokens)
             if generator.decoder is not None:
                 self._restore(generator)
-        for prompt, generator in interleaved(generators, self.prompts, seed=self.head["seed"]):
-            key = prompt.id, generator.name
-            if key in self.answers:
-                continue
-            answer = generator.run(prompt.ids, tokens)
-            learned = self.folder is not None and generator.decoder is not None and generator.name in self._policies
-            state = generator.decoder.policy.state_dict() if learned else None  # type: ignore[union-attr]
-            pieces = generator.latest.pieces(tokenizer) if generator.latest is not None and key in shown else None
-            self.add(key, answer, pieces=pieces, state=state)
-            yield prompt, generator.name
+        with loaded_objects_frozen():
+            for prompt, generator in interleaved(generators, self.prompts, seed=self.head["seed"]):
+                key = prompt.id, generator.name
+                if key in self.answers:
+                    continue
+                answer = generator.run(prompt.ids, tokens)
+                learned = self.folder is not None and generator.decoder is not None and generator.name in self._policies
+                state = generator.decoder.policy.state_dict() if learned else None  # type: ignore[union-attr]
+                pieces = generator.latest.pieces(tokenizer) if generator.latest is not None and key in shown else None
+                self.add(key, answer, pieces=pieces, state=state)
+                yield prompt, generator.name
 
     def _shown(self) -> set[Key]:
         """Whose tokens are kept: the first policy's answer to one prompt of each task, then the next policy's."""

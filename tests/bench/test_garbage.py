@@ -1,0 +1,13 @@
+"""Full garbage collections do not walk what was loaded while something is timed."""
+
+import gc
+
+from wager.bench.garbage import loaded_objects_frozen
+
+
+def test_what_is_loaded_is_frozen_inside_and_collected_again_after_it() -> None:
+    assert gc.get_freeze_count() == 0
+    with loaded_objects_frozen():
+        assert gc.get_freeze_count() > 10_000
+        assert len(gc.get_objects()) < 1_000
+    assert gc.get_freeze_count() == 0
