@@ -126,7 +126,7 @@ class Exploration(Learner):
         self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
-        self.proposed_gain = 1.0  # tokens a round that proposals bring beyond what could be chosen without asking
+        self.proposed_gain = 0.5  # tokens a round that proposals bring beyond what could be chosen without asking
 
     def begin(self) -> None:
         """A new text."""
