@@ -8,8 +8,9 @@ from decoders import PROMPT, alike, tiny
 
 import wager
 from wager.core import OFF, Arm, Calibration, Context, Hint, Round, Signal
-from wager.decoding import hold
+from wager.decoding import hold, loop
 from wager.decoding.hold import ATTEMPT, LONGEST, PATIENCE, Hold
+from wager.decoding.loop import Loop
 from wager.drafters.draft_model import DraftModel
 from wager.policies import Policy
 from wager.policies.auto import Auto
@@ -64,6 +65,32 @@ def test_asking_that_takes_much_of_a_round_gets_rarer_and_every_round_is_told(mo
     always = Plain((OFF, DRAFT))
     assert written(always) == tokens
     assert len(always.asked) == len(always.rounds)
+
+
+def test_a_round_that_the_next_does_not_depend_on_is_observed_while_that_is_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hold, "DECIDING", 1e-9)
+    events: list[str] = []
+    play, observe, choose = Loop._play, Plain.observe, Plain.choose
+
+    def noted(name: str, call: Any) -> Any:
+        return lambda self, *given: (events.append(name), call(self, *given))[1]
+
+    monkeypatch.setattr(Loop, "_play", noted("play", play))
+    monkeypatch.setattr(Plain, "observe", noted("observe", observe))
+    monkeypatch.setattr(Plain, "choose", noted("choose", choose))
+    alone = Plain((OFF, DRAFT))
+    tokens, before = written(alone), list(events)
+    assert "play play" not in " ".join(before)
+    events.clear()
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    beside = Plain((OFF, DRAFT))
+    assert written(beside) == tokens
+    assert [(r.arm, r.emitted) for r in beside.rounds] == [(r.arm, r.emitted) for r in alone.rounds], "none is lost"
+    assert "play play observe" in " ".join(events)
+    assert sorted(events) == sorted(before)
+    assert "play choose" not in " ".join(events), "a choice knows all rounds before it"
 
 
 def test_nothing_is_held_for_a_policy_that_does_not_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:

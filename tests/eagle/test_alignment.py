@@ -12,7 +12,7 @@ from heads import PROMPT, TEXT, save, tiny
 import wager
 from wager.core import OFF, Arm, Round, Signal
 from wager.core.rewards import block_divergence, block_efficiency
-from wager.decoding.loop import continued
+from wager.decoding.acceptance import continued
 from wager.decoding.recorder import Recorder
 from wager.drafters import Draft
 from wager.eagle.drafter import Eagle

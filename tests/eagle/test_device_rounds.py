@@ -305,7 +305,6 @@ def test_a_draft_ahead_is_the_one_that_would_have_been_made(
     ahead = decoder.generate(PROMPT, **settings(sampled))
     assert sum(taken) > len(taken) / 2
     assert [r.begun for r in ahead.rounds if r.drafted] == taken, "and the policy is told"
-    assert not taken[1], "the arm may have been another"
     monkeypatch.setattr(DeviceRounds, "_taken", lambda self, key: None)
     afresh = decoder.generate(PROMPT, **settings(sampled))
     assert [p.rejected for p in ahead.steps] == [p.rejected for p in afresh.steps], "the same drafts"

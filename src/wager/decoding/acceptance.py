@@ -158,3 +158,14 @@ def overlap(p: Tensor, draft: Tokens, q: Tensor | None) -> tuple[float, ...]:
     else:
         shared = torch.minimum(p[:count], q).sum(-1)
     return tuple(shared.clamp(0, 1).tolist())
+
+
+def continued(path: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """The path through a tree, on to a leaf by the first token after each."""
+    way = list(path)
+    last = way[-1] if way else -1
+    for at, parent in enumerate(parents):  # parents come first, so one pass follows the path down
+        if at > last and parent == last:
+            way.append(at)
+            last = at
+    return way

@@ -10,7 +10,7 @@ import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.core.round import Accepted
-from wager.decoding.acceptance import accept_greedy, overlap
+from wager.decoding.acceptance import accept_greedy, continued, overlap
 from wager.decoding.arms import fit_arms
 from wager.decoding.generation import BONUS, PLAIN, Piece
 from wager.decoding.hold import Hold
@@ -24,6 +24,7 @@ from wager.policies.base import Policy
 
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
+WORK_ALONE = {"cuda"}  # devices on which the host does something else in the meantime
 NO_DRAFT = Draft()
 NO_PROPOSALS: Mapping[str, Draft] = {}
 
@@ -82,10 +83,12 @@ class Loop:
         looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = TextIds(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
+        self.unobserved: Round | None = None  # the last round, where the next one does not depend on it
         self.hold.begin()
         self.scorer = TextScorer(self.text, self.begins, sampler, self.processors) if self.readers else None
         for drafter in self.drafters.values():
             drafter.scorer = self.scorer if drafter in self.readers else None
+            drafter.meanwhile = self._observe
             drafter.begin(self.text)
         yield self._prefill()
         if self.calibrate is not None and not self.finish:
@@ -143,7 +146,10 @@ class Loop:
             verify_seconds=verified - done.drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, begun=draft.begun,
             overlap=shared, others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
-        self.policy.observe(played)
+        self._observe()
+        self.unobserved = played
+        if context is not None or not self.hold.left or self.finish or self.target.device.type not in WORK_ALONE:
+            self._observe()  # otherwise in the next round, while the device works
         if context is not None:
             self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose, begun=draft.begun)
         self.previous, self.prompt = arm, None
@@ -151,6 +157,11 @@ class Loop:
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
         sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
         return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected)
+
+    def _observe(self) -> None:
+        if self.unobserved is not None:
+            played, self.unobserved = self.unobserved, None
+            self.policy.observe(played)
 
     def _propose(self, room: int, remaining: int) -> tuple[Context, dict[str, Draft]]:
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
@@ -186,6 +197,7 @@ class Loop:
         if draft.parents is not None:
             return _Played(draft, *self._verify_tree(draft, draft.parents), drafted)
         logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
+        self._observe()
         accepted, following, scores = self._accept(logits, draft)
         self.target.crop(len(self.text) + accepted)
         return _Played(draft, list(range(accepted)), following, scores, drafted)
@@ -307,17 +319,6 @@ class Loop:
             if scores := drafter.take_scores():
                 known[drafter.name] = scores
         return known
-
-
-def continued(path: Sequence[int], parents: Sequence[int]) -> list[int]:
-    """The path through a tree, on to a leaf by the first token after each."""
-    way = list(path)
-    last = way[-1] if way else -1
-    for at, parent in enumerate(parents):  # parents come first, so one pass follows the path down
-        if at > last and parent == last:
-            way.append(at)
-            last = at
-    return way
 
 
 def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:

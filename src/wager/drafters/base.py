@@ -138,6 +138,7 @@ class Drafter(ABC):
     acceptance: tuple[float, ...] = ()
     reads: ClassVar[bool] = False  # whether it can `read` what it missed without drafting
     scorer: Scorer | None = None  # scores its predictions at tokens it missed; None: nobody wants to know
+    meanwhile: Callable[[], object] = tuple  # called by `play` while the device works
     scores: tuple[float, ...] = ()  # those that `take_scores` has not taken, the oldest first
 
     @abstractmethod

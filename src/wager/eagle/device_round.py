@@ -8,7 +8,7 @@ the tokens and chooses while the device drafts.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -64,6 +64,7 @@ class DeviceRounds:
         self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
         self.waiting: float | None = None  # seconds of a forward alone that the device does not work; None: not timed
         self.last_key: Hashable = None  # of the last round's draft
+        self.meanwhile: Callable[[], object] = tuple  # called while the device works
         # A draft that was made at the end of a round: its key, what the head had read and run by then, its tensors.
         self.ahead: tuple[Hashable, tuple[int, int], Made] | None = None
 
@@ -199,6 +200,7 @@ class DeviceRounds:
     def _found(self, width: int) -> Found:
         """Wait for the device, and read what it found."""
         seconds = 0.0
+        self.meanwhile()
         if self.cuda:
             self.clock[1].synchronize()
             seconds = self.clock[0].elapsed_time(self.clock[1]) / 1e3 + (self.waiting or 0.0)

@@ -173,7 +173,7 @@ class Eagle(Drafter):
             if rounds.cuda:
                 torch.cuda.synchronize(rounds.target.device)
             paid = perf_counter() - began
-        gumbel = self._gumbel(sample, rounds.positions(length, shape))
+        gumbel, rounds.meanwhile = self._gumbel(sample, rounds.positions(length, shape)), self.meanwhile
         with rounds.target.on_device():
             found = rounds.play(out, self._text[-1], length, shape, choose, gumbel)
         if found is None:

@@ -3,11 +3,12 @@
 from math import inf
 
 from wager.core import Context
+from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import bucket
-from wager.policies.auto.weighing import ArmWeighing, Best, Estimate
+from wager.policies.auto.weighing import Best, Estimate
 
 
-class Probing(ArmWeighing):
+class Probing(Reading):
     """The part of `auto` that times plain decoding, tries texts that begin, and lets a choice stand."""
 
     __slots__ = ("_chosen", "_most_seconds")

@@ -1,7 +1,6 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import exp, inf
 from operator import itemgetter
 
@@ -13,7 +12,7 @@ from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import DraftLine, LatencyModel
 from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
-from wager.policies.auto.reading import TextAcceptance, expected_gain
+from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
 
@@ -221,12 +220,16 @@ class ArmWeighing(Policy):
                 if value > most and width <= widest:
                     better.append((value, (arm, tokens, taken)))
                     most = value if room == inf else most
+        return self._fitting(better, context, room) or found
+
+    def _fitting(self, better: list[tuple[float, Estimate]], context: Context, room: float) -> Best | None:
+        """The best of these that takes at most ``room`` seconds."""
         while better:
-            most, best = max(better, key=_value)
-            if room == inf or self._worst(best[0], context) <= room:
-                return most, best
-            better.remove((most, best))
-        return found
+            best = max(better, key=_value)
+            if room == inf or self._worst(best[1][0], context) <= room:
+                return best
+            better.remove(best)
+        return None
 
     def _settled(self, group: ArmGroup) -> bool:
         """Whether it is known without being run, because its drafter reads and has no trees beside its chains: then
@@ -245,62 +248,6 @@ class ArmWeighing(Policy):
             self.config.round_memory if context.remaining is None else min(self.config.round_memory, context.remaining)
         )
         return max(cost - self.in_text.credit.get(drafter, 0.0), cost / max(1.0, rounds))
-
-    def _worth_reading(
-        self, context: Context, chosen: Estimate, rate: float
-    ) -> tuple[dict[str, tuple[float, float]], int]:
-        """Idle models that read now, the most worth first, with the seconds that are expected and those that it takes
-        at most; and the rounds until that is to be considered again.
-
-        A reading makes the estimate of a drafter's log odds move by some standard deviation; without it the better of
-        two drafters is missed now and then, in every round. That has been growing as the square root of the tokens it
-        missed, so all rounds since it read last have cost two thirds of as many of the present one.
-        """
-        config, plain, here = self.config, self._plain_seconds, self.in_text
-        names = [name for _, name, _, _, _ in self._plans.get(1) or self._plan(1)]
-        values = {name: self._value_in_text(name, 0.0, rate) for name in dict.fromkeys(names)}
-        best, mine = chosen[1] - rate * chosen[2], chosen[0].drafter
-        if mine in values:  # without the draw that it was chosen by
-            best = values.pop(mine)
-        to_come = config.round_memory
-        if context.remaining is not None:
-            to_come = min(to_come, context.remaining / chosen[1])
-        found: dict[str, tuple[float, float, float]] = {}
-        wait = config.round_memory
-        for name, value in values.items():
-            missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].length + 1
-            seconds, most = self._reading_seconds(name, lag, plain)
-            cost, waited = rate * seconds, max(1.0, missed / chosen[1])
-            gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
-            if min(2.0 / 3.0 * waited, to_come) * gain >= cost and missed:
-                found[name] = gain * waited - cost, seconds, most
-                wait = min(wait, 0.5 * waited)
-            else:  # the cost is reached in so many times the rounds
-                times = (1.5 * cost / (gain * waited)) ** (2.0 / 3.0) if gain > 0.0 else 2.0
-                wait = min(wait, waited * (min(2.0, max(1.25, times)) - 1.0))
-        return {name: found[name][1:] for name in sorted(found, key=lambda name: -found[name][0])}, int(wait)
-
-    def _value_in_text(self, drafter: str, deviations: float, rate: float) -> float:
-        """What a drafter's best arm is worth if reading moves its log odds by so many standard deviations."""
-        seconds, here, best = self._verify_seconds, self.in_text, -inf
-        factor = here.factors.get(drafter, 1.0)
-        for group, name, arms, counts, _ in self._plans.get(1) or self._plan(1):
-            if name == drafter:
-                fixed, each = self.latency.drafts.parts(group.key, 1, seconds[1])
-                odds = counts.odds[0] * factor
-                moved = deviations and exp(deviations * here.deviation(drafter, odds / (1.0 + odds), counts.deviation))
-                tokens = self.positional.tokens(counts.odds, factor * (moved or 1.0))
-                best = max(best, *(tokens[n] - rate * (seconds[width] + fixed + each * n) for _, n, width in arms))
-        return best
-
-    def _reading_seconds(self, drafter: str, tokens: int, plain: float) -> tuple[float, float]:
-        """Seconds in which a drafter is expected to read so many tokens, and those that it takes at most."""
-        fixed, each = self.latency.drafts.parts(drafter, 1, plain)
-        late, most = (
-            self.latency.drafts.long_catch_up(drafter, tokens, plain),
-            self.latency.worst_catch_up(drafter, tokens, plain),
-        )
-        return fixed + each + late, self.latency.worst_draft(drafter, 1, plain) + most
 
     def _plan(self, batch: int) -> Plan:
         """The groups of drafters without hints, with what is known of each."""
