@@ -60,7 +60,7 @@ def test_asking_that_takes_much_of_a_round_gets_rarer_and_every_round_is_told(mo
     assert len(held.asked) < len(held.rounds) / 2
     drafted = next(i for i, r in enumerate(held.rounds) if r.arm == DRAFT)
     after = held.asked.index(sum(r.emitted for r in held.rounds[: drafted + 1]) + 1)
-    assert gaps[after : after + 2] == [1, 1], "after a draft it is asked again in every round"
+    assert gaps[after] > 1, "one draft between leaves things as they were"
     monkeypatch.setattr(hold, "DECIDING", 1e9)
     always = Plain((OFF, DRAFT))
     assert written(always) == tokens
@@ -109,6 +109,12 @@ def test_as_long_as_keeps_choosing_a_small_share(deciding: float, stands: int, m
     assert held.left == most
     assert [held.take() for _ in range(50)] == [DRAFT] * most + [None] * (50 - most)
     held.chosen(OFF, lambda asking: stands, deciding, 1e-3)
+    assert held.take() is None
+    held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
+    assert held.left == most, "another arm that was chosen but once leaves things as they were"
+    held.left = 0
+    for _ in range(2):
+        held.chosen(OFF, lambda asking: stands, deciding, 1e-3)
     held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
     assert held.take() is None
 

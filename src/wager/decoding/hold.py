@@ -22,6 +22,7 @@ class Hold:
         """A new text."""
         self.arm: Arm | None = None  # chosen last
         self.in_a_row = 0  # times that it was
+        self.before: tuple[Arm | None, int] = None, 0  # what was chosen before it, and how often
         self.left = 0  # rounds
 
     def take(self) -> Arm | None:
@@ -36,8 +37,12 @@ class Hold:
     ) -> None:
         """The policy chose this arm in so many seconds, and the round took so many; ``begun``: if its drafts are begun
         ahead, this one was."""
-        self.in_a_row = self.in_a_row + 1 if arm == self.arm else 1
-        self.arm = arm
+        if arm == self.arm:
+            self.in_a_row += 1
+        else:  # another arm that was chosen but once leaves things as they were
+            known, times = self.before
+            self.before = self.arm, self.in_a_row
+            self.arm, self.in_a_row = arm, times if arm == known and self.in_a_row == 1 else 1
         if not self.allowed or played <= 0.0:
             return
         longest = min(LONGEST, (1 << max(0, self.in_a_row - PATIENCE)) - 1)

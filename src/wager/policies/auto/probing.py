@@ -26,6 +26,8 @@ class Probing(Reading):
             if self.exploration.proposed_gain > self._value_rate * asking:
                 return 0
             memory = 0.5 * self.config.short_memory  # one that comes in the meantime waits no longer
+        if self._several:  # until it is to be considered who reads: only then another is found to be better
+            memory = min(memory, max(self.config.repeats, self.in_text.wait))
         lost, bound, verify = 0.0, self.exploration.bound, self.latency.verify
         if self._chosen[0].length and self._most_seconds < inf and self._plain_seconds:
             timed = min(self._plain_seconds, verify.plain or inf)
