@@ -101,12 +101,13 @@ class Explaining:
 
     def __init__(self, policy: Policy, then: Callable[[Piece], None]) -> None:
         self.policy, self.then = policy, then
-        # a round, what was expected of its arm (None: it was not weighed), and of the best of the others
+        # a round, what was expected of its arm (None: it was not weighed, or the choice before it stands), and of the
+        # best of the others
         self.rounds: list[tuple[Round, Option | None, Option | None]] = []
 
     def __call__(self, piece: Piece) -> None:
         if piece.round is not None:
-            options = self.policy.options()
+            options = [] if piece.stands else self.policy.options()
             ours = next((option for option in options if option.arm == piece.round.arm), None)
             other = next((option for option in options if option is not ours), None)
             self.rounds.append((piece.round, ours, other))
@@ -131,7 +132,8 @@ class Explaining:
             trial = exploration(*both)
             tried = trial and {"cost_seconds": round(trial[0], 6), "may_bring_tokens_per_second": round(trial[1], 3)}
             came["exploration"] = tried
-            told.append({"round": i, "arm": str(played.arm), "expected": expected, "runner_up": other, **came})
+            which = {"round": i, "arm": str(played.arm), "stands": both == [None, None]}
+            told.append({**which, "expected": expected, "runner_up": other, **came})
         return told
 
 
@@ -151,7 +153,9 @@ def explained(number: int, played: Round, ours: Option | None, other: Option | N
         f"{o.arm}: {o.tokens:.2f} tokens" + (f", {o.seconds * 1e3:.2f} ms, {o.goodput:.1f}/s" if o.timed else "")
         for o in options
     ]
-    if ours is not None and not ours.timed:
+    if not options:
+        words.append("the last choice stands")
+    elif ours is not None and not ours.timed:
         words.append("nothing was timed yet")
     elif (trial := exploration(ours, other)) is not None:
         brings = f"may bring {trial[1]:.1f}/s" if played.arm.length else "times plain decoding"

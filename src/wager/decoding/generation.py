@@ -51,6 +51,7 @@ class Piece:
     sources: tuple[str, ...]  # where each token came from: a drafter's name, 'bonus' or 'plain'
     round: Round | None  # None for the token that came out of the prompt's own forward
     rejected: tuple[int, ...] = ()  # drafted tokens that the target did not take; of a tree those off its path
+    stands: bool = False  # the policy was not asked for this round: its last choice stands
 
 
 @dataclass(slots=True)

@@ -156,7 +156,7 @@ class Loop:
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
         sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
-        return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected)
+        return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected, context is None)
 
     def _observe(self) -> None:
         if self.unobserved is not None:
