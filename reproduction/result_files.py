@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 REQUIRED = ("command", "commit", "date", "machine", "versions")
+SHOWING = ("old_results.toml", "page.py", "pictures.py", "result_files.py", "summary.py")  # what results do not rest on
 UNKNOWN = re.compile(r"unknown \(before ([0-9a-f]{7,40})\)")
 # What says how many prompts, requests, runs or rounds a result rests on: at the top, or as an option of its command.
 SIZES = (
@@ -145,7 +146,9 @@ def stale(content: Mapping[str, Any], root: Path) -> str:
     paths = next((paths for begins, paths in MEASURES.items() if command.startswith(begins)), ())
     if not paths or not re.fullmatch(r"[0-9a-f]{7,40}", since):
         return ""
-    changed = git(root, "diff", "--name-only", since, "HEAD", "--", *paths)
+    changed = git(
+        root, "diff", "--name-only", since, "HEAD", "--", *paths, *(f":!reproduction/{name}" for name in SHOWING)
+    )
     touched = sorted({path for path in paths for line in (changed or "").splitlines() if line.startswith(path)})
     return ", ".join(touched)
 
