@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
 OLDEST := .venv-oldest
@@ -15,9 +16,14 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(READY): pyproject.toml constraints.txt
+# What users install, and no more: the demo needs no tools for tests.
+$(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("wager needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt --editable .
+	touch $@
+
+$(READY): $(BASE)
 	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
@@ -39,7 +45,7 @@ $(BROWSER): $(READY) tests/get_browser.py
 
 setup: $(READY)  ## make the environment
 
-demo: $(READY)  ## generate beside plain decoding: a text that copies, and one that does not
+demo: $(BASE)  ## generate beside plain decoding: a text that copies, and one that does not
 	$(BIN)/wager generate "Repeat the following text exactly." --file examples/harbour.txt --max-tokens 96 --no-state --show --compare
 	$(BIN)/wager generate "Why do people enjoy walking in the rain?" --max-tokens 96 --no-state --show --compare
 
