@@ -8,7 +8,7 @@ import pytest
 from chat_server import EACH, FIRST, SLACK, Server, undisturbed, unused
 
 from wager.bench.arrivals import Conversation, Plan, closed, poisson, traced
-from wager.bench.load import UNFINISHED, Load, Served, _served, summarise
+from wager.bench.load import UNFINISHED, Load, Served, _served, base_url, summarise
 
 pytest.importorskip("vllm.benchmarks", reason="vLLM is not installed; its client sends the requests")
 
@@ -160,3 +160,8 @@ def test_a_server_that_is_gone_is_counted_not_hammered() -> None:
     served = run(unused(), closed(2, seconds=0.35), said("a"), model="tiny")
     assert 2 <= len(served) <= 10
     assert all("onnect" in str(r.error) for r in served)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1"])
+def test_a_server_is_named_with_or_without_its_scheme(url: str) -> None:
+    assert base_url(url) == "http://127.0.0.1:8000"

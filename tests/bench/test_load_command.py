@@ -147,7 +147,7 @@ def test_ctrl_c_reports_what_was_measured(serve: Wager, server: Server, prompts:
         (("--concurrency", "1", "--timeout", "0"), "more than 0 seconds, not 0"),
         (("--concurrency", "1", "--prompts", "chess"), "--prompts is a .jsonl file or tasks among mt_bench"),
         (("--concurrency", "1", "--prompts", "none.jsonl"), "none.jsonl: No such file"),
-        (("--concurrency", "1", "--url", "localhost"), "a server's URL is as in http://127.0.0.1:8000"),
+        (("--concurrency", "1", "--url", "ftp://localhost"), "a server's URL is as in http://127.0.0.1:8000"),
         (("--concurrency", "1", "--json", "/nowhere/out.json"), "no folder /nowhere"),
         (("--trace", "none.csv"), "none.csv: No such file"),
         (("--trace", "PROMPTS"), "is not a load trace"),

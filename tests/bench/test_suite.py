@@ -108,6 +108,7 @@ def test_an_interrupted_command_says_that_it_can_go_on(
     code, out, err = bench(*SMALL)
     assert code == 0
     assert "resuming: 2 of 4 answers are there" in err
+    assert "no data folder: humaneval is run on wager's own prompts" in " ".join(err.split())
     assert "On this machine" in out
 
 
@@ -117,6 +118,7 @@ def test_bad_input_is_one_sentence(bench: Any, tmp_path: Path) -> None:
         ("--suite", "math-then-code"): "pass --data DIR or set WAGER_DATA",
         ("--data", "."): "the quick suite has prompts of its own",
         ("--methods", "auto,nobody"): "'nobody' is no method",
+        ("--methods", "suffix:x"): "an arm is a drafter and a length, such as suffix:4",
         ("--methods", ","): "--methods names at least one",
         ("--methods", "ucbspec:colour=red"): "has no parameter 'colour'",
         ("--model", "tiny", "--max-tokens", "2000"): "tiny holds 1,024 tokens: too few",

@@ -47,7 +47,9 @@ def test_a_damaged_memory_and_one_that_cannot_be_kept_are_told_in_a_line_each(wa
     done = wager("generate", *LEARNING)
     assert done.code == 0
     (line,) = told(done.err)
-    assert line.startswith(f"wager: policy state {file} is not used and will be replaced: it is damaged")
+    assert line.startswith(
+        f"wager: policy state {file} is not used and will be replaced: it is no policy state, or a damaged"
+    )
     assert told(wager("generate", *LEARNING).err) == []
     file.unlink()
     states.rmdir()

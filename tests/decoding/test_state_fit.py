@@ -41,7 +41,7 @@ UNFIT: dict[str, tuple[Callable[[str], str], str]] = {
     "other state": (_changed(state={"policy": "Nightjar"}), "saved state is for policy Nightjar"),
     "no state": (_changed(state=[]), "its state is damaged"),
     "other learned": (_without_learned, "its state is damaged"),
-    "half": (lambda text: text[: len(text) // 2], "it is damaged"),
+    "half": (lambda text: text[: len(text) // 2], "it is no policy state, or a damaged one"),
 }
 FOREIGN: dict[str, Callable[[str], str]] = {
     "other format": _changed(format="wager-trace"),

@@ -84,6 +84,7 @@ def test_a_model_without_a_head_is_refused_for_that() -> None:
         *(({name: "x"}, f"{name} is a whole number of at least") for name in ("max_length", "min_new_tokens", "top_k")),
         *(({name: "x"}, f"{name} is a whole number of at least") for name in ("num_beams", "no_repeat_ngram_size")),
         ({"max_new_tokens": True}, "max_new_tokens is a whole number of at least 1, not True"),
+        ({"temperature": -1.0}, "temperature is at least 0, not -1.0"),
         ({"num_return_sequences": 0}, "num_return_sequences is a whole number of at least 1, not 0"),
         *(({name: NAN, "do_sample": True}, f"{name} is a finite number, not nan") for name in ("top_p", "temperature")),
         *(({name: "x", "do_sample": True}, f"{name} is a finite number, not 'x'") for name in ("top_p", "max_time")),
@@ -117,7 +118,7 @@ def test_a_request_says_which_setting_is_wrong(settings: dict[str, Any], says: s
     [
         (b"words", "a prompt is text, token ids or chat messages, not a bytes"),
         (torch.tensor(5), "a prompt is text, token ids or chat messages, not a int"),
-        (["one", "two"], "numbers from 0 to 63, not 'one'"),
+        (["one", "two"], "give several texts one by one"),
         ([1.0], "numbers from 0 to 63, not 1.0"),
         ([-1], "numbers from 0 to 63, not -1"),
     ],

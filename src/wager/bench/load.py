@@ -203,6 +203,7 @@ def _served(number: int, answer: Any, start: float, arrival: float | None) -> Se
 
 def base_url(url: str) -> str:
     """A server's address without /v1; refused where it is none."""
+    url = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -12,7 +12,7 @@ from zlib import crc32
 from wager.bench.summary import Answer
 from wager.core import OFF, Arm, require
 from wager.drafters import shipped
-from wager.drafters.registry import parse
+from wager.drafters.registry import DRAFTERS, parse
 from wager.policies import build as build_policy
 from wager.policies import fixed
 from wager.policies.base import PAPER
@@ -227,7 +227,8 @@ def parse_method(word: str) -> Method:
     try:
         build_policy(word, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
     except ValueError as error:
-        raise ValueError(f"{word!r} is no method ({error}); choose from {CHOICES}") from None
+        arm = "an arm is a drafter and a length, such as suffix:4" if word.partition(":")[0] in DRAFTERS else error
+        raise ValueError(f"{word!r} is no method ({arm}); choose from {CHOICES}") from None
     return policy_method(word)
 
 

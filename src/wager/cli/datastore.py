@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from wager.cli.files import check_writable
+from wager.cli.files import check_new
 from wager.cli.options import MODEL
 from wager.cli.parameters import argument, option
 from wager.cli.screen import bar, table
@@ -26,7 +26,7 @@ def build(
     field: Annotated[str | None, option("Field of JSON-lines records to take.", shown="all strings in it")] = None,
 ) -> None:
     """Build a datastore from text files; the retrieval drafter proposes continuations found in it."""
-    check_writable(out)
+    check_new(out, "datastore")
     corpus.check(files)  # before the tokenizer is loaded
     from wager.models import load_tokenizer  # imports transformers
 

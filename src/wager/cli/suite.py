@@ -26,6 +26,7 @@ QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
 SAVED = 30.0  # seconds between two savings of run.json
 OUT = Path("wager-bench")
+OWN_PROMPTS = "wager's own prompts"  # instead of a suite's that are not there
 METHODS = """Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as suffix:4,
 policies such as auto, which choose among those arms. transformers is always run: speed-ups are relative to it."""
 LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--longest-prompt", min=16)]
@@ -58,7 +59,7 @@ class Suite:
     def settings(self) -> dict[str, Any]:
         """As in the run's file."""
         tokens = self.max_tokens or (QUICK_TOKENS if self.suite == QUICK else TOKENS)
-        data = "folder" if self.suite != QUICK and workloads.has_data(self.data) else "wager's own prompts"
+        data = "folder" if self.suite != QUICK and workloads.has_data(self.data) else OWN_PROMPTS
         given = {"suite": self.suite, "seed": self.seed, "max_tokens": tokens, "longest_prompt": self.longest_prompt}
         return {**given, "data": data, "reset": self.reset}
 
@@ -96,6 +97,8 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     from wager.bench.engine import described
 
     told, settings = Console(stderr=True, highlight=False), given.settings()
+    if given.suite != QUICK and settings["data"] == OWN_PROMPTS:
+        told.print(f"no data folder: {given.suite} is run on {OWN_PROMPTS}; its own are read from --data or WAGER_DATA")
     tokens = settings["max_tokens"]
     with stage(f"loading {target.model} …", told):
         model, tokenizer = target.load(progress=told.print)

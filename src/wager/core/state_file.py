@@ -86,7 +86,7 @@ class StateFile:
         try:
             content = files.read_json(self.path)
         except ValueError as error:
-            raise ValueError(f"it is damaged ({error})") from None
+            raise ValueError(f"it is no policy state, or a damaged one ({error})") from None
         require(content.get("format") == FORMAT, f"it does not say that it is a {FORMAT}")
         return content
 

@@ -55,6 +55,7 @@ def check_settings(settings: Mapping[str, Any], vocabulary: int) -> None:
     for name in given.keys() & set(NUMBERS):
         ok = isinstance(given[name], Real) and math.isfinite(given[name])
         require(ok, f"{name} is a finite number, not {given[name]!r}")
+    require(given.get("temperature", 0) >= 0, f"temperature is at least 0, not {given.get('temperature')}")
     for name in given.keys() & set(TOKENS):
         value = given[name].tolist() if isinstance(given[name], torch.Tensor) else given[name]
         ids = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -90,6 +91,8 @@ def check_config(config: Any) -> None:
 
 def check_tokens(ids: Sequence[Any], vocabulary: int) -> None:
     """Refuse a prompt with anything but the model's tokens."""
+    several = any(isinstance(token, str) for token in ids)
+    require(not several, "a prompt is one text, or the numbers of its tokens; give several texts one by one")
     for token in ids:
         known = type(token) is int and 0 <= token < vocabulary
         require(known, f"a prompt's tokens are numbers from 0 to {vocabulary - 1}, not {token!r}")

@@ -74,8 +74,9 @@ class Stream:
         phased = len({len(d.acceptance) for d in self.drafters}) == 1
         require(phased, "a stream needs at least one drafter, and every drafter one acceptance per phase")
         require(min(self.lengths, default=0) >= 1, f"draft lengths are at least 1, not {self.lengths}")
-        positive = self.goal >= 1 and 0 < self.concentration < math.inf and self.phase_tokens >= 0
-        require(positive, "tokens and concentration are positive, phase tokens at least 0")
+        require(self.goal >= 1, f"a stream has at least 1 token, not {self.goal}")
+        require(0 < self.concentration < math.inf, f"concentration is a positive number, not {self.concentration}")
+        require(self.phase_tokens >= 0, f"a phase has at least 0 tokens, not {self.phase_tokens}")
         require(0 <= self.lag_seconds < math.inf, f"lag seconds are finite and at least 0, not {self.lag_seconds}")
 
     @property
