@@ -134,7 +134,8 @@ def test_a_busy_machine_gets_one_hint_to_use_fewer_threads(
         assert told.out == ""
         return told.err
 
-    hint = "wager: this machine was busy in the last minute (load 6.2 on 4 cores); fewer threads may be faster: set OMP_NUM_THREADS=2\n"
+    hint = "wager: this machine was busy in the last minute (load 6.2 on 4 cores); "
+    hint += "fewer threads may be faster: set OMP_NUM_THREADS=2\n"
     assert said(6.2, 4) == hint
     assert said(4.3, 4) == ""  # no more than this process's own threads a moment ago
     assert said(6.2, 1) == ""

@@ -64,8 +64,8 @@ def hint_if_busy() -> None:
     cores, threads = os.cpu_count() or 1, get_num_threads()
     if load >= cores + 1 and threads > 1:
         print(
-            f"wager: this machine was busy in the last minute (load {load:.1f} on {cores} cores); fewer threads may be faster: "
-            f"set OMP_NUM_THREADS={threads // 2}",
+            f"wager: this machine was busy in the last minute (load {load:.1f} on {cores} cores); "
+            f"fewer threads may be faster: set OMP_NUM_THREADS={threads // 2}",
             file=sys.stderr,
         )
 
