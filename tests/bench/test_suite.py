@@ -52,8 +52,11 @@ def test_the_command_writes_a_run_and_says_what_is_fastest(bench: Any, tmp_path:
     assert tasks[0] == "all"
     assert set(tasks[1:]) == {prompt["task"] for prompt in run["prompts"]}
     assert run["summary"]["differences"]["unexplained"] == 0
-    assert "All 35 texts are plain decoding's own" in out
-    assert out.index("regret") < out.index("On this machine `auto`")
+    assert "All 35 texts are identical to plain decoding's" in out
+    assert out.index("x off") < out.index("x transformers") < out.index("On this machine `auto`")
+    assert "MAT: mean tokens emitted per round" in out
+    assert "negative: faster than every fixed arm" in out
+    assert "7 prompts x 6 methods, 10 tokens per answer; Ctrl-C stops it" in err
     assert all(sentence in out for sentence in run["verdict"])
     assert "wager report made/run.json -o report.html" in out
 

@@ -11,6 +11,7 @@ import torch
 from commands import Wager
 from letters import Letters, writer
 from rich.console import Console
+from summaries import summary_of
 
 from wager.bench import verdict, workloads
 from wager.bench.methods import TextGenerator
@@ -172,8 +173,24 @@ def test_nothing_is_concluded_on_a_machine_that_is_busy(run: Any, monkeypatch: p
     code, out, err = run("tiny", "--prompts", "mine.txt", "--drafters", "suffix", "--json")
     assert code == 0, err
     said = json.loads(out)["verdict"]
-    assert "something else uses this machine, so nothing can be said" in said[0]
+    assert "something else was using this machine, so no conclusion is possible" in said[0]
     assert not {*said} & {*tune.ANSWERS.values()}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "noise", "said"),
+    [
+        ({"suffix:4": 1.3, "auto": 1.4}, 0.02, tune.ANSWERS[verdict.FASTER]),
+        ({"suffix:4": 0.7, "auto": 0.8}, 0.02, tune.ANSWERS[verdict.SLOWER]),
+        ({"suffix:4": 2.0, "auto": 0.9}, 0.02, tune.FIXED_ONLY),
+        ({"suffix:4": 1.3, "auto": 0.7}, 0.8, tune.UNCLEAR),
+    ],
+)
+def test_the_answer_is_about_speculation_and_not_about_wagers_forward(
+    speeds: dict[str, float], noise: float, said: str
+) -> None:
+    summary = summary_of({"transformers": 0.5, "off": 1.0, **speeds}, noise=noise)  # off alone is twice transformers
+    assert tune.answer({**summary, "unsteady": 1.0}) == [said]
 
 
 def test_a_model_that_holds_too_little_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

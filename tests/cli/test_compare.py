@@ -19,7 +19,8 @@ def test_compare_finds_identical_texts_and_tells_all_speeds(wager: Wager) -> Non
     assert done.code == 0, done.err
     assert "texts are identical: 6 tokens in each of 3 runs" in done.err
     assert "prompt's own forward left out of each" in done.err
-    assert "x transformers" in done.err.splitlines()[-1]
+    assert "times as fast as off" in done.err.splitlines()[-1]
+    assert "MAT: mean tokens emitted per round" in done.err
     told = json.loads(wager("generate", COPY, "--compare", "--trace", "t.jsonl", "--json", *SHORT).out)["compare"]
     assert told["identical"] is True
     assert told["difference"] is None
@@ -75,8 +76,26 @@ def test_a_comparison_on_a_busy_machine_says_that_its_speeds_are_not_reliable() 
     assert steady.unsteady() == ""
     assert steady.json()["reliable"] is True
     assert "runs of transformers differ 40.0 times" in busy.unsteady()
-    assert busy.against().endswith("not reliable")
+    assert busy.against().endswith("(not reliable)")
     assert busy.json()["reliable"] is False
+
+
+def test_the_speed_over_the_same_engine_without_speculation_comes_first() -> None:
+    def run(seconds: float, tokens: int = 11) -> Generation:
+        return Generation("", [1] * tokens, ["plain"] * tokens, 5, "", 0.1, seconds)
+
+    def compared(wager: float, off: float, plain: float) -> compare.Comparison:
+        runs = {compare.WAGER: [run(wager)], compare.OFF: [run(off)], compare.PLAIN: [run(plain)]}
+        return compare.Comparison(runs, greedy=True, mismatch=None)
+
+    faster, slower = compared(1.0, 1.5, 3.0), compared(2.0, 1.5, 3.0)
+    engine = "off, the same engine without speculation"
+    assert faster.outcome() == f"wager is 1.50 times as fast as {engine}, and 3.00 times as fast as transformers"
+    assert faster.against() == "1.50 times as fast as off"
+    said = f"wager is slower than {engine}: 0.75 times its speed; it is 1.50 times as fast as transformers"
+    assert slower.outcome() == said
+    short = compare.Comparison({name: [run(0.0, 1)] for name in compare.WHAT}, greedy=True, mismatch=None)
+    assert short.outcome() == "the text is too short to compare speeds"
 
 
 def test_every_run_of_a_comparison_starts_without_memory(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,11 +51,12 @@ def test_a_file_that_cannot_be_read_is_named_in_one_sentence_and_no_page_is_writ
     content, said = BAD[case]
     bad, out = tmp_path / "bad.json", tmp_path / "report.html"
     bad.write_bytes(content if isinstance(content, bytes) else content.encode())
-    out.write_text("before")
+    before = render([read(run)])
+    out.write_text(before)
     done = cli("report", run, bad, "-o", out)
     one_sentence(done, said)
     assert "bad.json" in done.err
-    assert out.read_text() == "before"
+    assert out.read_text() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.json", "report.html", "run.json"]
 
 
@@ -77,6 +78,23 @@ def test_the_command_line(run: Path, tmp_path: Path, cli: Wager) -> None:
         given_out = () if "-o" in wrong else ("-o", out)
         done = cli("report", *wrong, *given_out)
         assert (done.code, said in done.err) == (2, True), wrong
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_file_that_is_no_report_is_overwritten_only_by_force(
+    live: bool, run: Path, tmp_path: Path, cli: Wager
+) -> None:
+    trace = write_trace(tmp_path / "made-up.trace", rounds_of(10))
+    words = ("--live", trace, "--every", "0.2", "--idle", "0.2") if live else (run,)
+    out = tmp_path / "page.html"
+    for theirs in ("my notes\n", "<!doctype html>\n<title>My page</title>\n", "about <title>wager report: x</title>"):
+        out.write_text(theirs)
+        one_sentence(cli("report", *words, "-o", out), "page.html exists and is not a report that wager wrote")
+        assert out.read_text() == theirs
+    assert cli("report", *words, "-o", out, "--force").code == 0
+    assert cli("report", *words, "-o", out).code == 0, "a report of its own is overwritten"
+    out.write_text("")
+    assert cli("report", *words, "-o", out).code == 0, "nothing is lost with an empty file"
 
 
 class Clock:

@@ -17,6 +17,7 @@ from wager.report.figures.choice import columns
 from wager.report.figures.lines import curve
 from wager.report.page import render
 from wager.report.read import read
+from wager.report.scales import TIMES
 
 
 def kept(name: str) -> dict[str, Any]:
@@ -59,7 +60,10 @@ def test_the_big_figures_are_of_the_method_that_the_verdict_is_about(kinds: tupl
     for task in held["summary"]["tasks"]:
         task["methods"] = [row for row in task["methods"] if row["kind"] in kinds]
     about = verdict.headline(held["summary"]["tasks"][0]["methods"])
-    assert read(put(tmp_path / "run.json", held)).figures[0].label == f"{about['method']} over transformers"
+    big, drafts = read(put(tmp_path / "run.json", held)).figures[0], about["kind"] in ("arm", "policy")
+    against = "off, the same engine without speculation" if drafts else "transformers"
+    assert big.label == f"{about['method']} over {against}"
+    assert big.value == f"{about['over_off'] if drafts else about['speedup']:.2f}{TIMES}"
 
 
 def test_regret_ends_where_the_runs_summary_says(run: Path) -> None:

@@ -17,7 +17,7 @@ from wager.decoding.identity import Difference, difference
 from wager.policies import build
 
 WAGER, OFF = "wager", "wager, off"
-WHAT = {WAGER: "as asked for", OFF: "wager's forward, never drafting", PLAIN: "model.generate, plain decoding"}
+WHAT = {WAGER: "with speculation", OFF: "wager without speculation", PLAIN: "model.generate, plain decoding"}
 TIMING = "decoding only, the prompt's own forward left out of each"
 STEADY = 1.3  # runs of one way may differ by this factor before their speeds are no longer to be relied on
 WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every graph is captured
@@ -60,12 +60,23 @@ class Comparison:
         return statistics.median(run.tokens_per_second for run in self.runs[name])
 
     def speedup(self, name: str, over: str = PLAIN) -> float | None:
-        """How many times faster; None where a text of one token leaves nothing to time."""
+        """How many times as fast; None where a text of one token leaves nothing to time."""
         return self.speed(name) / self.speed(over) if self.speed(over) > 0 else None
 
     def against(self) -> str:
-        speedup, doubt = self.speedup(WAGER), ", not reliable" if self.unsteady() else ""
-        return "too short to compare" if speedup is None else f"{speedup:.2f}x transformers{doubt}"
+        """How fast in a few words: relative to the same engine without speculation."""
+        speedup, doubt = self.speedup(WAGER, OFF), " (not reliable)" if self.unsteady() else ""
+        return "too short to compare" if speedup is None else f"{speedup:.2f} times as fast as off{doubt}"
+
+    def outcome(self) -> str:
+        """How fast in a sentence."""
+        ours, theirs = self.speedup(WAGER, OFF), self.speedup(WAGER)
+        if ours is None or theirs is None:
+            return "the text is too short to compare speeds"
+        base, also = "off, the same engine without speculation", f"{theirs:.2f} times as fast as transformers"
+        if ours < 1:
+            return f"wager is slower than {base}: {ours:.2f} times its speed; it is {also}"
+        return f"wager is {ours:.2f} times as fast as {base}, and {also}"
 
     def spread(self, name: str) -> float:
         """The fastest run of a way over its slowest; 1 where nothing could be timed."""
@@ -78,7 +89,7 @@ class Comparison:
         if self.spread(worst) <= STEADY:
             return ""
         found = f"runs of {worst} differ {self.spread(worst):.1f} times in speed"
-        return f"{found}: something else uses this machine, so the speed-ups are not reliable"
+        return f"{found}: something else was using this machine, so the speed-ups are not reliable"
 
     def verdict(self) -> str:
         """Whether the texts are the same."""

@@ -10,15 +10,31 @@ FASTER, SLOWER, EVEN, TOO_FEW = "faster", "slower", "no clear difference", "too 
 FEWEST_PROMPTS = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
 NOISY = 1.6  # decoding of two prompts without drafts may differ by this factor before the machine is said to be busy
 TOO_NOISY = 3.0  # and by this one before nothing is concluded
-POSSIBLE_GAIN = 1.2  # a speed-up that is not ruled out as long as an interval reaches above it
+# What printed figures mean.
+MAT = "mean tokens emitted per round (one forward pass of the target), the target's own token included"
+REGRET = (
+    "seconds more than the fastest fixed arm, which is known only afterwards; negative: faster than every fixed arm"
+)
 Row = Mapping[str, Any]
 
 
-def standing(row: Row, interval: str = "interval") -> str:
-    """Whether a method is faster than the first, slower, or neither beyond doubt; or than ``off`` by its interval."""
-    if row[interval] is None or row["prompts"] < FEWEST_PROMPTS:
+def over(row: Row) -> tuple[float, list[float] | None]:
+    """A method's speed as a multiple of the baseline's, with the 95 % interval.
+
+    The baseline is ``off``, the same engine without speculation; for ``off`` itself, for methods that are not wager's,
+    and in runs without ``off`` it is the first method.
+    """
+    if row["over_off"] is None:
+        return row["speedup"], row["interval"]
+    return row["over_off"], row["over_off_interval"]
+
+
+def standing(row: Row) -> str:
+    """Whether a method is faster than its baseline, slower, or neither beyond doubt."""
+    _, interval = over(row)
+    if interval is None or row["prompts"] < FEWEST_PROMPTS:
         return TOO_FEW
-    low, high = row[interval]
+    low, high = interval
     return FASTER if low > 1 else SLOWER if high < 1 else EVEN
 
 
@@ -32,15 +48,12 @@ def words(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> list[str]:
     ours = headline(every["methods"])
     same = texts(summary)
     if summary["unsteady"] > TOO_NOISY:
-        measured = f"Measured nevertheless: `{ours['method']}` {ours['speedup']:.2f}x"
+        measured = (
+            f"Measured nevertheless: `{ours['method']}` is {_times(over(ours)[0])} as fast as {_base(summary, ours)}"
+        )
         return [*filter(None, (_busy(summary), f"{measured}{_best(every, rows, ours)}.", same))]
-    said = [f"On this machine {_stands(ours)}{_best(every, rows, ours)}.", advice(summary, specs)]
-    if ours["over_off"] is not None:
-        forward = f"wager's forward alone, `off`, runs at {rows['off']['speedup']:.2f}x"
-        said.append(f"{forward}; drafts bring {ours['over_off']:.2f}x on top.")
-    peers = [(name.replace("transformers ", ""), row["speedup"]) for name, row in rows.items() if row["kind"] == "peer"]
-    listed = ", ".join(f"{name} {speedup:.2f}x" for name, speedup in peers)
-    said += (_tasks(summary, ours), f"transformers' own speculative methods: {listed}." if listed else "")
+    said = [f"On this machine {_stands(summary, ours)}{_best(every, rows, ours)}.", advice(summary, specs)]
+    said += (_others(summary, rows, ours), _tasks(summary, ours))
     return [*filter(None, (*said, same, _busy(summary)))]
 
 
@@ -56,37 +69,69 @@ def advice(summary: Mapping[str, Any], specs: Sequence[str] = ()) -> str:
     every = summary["tasks"][0]
     rows: dict[str, Row] = {row["method"]: row for row in every["methods"]}
     ours, best = headline(every["methods"]), every["best_arm"]
-    arms = [row for row in every["methods"] if row["kind"] in ("arm", "policy", "off")]
     if every["prompts"] < FEWEST_PROMPTS:
-        return f"So few prompts tell too little; measure at least {FEWEST_PROMPTS}."
+        return f"There are too few prompts for a conclusion; measure at least {FEWEST_PROMPTS}."
     lost = ours["regret_interval"][0] > 0 if ours["regret_interval"] else False
-    if best is not None and best != ours["method"] and lost and standing(rows[best]) == FASTER:
-        lost_seconds = f"which lost {ours['regret_seconds']:.1f} of its {ours['seconds']:.1f} s to it"
+    if best not in (None, "off", ours["method"]) and lost and standing(rows[best]) == FASTER:
+        lost_seconds = f"which took {ours['regret_seconds']:.1f} of its {ours['seconds']:.1f} s longer"
         single = f"That single setting was clearly faster than `{ours['method']}`, {lost_seconds}"
-        return f"{single}; take it with {option(best, specs)} if your prompts are all like these."
+        return f"{single}; use it with {option(best, specs)} if all your prompts are like these."
     if standing(ours) == FASTER:
-        return f"Take `{ours['method']}`: nothing has to be set." if ours["method"] == "auto" else ""
-    faster = [row for row in arms if standing(row) == FASTER]
-    if not faster:
-        most = max((row["interval"][1] for row in arms if row["kind"] != "off"), default=0.0)
-        if most > POSSIBLE_GAIN:
-            possible = f"Speculating shows no gain here, but one of up to {most:.2f}x is not ruled out"
-            return f"{possible}: measure more prompts on a quiet machine, and until then decode plainly."
-        return "Nothing is gained by speculating here: decode plainly, with `--policy off` or without wager."
-    first = max(faster, key=lambda row: float(row["speedup"]))["method"]
-    return f"`{first}` was the fastest, and faster; more prompts would tell whether `{ours['method']}` is too."
+        return "Use `auto`: there is nothing to set." if ours["method"] == "auto" else ""
+    settings = [row for row in every["methods"] if row["kind"] in ("arm", "policy")]
+    faster = [row for row in settings if standing(row) == FASTER]
+    if faster:
+        first = max(faster, key=lambda row: over(row)[0])
+        reached = (
+            f"`{first['method']}` was the fastest setting, {_times(over(first)[0])} as fast as {_base(summary, first)}"
+        )
+        return f"{reached}{_span(first)}; more prompts would show whether `{ours['method']}` is faster too."
+    return _no_gain(summary, settings)
 
 
-def _stands(row: Row) -> str:
-    name, times = f"`{row['method']}`", f"{row['speedup']:.2f}x"
+def _no_gain(summary: Mapping[str, Any], settings: Sequence[Row]) -> str:
+    """What to do where no setting is faster beyond doubt, and whether that is for lack of speed or of certainty."""
+    plainly = "decode without speculation, with `--policy off` or without wager"
+    if not settings:
+        return ""
+    first = max(settings, key=lambda row: over(row)[0])
+    base = _base(summary, first)
+    if over(first)[0] <= 1:
+        return f"No setting tried here was faster than {base}: {plainly}."
+    reached = f"The fastest setting, `{first['method']}`, measured {_times(over(first)[0])} the speed of {base}"
+    spread = f"{_span(first, bare=True)} contains 1: prompts differ too much to tell this from no gain"
+    return f"{reached}, but its 95 % interval{spread}. Measure more prompts; until then, {plainly}."
+
+
+def _base(summary: Mapping[str, Any], row: Row) -> str:
+    """What a method's speed is compared with, in words."""
+    if row["over_off"] is None and summary["base"] != "off":
+        return f"{summary['base']} without speculation"
+    return "`off`, the same engine without speculation"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} times"
+
+
+def _span(row: Row, *, bare: bool = False) -> str:
+    """The interval of a method's speed in words; empty where there is none."""
+    _, interval = over(row)
+    if interval is None:
+        return ""
+    ends = f"{interval[0]:.2f} to {interval[1]:.2f}"
+    return f" ({ends})" if bare else f" (95 % interval {ends})"
+
+
+def _stands(summary: Mapping[str, Any], row: Row) -> str:
+    name, base, times = f"`{row['method']}`", _base(summary, row), _times(over(row)[0])
     if standing(row) == TOO_FEW:
         count = "one prompt" if row["prompts"] == 1 else f"{row['prompts']} prompts"
-        return f"{name} ran at {times} the speed of plain decoding on the {count} measured"
-    span = f"95 % interval {row['interval'][0]:.2f}x to {row['interval'][1]:.2f}x"
+        return f"{name} ran {times} as fast as {base}, on the {count} measured"
     return {
-        FASTER: f"{name} is {times} faster than plain decoding ({span})",
-        SLOWER: f"{name} is slower than plain decoding: {times} its speed ({span})",
-        EVEN: f"{name} makes no clear difference to plain decoding: {times} its speed ({span})",
+        FASTER: f"{name} is {times} as fast as {base}{_span(row)}",
+        SLOWER: f"{name} is slower than {base}: {times} its speed{_span(row)}",
+        EVEN: f"{name} is not clearly faster or slower than {base}: {times} its speed{_span(row)}",
     }[standing(row)]
 
 
@@ -94,14 +139,25 @@ def _best(every: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
     best = every["best_arm"]
     if best is None or best == ours["method"]:
         return ""
-    times = f"{rows[best]['speedup']:.2f}x"
     if best == "off":
         if not any(row["kind"] == "arm" for row in every["methods"]):
-            return f"; wager's own plain decoding, `off`, runs at {times}"
-        return f"; no single draft setting tried here beats `off`, wager's own plain decoding: {times}"
+            return ""
+        return "; no single draft setting tried here was faster than `off`"
     played = Arm.parse(best)
     tree = f" in trees of {played.tree.nodes}" if played.tree else ""
-    return f"; your best single setting would have been {played.drafter}, length {played.length}{tree}: {times}"
+    times = f"{over(rows[best])[0]:.2f}"
+    return f"; the best single setting, known only now, was {played.drafter}, length {played.length}{tree}: {times}"
+
+
+def _others(summary: Mapping[str, Any], rows: Mapping[str, Row], ours: Row) -> str:
+    """The same in terms of transformers' own decoding, where that was run besides ``off``."""
+    if ours["over_off"] is None:
+        return ""
+    shown = [ours["method"], "off", *(name for name, row in rows.items() if row["kind"] == "peer")]
+    speeds = [f"`{name}` {rows[name]['speedup']:.2f}" for name in shown]
+    return (
+        "" if summary["base"] == "off" else f"Relative to plain {summary['base']}: {', '.join(speeds)} times as fast."
+    )
 
 
 def option(arm: str, specs: Sequence[str] = ()) -> str:
@@ -117,11 +173,11 @@ def option(arm: str, specs: Sequence[str] = ()) -> str:
 def _tasks(summary: Mapping[str, Any], ours: Row) -> str:
     """Where it gains most and least."""
     rows = ((task["task"], row) for task in summary["tasks"][1:] for row in task["methods"])  # the first is all tasks
-    gains = {task: row["speedup"] for task, row in rows if row["method"] == ours["method"]}
+    gains = {task: over(row)[0] for task, row in rows if row["method"] == ours["method"]}
     if len(gains) < 2:
         return ""
     most, least = max(gains, key=lambda task: gains[task]), min(gains, key=lambda task: gains[task])
-    return f"It gains most on {most} ({gains[most]:.2f}x) and least on {least} ({gains[least]:.2f}x)."
+    return f"By task it is between {gains[least]:.2f} ({least}) and {gains[most]:.2f} ({most}) times as fast."
 
 
 def texts(summary: Mapping[str, Any]) -> str:
@@ -131,7 +187,7 @@ def texts(summary: Mapping[str, Any]) -> str:
         return ""
     many, differ = differences["answers"], differences["texts"]
     if not differ:
-        return f"All {many} texts are plain decoding's own, token for token."
+        return f"All {many} texts are identical to plain decoding's, token for token."
     if not differences["unexplained"]:
         return f"{differ} of {many} texts differ from plain decoding's, each where two logits tie within float error."
     unexplained = f"{differences['unexplained']} of {many} texts differ from plain decoding's"
@@ -142,6 +198,9 @@ def _busy(summary: Mapping[str, Any]) -> str:
     if summary["unsteady"] <= NOISY:
         return ""
     wild = summary["unsteady"] > TOO_NOISY
-    quiet, trust = "nothing can be said; measure again when it is quiet", "trust the intervals more than the figures"
+    quiet, trust = (
+        "no conclusion is possible; measure again when it is idle",
+        "rely on the intervals, not on the figures",
+    )
     differ = f"Decoding without drafts was {summary['unsteady']:.1f} times as fast on one prompt as on another"
-    return f"{differ}: something else uses this machine, so {quiet if wild else trust}."
+    return f"{differ}: something else was using this machine, so {quiet if wild else trust}."

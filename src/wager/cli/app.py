@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 _POLICIES, _ENGINE, _SERVERS, _EXTRA = "Policies", "The transformers engine", "Servers", ("allow_extra_args",)
 _LOAD = (_SERVERS, _EXTRA)  # what takes arguments of servers, after --
 COMMANDS = {
-    "generate": Entry("generate:command", "Generate a text, faster, and not a token changed."),
+    "generate": Entry("generate:command", "Generate a text with adaptive speculative decoding."),
     "chat": Entry("chat:command", "Talk to a model in the terminal."),
     "serve": Entry("serve:command", "Serve a model with the OpenAI API.", None, (*_EXTRA, "ignore_unknown_options")),
     "top": Entry("top:command", "Watch a running server."),

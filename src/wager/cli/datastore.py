@@ -14,6 +14,7 @@ from wager.cli.parameters import argument, option
 from wager.cli.screen import bar, table
 from wager.drafters import corpus
 from wager.drafters.datastore import Datastore, fingerprint
+from wager.report.scales import plural
 
 app = typer.Typer(help="Make and inspect datastores for the retrieval drafter.", no_args_is_help=True)
 
@@ -37,7 +38,8 @@ def build(
         whose: dict[str, Any] = {"vocabulary": len(tokenizer), "model": model, "fingerprint": fingerprint(tokenizer)}
         sorting = lambda share: update(description="sorting", completed=int(100 * share))  # noqa: E731
         header = corpus.build(documents, lambda text: tokenizer(text, **how)["input_ids"], out, report=sorting, **whose)
-    print(f"{out}: {header.tokens:,} tokens of {header.documents:,} documents, {header.file_bytes / 1e6:,.1f} MB")
+    held = f"{plural(header.tokens, 'token')} of {plural(header.documents, 'document')}"
+    print(f"{out}: {held}, {header.file_bytes / 1e6:,.1f} MB")
 
 
 @app.command("show")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from wager.bench.verdict import MAT
 from wager.cli import parameters
 from wager.cli.files import check_new
 from wager.cli.options import Options, System
@@ -99,7 +100,7 @@ class Made:
 
 @parameters.options
 def command(prompt: Prompt, options: Options, results: Results) -> None:
-    """Generate a text, faster, and not a token changed.
+    """Generate a text with adaptive speculative decoding.
 
     The text goes to standard output as it comes; figures and everything else go to standard error.
     """
@@ -168,8 +169,9 @@ def _tell(session: Session, made: Made, told: Console, *, show: bool) -> None:
         told.print(each, style="dim", markup=False, soft_wrap=True)
     line = closing(made.text)
     if (outcome := made.comparison) is not None:
+        told.print(outcome.outcome(), markup=False, soft_wrap=True)
         told.print(speeds(outcome))
-        told.print(outcome.note(), style="dim", soft_wrap=True)
+        told.print(f"{outcome.note()}; MAT: {MAT}", style="dim", soft_wrap=True)
         told.print(outcome.verdict(), markup=False, soft_wrap=True)
         if warning := outcome.unsteady():
             told.print(warning, style="yellow", soft_wrap=True)

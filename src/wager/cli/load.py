@@ -73,7 +73,7 @@ class Requests:
     prompts: str | None = opt(None, PROMPTS, shown="all of the data folder, else those that come with wager")
     data: Path | None = opt(None, "Folder with prompts/ and traces/.", shown="WAGER_DATA")
     model: str | None = opt(None, "Name the server knows it by.", "--model", "-m", shown="the first it lists")
-    max_tokens: int | None = opt(None, "Most tokens of an answer.", shown=f"{TOKENS}; with --trace, what it says")
+    max_tokens: int | None = opt(None, "Most tokens per answer.", shown=f"{TOKENS}; with --trace, what it says")
     ignore_eos: bool | None = opt(None, "Go on to --max-tokens.", "--ignore-eos/--heed-eos", shown="with --trace only")
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
     warmup: int = opt(0, "Requests to send first, outside the measurement.")

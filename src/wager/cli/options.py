@@ -75,8 +75,8 @@ class Workload:
     """Prompts of the benchmark tasks, and how long their answers are."""
 
     data: Data = None
-    count: int = opt(3, "Prompts a task.", "--prompts", min=1)
-    tokens: int = opt(96, "Tokens an answer.", "--max-tokens", min=2)
+    count: int = opt(3, "Prompts per task.", "--prompts", min=1)
+    tokens: int = opt(96, "Tokens per answer.", "--max-tokens", min=2)
     longest: int = opt(1024, "Longer prompts are cut.", "--longest-prompt", min=16)
 
 

@@ -71,7 +71,7 @@ def command(
     target: Target,
     drafters: Drafters = "suffix,prompt-lookup",
     longest: Annotated[int, option("Tokens every drafter proposes.", min=1)] = 8,
-    max_tokens: Annotated[int, option("Tokens an answer.", min=2)] = 128,
+    max_tokens: Annotated[int, option("Tokens per answer.", min=2)] = 128,
     longest_prompt: Annotated[int, option("Longer prompts are cut.", min=16)] = 1024,
     trees: Annotated[str, option("Trees of heads, DEPTH@BREADTHxNODES, such as 4@4x16,6@8x32.", shown="none")] = "",
     detail: Annotated[str, option("Drafters whose trees and confidence are recorded.", shown="all")] = "",

@@ -11,7 +11,7 @@ from wager.core.files import write_text
 from wager.policies.base import require
 from wager.report.colours import Palette
 from wager.report.live import follow
-from wager.report.page import render
+from wager.report.page import is_report, render
 from wager.report.read import READS, read
 
 
@@ -20,6 +20,7 @@ def command(
     out: Annotated[Path, option("The page to write.", "--out", "-o")] = Path("report.html"),
     live: Annotated[Path | None, option("Follow this trace while it is written; the page reloads itself.")] = None,
     every: Annotated[float, option("With --live: seconds between two pages.")] = 3.0,
+    force: Annotated[bool, option("Overwrite a file that is not a report of wager's.", "--force")] = False,
     idle: Annotated[float, option("With --live: the trace is finished when nothing came for so long.")] = 60.0,
 ) -> None:
     """Make one self-contained page of charts from runs, traces and results."""
@@ -30,6 +31,8 @@ def command(
     check_writable(out)
     if any(path.resolve() == out.resolve() for path in [*given, *([live] if live else [])]):
         raise ValueError(f"{out} is one of the files to read; name another page with -o")
+    if not force and out.is_file() and not is_report(out):
+        raise ValueError(f"{out} exists and is not a report that wager wrote; name another with -o, or give --force")
     told = Console(stderr=True, highlight=False)
     if live is not None:
         told.print(f"following {live}; open {out} in a browser, and end with Ctrl-C", markup=False, soft_wrap=True)

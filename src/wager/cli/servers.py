@@ -39,7 +39,7 @@ class Loads:
     requests: str = opt("12,24", "Requests of each of those loads.")
     repeats: int = opt(3, "Repetitions that count, after one to warm up.", min=1)
     tasks: str = opt("debug_bench,mt_bench,summarization", "Tasks the prompts are from.")
-    max_tokens: int = opt(64, "Most tokens of an answer.", min=2)
+    max_tokens: int = opt(64, "Most tokens per answer.", min=2)
     longest_prompt: int = opt(700, "Longer prompts, in tokens or so, are left out.", min=16)
     model: Model = MODEL
     data: Data = None
@@ -205,8 +205,8 @@ def endurance(
     policy: Annotated[str, option("As for wager serve.", shown="the hook's own")] = "",
     requests: Annotated[int, option("Requests in all.", min=5)] = 1000,
     concurrency: Annotated[int, option("Requests in flight.", min=1)] = 16,
-    prompts: Annotated[int, option("Prompts a task.", min=1)] = 5,
-    max_tokens: Annotated[int, option("Most tokens of an answer; each asks for 2 or more.", min=2)] = 48,
+    prompts: Annotated[int, option("Prompts per task.", min=1)] = 5,
+    max_tokens: Annotated[int, option("Most tokens per answer; each asks for 2 or more.", min=2)] = 48,
     blocks: Annotated[int, option("Blocks of 128 tokens in the cache: few make vLLM preempt.", min=2)] = 12,
     data: Data = None,
     output: Output,

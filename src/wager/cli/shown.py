@@ -77,14 +77,14 @@ def closing(generation: Generation, speed: float | None = None, against: str = "
 
 
 def speeds(comparison: "Comparison") -> Table:
-    """All speeds: transformers', that of wager's forward alone, and that with drafts."""
+    """All speeds: with speculation, of the same engine without it, and transformers'."""
     from wager.bench.compare import OFF, PLAIN, WAGER, WHAT
 
-    shown = table("", ("", "tokens/s", "MAT", "speed-up", ""), box=None, pad_edge=False)
+    shown = table("", ("", "x off", f"x {PLAIN}", "tokens/s", "MAT", ""), box=None, pad_edge=False)
     shown.columns[-1].justify = "left"
     for name in (PLAIN, OFF, WAGER):
-        speedup, mat = comparison.speedup(name), comparison.runs[name][0].mat
-        cells = f"{comparison.speed(name):.1f}", f"{mat:.2f}", f"{speedup:.2f}x" if speedup else "-"
+        ratios = [f"{ratio:.2f}" if (ratio := comparison.speedup(name, over)) else "-" for over in (OFF, PLAIN)]
+        cells = *ratios, f"{comparison.speed(name):.1f}", f"{comparison.runs[name][0].mat:.2f}"
         shown.add_row(name, *cells, f"[dim]{WHAT[name]}", style="bold" if name == WAGER else None)
     return shown
 

@@ -21,6 +21,7 @@ from wager.cli.session import quietly
 from wager.core.provenance import provenance
 from wager.models.fingerprint import fingerprint
 from wager.policies.base import PAPER, RESETS, require
+from wager.report.scales import plural
 
 QUICK = "quick"
 QUICK_PROMPTS, QUICK_TOKENS, TOKENS = 3, 48, 128  # of each kind; an answer's, in the quick suite and in the others
@@ -28,7 +29,8 @@ SAVED = 30.0  # seconds between two savings of run.json
 OUT = Path("wager-bench")
 OWN_PROMPTS = "wager's own prompts"  # instead of a suite's that are not there
 METHODS = """Separated by commas: transformers, transformers-lookup, transformers-assisted, off, arms such as suffix:4,
-policies such as auto, which choose among those arms. transformers is always run: speed-ups are relative to it."""
+policies such as auto, which choose among those arms. transformers is always run."""
+DEFAULT_TIME = "about 9 minutes on two CPU cores"  # of wager bench without options
 LongestPrompt = Annotated[int, option("Longer prompts lose their middle.", "--longest-prompt", min=16)]
 
 
@@ -38,9 +40,9 @@ class Suite:
 
     suite: str = opt(QUICK, f"{QUICK}, spec-bench, humaneval, all, or any task; all but {QUICK} read --data.")
     limit: int | None = opt(
-        None, "Prompts a task.", "--prompts", "--limit", min=1, shown=f"{QUICK_PROMPTS} in quick, else all"
+        None, "Prompts per task.", "--prompts", "--limit", min=1, shown=f"{QUICK_PROMPTS} in quick, else all"
     )
-    max_tokens: int | None = opt(None, "Tokens an answer.", min=2, shown=f"{QUICK_TOKENS} in quick, else {TOKENS}")
+    max_tokens: int | None = opt(None, "Tokens per answer.", min=2, shown=f"{QUICK_TOKENS} in quick, else {TOKENS}")
     longest_prompt: LongestPrompt = 1024
     data: Path | None = opt(None, "Folder with prompts/.", shown="WAGER_DATA, else prompts that come with wager")
     seed: int = opt(0, "For the choice and order of prompts and methods.", min=0)
@@ -76,7 +78,8 @@ def suite(
 ) -> None:
     """Run transformers' own methods, fixed arms and policies on the same prompts, in turn, and say what is fastest.
 
-    Stop it whenever you like: the same command resumes it. See docs/bench.md.
+    Without options it takes about 9 minutes on two CPU cores. It can be stopped at any time: the same command resumes
+    it. See docs/bench.md.
     """
     if (command := context.invoked_subcommand) is not None:
         for param in context.command.params:  # options before a subcommand would do nothing
@@ -114,7 +117,9 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
         if run.complete and len(run.answers) == total:
             told.print(f"{out} holds this run already, complete; --afresh measures it anew")
         elif run.answers:
-            told.print(f"resuming: {len(run.answers)} of {total} answers are there")
+            told.print(f"resuming: {len(run.answers)} of {plural(total, 'answer')} are there")
+        else:
+            told.print(_plan(prompts, methods, tokens, default=given == Suite() and not named), soft_wrap=True)
         if len(run.answers) < total:
             with stage("preparing the methods …", told):
                 planned = {"tokens": len(prompts) * tokens, "answer": tokens, "reset": given.reset}
@@ -127,6 +132,12 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     show(summary)
     print("\n".join(said))
     print(f"\nEverything is in {path}; for a page with pictures:\n  wager report {path} -o report.html")
+
+
+def _plan(prompts: Sequence[Any], methods: Sequence[Any], tokens: int, *, default: bool) -> str:
+    """What will be measured, and how long that takes where it is known."""
+    many = f"{plural(len(prompts), 'prompt')} x {plural(len(methods), 'method')}, {tokens} tokens per answer"
+    return f"{many}{f'; {DEFAULT_TIME}' if default else ''}; Ctrl-C stops it, the same command resumes it"
 
 
 def fitted(
@@ -176,20 +187,33 @@ def model_name(model: str) -> str:
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """For all prompts and for each task, every method."""
-    title = f"speed-up over {summary['base']} (95 % interval over prompts)"
-    shown = table(title, ("", "speed-up", "tokens/s", "MAT", "regret, s"), box=None)
+    """For all prompts and for each task, every method: its speed over ``off``, then over the first method."""
+    base, first = summary["base"], summary["tasks"][:1]
+    off = any(row["kind"] == "off" for task in first for row in task["methods"]) and base != "off"
+    columns = ("", *(["x off"] if off else []), f"x {base}", "tokens/s", "MAT", "regret, s")
+    shown = table("speed as a multiple of another method's (95 % interval over prompts)", columns, box=None)
     for task in summary["tasks"][: 1 if len(summary["tasks"]) == 2 else None]:  # a single task is all of them
         shown.add_row()
-        shown.add_row(f"{task['task']}, {task['prompts']} prompt{'s' * (task['prompts'] != 1)}", style="bold")
+        shown.add_row(f"{task['task']}, {plural(task['prompts'], 'prompt')}", style="bold")
+        plain = next((row["tokens_per_second"] for row in task["methods"] if row["kind"] == "off"), None)
         for row in task["methods"]:
             best, regret = row["method"] == task["best_arm"], row["regret_seconds"]
-            spread = " ({:.2f} to {:.2f})".format(*row["interval"]) if row["interval"] else ""
-            cells = f"{row['speedup']:.2f}x{spread}", f"{row['tokens_per_second']:.1f}", f"{row['mat']:.2f}"
+            cells = [_ratio(row["speedup"], row["interval"])]
+            if off:
+                cells.insert(0, _ratio(row["tokens_per_second"] / plain, row["over_off_interval"]))
+            cells += (f"{row['tokens_per_second']:.1f}", f"{row['mat']:.2f}")
             beyond = f"{regret:+.2f}" if regret is not None and not best else ""
             shown.add_row(f"  {row['method']}{' *' * best}", *cells, beyond)
     console = Console(highlight=False)
     console.print(shown)
+    if off:
+        console.print(f"off: wager without speculation; {base}: model.generate, plain decoding", style="dim")
+    console.print(f"MAT: {verdict.MAT}", style="dim")
     if any(task["best_arm"] for task in summary["tasks"]):
-        console.print("* the fastest fixed arm there; regret is seconds beyond it", style="dim")
+        console.print(f"*: the fastest fixed arm; regret: {verdict.REGRET}", style="dim")
     print()
+
+
+def _ratio(value: float, interval: Sequence[float] | None) -> str:
+    spread = " ({:.2f} to {:.2f})".format(*interval) if interval else ""
+    return f"{value:.2f}{spread}"

@@ -146,8 +146,8 @@ def _train(pairs: Sequence[tuple[Any, Any]], out: Path, about: dict[str, str], m
 
 @dataclass(frozen=True, slots=True)
 class Judged(Workload):
-    count: int = opt(10, "Prompts a task.", "--prompts", min=1)
-    tokens: int = opt(128, "Tokens an answer.", "--max-tokens", min=8)
+    count: int = opt(10, "Prompts per task.", "--prompts", min=1)
+    tokens: int = opt(128, "Tokens per answer.", "--max-tokens", min=8)
     longest: int = opt(1400, "Longer prompts are left out.", "--longest-prompt", min=16)
     task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all ten")
     kept: Path | None = opt(None, "Keep the target's answers here, or take them from here.", "--answers")

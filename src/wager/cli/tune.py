@@ -22,6 +22,7 @@ from wager.core.provenance import provenance
 from wager.drafters import registry, shipped
 from wager.models.embedded import cache
 from wager.models.fingerprint import fingerprint
+from wager.report.scales import plural
 
 PROMPTS = 10  # that answers are cut for, so that as many fit in the time
 FEWEST, MOST = 16, 96  # tokens of an answer
@@ -33,9 +34,11 @@ CHEAP, DEAR = (4,), (3,)
 ANSWERS = {
     verdict.FASTER: "Yes, speculate.",
     verdict.SLOWER: "No, do not speculate.",
-    verdict.EVEN: "It makes no clear difference whether you speculate.",
-    verdict.TOO_FEW: "So few prompts tell too little to say.",
+    verdict.EVEN: "Speculation makes no clear difference.",
+    verdict.TOO_FEW: "Too few prompts were measured to say.",
 }
+FIXED_ONLY = "Yes, speculate, but with a fixed setting instead of `auto`."
+UNCLEAR = "Not clearly: no setting is faster than plain decoding by more than the spread between prompts."
 
 
 def command(
@@ -68,7 +71,7 @@ def command(
         print(json.dumps(content, indent=1, ensure_ascii=False))
         return
     print("\n".join(said))
-    print(f"Measured on {played['played']} of {played['given']} prompts, {tokens} tokens an answer, "
+    print(f"Measured on {played['played']} of {plural(played['given'], 'prompt')}, {tokens} tokens per answer, "
           f"{measured['seconds']:.0f} s.\n")  # fmt: skip
     show({**summary, "tasks": summary["tasks"][:1]})  # of a task there are too few prompts to tell
     print("\n".join(timed_words(measured["timed"])))
@@ -105,10 +108,17 @@ def _file(name: str, said: str) -> str:
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
     """Whether to speculate, in a sentence; none where the machine was too busy to tell."""
-    head = verdict.headline(summary["tasks"][0]["methods"])
     if summary["unsteady"] > verdict.TOO_NOISY:
         return []
-    return [ANSWERS[verdict.standing(head, "over_off_interval" if head["over_off"] else "interval")]]
+    rows = summary["tasks"][0]["methods"]
+    found = verdict.standing(verdict.headline(rows))
+    if found in (verdict.EVEN, verdict.SLOWER):  # what is true of auto may not be of the arms beside it in the table
+        settings = [row for row in rows if row["kind"] in ("arm", "policy")]
+        if any(verdict.standing(row) == verdict.FASTER for row in settings):
+            return [FIXED_ONLY]
+        if any(verdict.over(row)[0] > 1 for row in settings):
+            return [UNCLEAR]
+    return [ANSWERS[found]]
 
 
 def _measure(
@@ -152,7 +162,7 @@ def fixed_arms(spec: str) -> list[str]:
 
 
 def answer_tokens(pace: float, methods: int, seconds: float) -> int:
-    """Tokens an answer, so that enough prompts fit in the time; ``pace`` is seconds a token."""
+    """Tokens per answer, so that enough prompts fit in the time; ``pace`` is seconds a token."""
     return max(FEWEST, min(MOST, int(seconds / (PROMPTS * methods * pace))))
 
 

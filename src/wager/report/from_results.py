@@ -14,7 +14,7 @@ from wager.report.tokens import token_view
 from wager.report.views import MAT, Big, Curve, Figure, Load, Material, Measure, Method, Source
 
 Json = Mapping[str, Any]
-OWN = {"off": "wager without drafts", "transformers": "transformers' plain decoding"}
+OWN = {"off": "wager without speculation", "transformers": "transformers' plain decoding"}
 CLAIRVOYANT, FIXED = "clairvoyant", "best fixed"
 
 
@@ -28,8 +28,8 @@ def generated(held: Json, source: Source, palette: Palette) -> Material:
     elif summary.get("arms"):
         made.cards.append(shares({policy: summary["arms"]}, "policy", palette, source))
     made.figures = [
-        Big(f"{summary['tokens_per_second']:.1f}", "tokens a second", "decoding alone"),
-        Big(f"{summary['mat']:.2f}", "tokens a round", MAT),
+        Big(f"{summary['tokens_per_second']:.1f}", "tokens per second", "decoding alone"),
+        Big(f"{summary['mat']:.2f}", "tokens per round", MAT),
         Big(f"{summary['tokens']:,}", "tokens"),
     ]
     made.verdict = [f"{policy} wrote {summary['tokens']:,} tokens in {summary['rounds']:,} rounds."]
@@ -47,14 +47,17 @@ def _against_plain(made: Material, policy: str, compare: Json) -> None:
         Method(name, kinds[name], Measure(way["tokens_per_second"] / plain), {})
         for name, way in sorted(ways.items(), key=lambda item: list(kinds).index(item[0]))
     ]
-    how = f"Median tokens a second over {plural(repeats, 'run')} of each; {compare['timing']}."
+    over_off = compare.get("speedup_over_off") or speedup
+    how = f"Median tokens per second over {plural(repeats, 'run')} of each; {compare['timing']}."
     made.cards.append(speed(methods, "", "", how, made.source))
-    made.figures = [Big(f"{speedup:.2f}{TIMES}", "over transformers", "median of runs"), *made.figures]
+    big = Big(f"{over_off:.2f}{TIMES}", f"over {OWN['off']}", "median of runs")
+    made.figures = [big, Big(f"{speedup:.2f}{TIMES}", "over transformers", "median of runs"), *made.figures]
     same = {True: "the text is identical", False: "the text differs", None: "the text was drawn anew"}
     told = same[compare.get("identical")]
     if compare.get("identical_to") == "wager, off":
         told += f" {'to' if compare['identical'] else 'from'} the seed's without drafts"
-    made.verdict = [f"{policy} writes this text {speedup:.2f} times as fast as transformers; {told}."]
+    against = f"{over_off:.2f} times as fast as {OWN['off']}, {speedup:.2f} times as fast as transformers"
+    made.verdict = [f"{policy} generates this text {against}; {told}."]
 
 
 def compared(held: Json, source: Source, palette: Palette) -> Material:
@@ -85,15 +88,20 @@ def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json) -> tupl
     base, policies = methods[0].name, [m for m in methods if m.kind == "policy"] or methods
     lead = max(policies, key=lambda m: (m.name == "auto", m.overall.value))
     row, value = rows[[m.name for m in methods].index(lead.name)], lead.overall.value
-    verdict = f"{lead.name} is {value:.2f} times as fast as {OWN.get(base, base)}"
-    big = [Big(f"{value:.2f}{TIMES}", f"{lead.name} over {base}", f"{held['prompts']} prompts")]
+    off = next((m.overall.value for m in methods if m.kind == "off"), None)
+    engine = "off" if off and lead.kind in ("arm", "policy") else base  # the same engine without speculation
+    over = value / off if off and engine == "off" else value
+    prompts = plural(int(held["prompts"]), "prompt")
+    verdict = f"{lead.name} is {over:.2f} times as fast as {OWN.get(engine, engine)}"
+    big = [Big(f"{over:.2f}{TIMES}", f"{lead.name} over {OWN.get(engine, engine)}", prompts)]
     if row.get("tokens_per_second"):
         plain = f"{base}: {rows[0]['tokens_per_second']:,.1f}"
-        big.append(Big(f"{row['tokens_per_second']:,.1f}", "tokens a second", plain))
+        big.append(Big(f"{row['tokens_per_second']:,.1f}", "tokens per second", plain))
     fixed = [m for m in methods if m.kind in ("arm", "off")]
     if fixed and lead not in fixed:
         best = max(fixed, key=lambda m: m.overall.value)
-        verdict += f"; the best fixed arm, {best.name}, reaches {best.overall.value:.2f}"
+        reached = best.overall.value * over / value
+        verdict += f"; the best fixed arm, {best.name}, known only afterwards, reaches {reached:.2f}"
         share = f"{value / best.overall.value:.0%}"
         big.append(Big(share, "of the best fixed arm", f"{best.name}, known only afterwards"))
     if differ := held.get("differences"):
@@ -101,7 +109,8 @@ def _judged(methods: Sequence[Method], rows: Sequence[Json], held: Json) -> tupl
         explained = differ["texts"] and not differ.get("unexplained", 1)  # of sampled texts it is not looked into
         ties = f"the other {differ['texts']:,} differ at ties" if explained else ""
         big.append(Big(f"{same:,} of {differ['answers']:,}", "texts identical", ties))
-    return [verdict + "."], big
+    also = f"Relative to {OWN.get(base, base)} it is {value:.2f} times as fast."
+    return [f"{verdict}.", *([also] if engine != base else [])], big
 
 
 def engine(held: Json, source: Source, palette: Palette) -> Material:
@@ -122,7 +131,7 @@ def engine(held: Json, source: Source, palette: Palette) -> Material:
         Big(f"{off:.2f}{TIMES}", "wager without drafts", "over transformers"),
         Big(f"{one * 1e3:.2f} ms", "one token", str(held.get("device", ""))),
         Big(f"{step[broad].value * 1e3:.2f} ms", f"{broad} tokens at once"),
-        Big(f"{own * 1e3:.3f} ms", "wager's own Python", "a round"),
+        Big(f"{own * 1e3:.3f} ms", "wager's own Python", "per round"),
     ]
     return made
 
@@ -149,7 +158,7 @@ def simulated(held: Json, source: Source, palette: Palette) -> Material:
     made.figures = [
         Big(speed, "of the best fixed arm's speed", str(first["policy"])),
         Big(f"{first['regret_rounds']['mean']:,.0f}", "rounds of regret", f"after {marks[-1]:,.0f} tokens"),
-        Big(f"{first['tokens_per_round']['mean']:.2f}", "tokens a round"),
+        Big(f"{first['tokens_per_round']['mean']:.2f}", "tokens per round"),
         Big(f"{first['best_share']:.1%}", "of rounds with the best arm"),
     ]
     return made
@@ -195,7 +204,7 @@ def replayed(held: Json, source: Source, palette: Palette) -> Material:
         Big(f"{ours:.2f}{TIMES}", f"{lead['policy']} over plain decoding", f"{held['texts']:,} texts"),
         Big(f"{lead['to_best_fixed']['mean']:.1%}", "of the best fixed arm", f"{arm}"),
         Big(f"{lead['to_clairvoyant']['mean']:.1%}", "of the clairvoyant choice", "which nobody can have"),
-        Big(f"{lead['tokens_per_round']['mean']:.2f}", "tokens a round", MAT),
+        Big(f"{lead['tokens_per_round']['mean']:.2f}", "tokens per round", MAT),
     ]
     return made
 

@@ -20,6 +20,7 @@ from wager.report.views import MAT, Big, Curve, Figure, Material, Measure, Metho
 FORMAT, VERSION = "wager-run", 1
 INTERVAL = "95 % intervals by bootstrap over prompts"
 KINDS = ("plain", "peer", "off", "arm", "policy")
+OFF = "off, the same engine without speculation"
 Json = Mapping[str, Any]
 
 
@@ -90,10 +91,9 @@ def _speedups(summary: Json, source: Source) -> Figure:
         )
         own = dict(zip((task["task"] for task in tasks), per, strict=True))
         methods.append(Method(row["method"], row["kind"], overall, own))
-    how = (
-        f"Tokens over seconds of whole calls, the prompt's own forward included, over {every['prompts']} prompts; "
-        "a task of one prompt has no interval."
-    )
+    how = f"Tokens over seconds of whole calls, prefill included, over {plural(every['prompts'], 'prompt')}."
+    if len(tasks) > 1 and any(task["prompts"] == 1 for task in tasks):
+        how += " A task of one prompt has no interval."
     return speed(methods, INTERVAL, INTERVAL, how, source)
 
 
@@ -118,11 +118,14 @@ def _figures(summary: Json, answers: Sequence[Json]) -> list[Big]:
     policies = [row for row in rows if row["kind"] == "policy"]
     policies.sort(key=lambda row: row["method"].partition(":")[0] != "auto")
     lead = policies[0] if policies else max(rows[1:] or rows, key=lambda row: float(row["speedup"]))
-    spread = "95 % interval {:.2f} to {:.2f}".format(*lead["interval"]) if lead.get("interval") else ""
+    ratio, interval, against = lead["speedup"], lead.get("interval"), base
+    if lead.get("over_off") is not None:  # the same engine without speculation comes first
+        ratio, interval, against = lead["over_off"], lead.get("over_off_interval"), OFF
+    spread = "95 % interval {:.2f} to {:.2f}".format(*interval) if interval else ""
     big = [
-        Big(f"{lead['speedup']:.2f}{TIMES}", f"{lead['method']} over {base}", spread),
-        Big(f"{lead['tokens_per_second']:.1f}", "tokens a second", f"{base}: {rows[0]['tokens_per_second']:.1f}"),
-        Big(f"{lead['mat']:.2f}", "tokens a round", MAT),
+        Big(f"{ratio:.2f}{TIMES}", f"{lead['method']} over {against}", spread),
+        Big(f"{lead['tokens_per_second']:.1f}", "tokens per second", f"{base}: {rows[0]['tokens_per_second']:.1f}"),
+        Big(f"{lead['mat']:.2f}", "tokens per round", MAT),
     ]
     if judged := [bool(a["same"]) for a in answers if a["method"] != base and a.get("same") is not None]:
         big.append(Big(f"{sum(judged):,} of {len(judged):,}", "texts identical", f"to those of {base}"))
@@ -197,8 +200,8 @@ def traced(path: Path, palette: Palette) -> Material:
     made.figures = [
         Big(f"{tokens:,}", "tokens", plural(requests, "request")),
         Big(f"{len(rounds):,}", "rounds"),
-        Big(f"{tokens / sum(batches):.2f}", "tokens a round", MAT),
-        *([Big(f"{tokens / seconds:.1f}", "tokens a second", "decoding alone")] if seconds > 0 else []),
+        Big(f"{tokens / sum(batches):.2f}", "tokens per round", MAT),
+        *([Big(f"{tokens / seconds:.1f}", "tokens per second", "decoding alone")] if seconds > 0 else []),
     ]
     taken = f", and {accepted / drafted:.0%} of the drafted tokens were taken" if drafted else ""
     made.verdict = [f"{who} wrote {tokens:,} tokens in {len(rounds):,} rounds{taken}."]

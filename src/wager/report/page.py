@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 
 import wager
 from wager.report.templating import page
@@ -22,7 +23,16 @@ SECTIONS = (
     ("load", "Under load", {"load": ("Latency and length under load", ("wager lab versus --json",))}),
     ("tokens", "Token by token", {"tokens": ("Token by token", ("wager bench", "wager generate --json"))}),
 )  # fmt: skip
+TITLE = "<title>wager report: "  # of every page, by which a page is known ...
+HEAD = 2048  # ... within so many bytes of its beginning
 MAKES = {kind: made for _, _, kinds in SECTIONS for kind, made in kinds.items()}
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a page that ``render`` made, or empty: what may be overwritten."""
+    with path.open("rb") as file:
+        begins = file.read(HEAD)
+    return not begins or (begins.startswith(b"<!doctype html>") and TITLE.encode() in begins)
 
 
 def figures(materials: Sequence[Material]) -> list[Figure]:
@@ -39,7 +49,8 @@ def render(materials: Sequence[Material], *, refresh: float | None = None, now: 
     headline, _, tail = first.partition("; ") if len(first) > LONG else (first, "", "")
     lede = " ".join([tail[:1].upper() + tail[1:], *rest]).strip()
     return page(
-        "page.html", **WIDTHS, shortened=shortened, version=wager.__version__, now=now, materials=materials,
+        "page.html", **WIDTHS, title=TITLE, shortened=shortened, version=wager.__version__, now=now,
+        materials=materials,
         refresh=None if refresh is None else max(1, round(refresh)),
         lead=lead, headline=headline.rstrip(".") + ".", lede=lede,
         others=[m for m in materials if m is not lead and m.verdict],

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 SIMULATION = "a simulation"  # a source's kind that figures name
-MAT = "MAT, bonus included"
+MAT = "MAT, the target's own token included"
 # A round of a text: its arm, its tokens each with its source (a drafter, 'bonus' or 'plain'), the drafts not taken.
 TextRound = tuple[str, Sequence[tuple[str, str]], Sequence[str]]
 

@@ -45,7 +45,8 @@ def regret(best: str, unit: str, curves: Sequence[Curve], how: str, source: Sour
     first, last = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
     kinds = "log" if first >= 1 and last > 200 * first else "linear", "symlog" if highest > 300 else "linear"
     axes = Axes("tokens generated", f"regret in {unit}", *kinds, y_low=min(0.0, lowest))
-    says = f"{unit.capitalize()} beyond the best fixed arm, {best}, adding up; below 0 a policy beats it."
+    says = f"Regret: {unit} more than the best fixed arm, {best}, which is known only afterwards; cumulative."
+    says += " Negative regret: the policy did better than every fixed arm."
     if hidden := len(order[MOST:]):
         says += f" The {MOST} with the least regret are named; {hidden} more are grey, and all are in the table."
     title = "Regret over time" + (", simulated" if source.kind == SIMULATION else "")
