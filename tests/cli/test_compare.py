@@ -77,6 +77,7 @@ def test_a_comparison_on_a_busy_machine_says_that_its_speeds_are_not_reliable() 
     assert steady.json()["reliable"] is True
     assert "runs of transformers differ 40.0 times" in busy.unsteady()
     assert busy.against().endswith("(not reliable)")
+    assert busy.outcome().endswith("(not reliable: see below)")
     assert busy.json()["reliable"] is False
 
 

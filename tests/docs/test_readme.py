@@ -1,29 +1,30 @@
-"""The README fits two screens, and each figure in its table is the one in the result file that the row names."""
+"""The README fits two screens; its figures are rows of docs/bench.md, and those are the figures in the result files."""
 
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pages import ROOT, blocks
 
-README = ROOT / "README.md"
-LINES = 130
+README, BENCH = ROOT / "README.md", ROOT / "docs" / "bench.md"
+LINES, ROWS = 95, 8
 PICTURES = 200_000  # bytes of one at most
 ROUNDED = 0.0051  # two decimals
 
 
-def rows() -> list[list[str]]:
-    """The cells of the table of figures, row by row."""
-    lines = README.read_text(encoding="utf-8").splitlines()
+def rows(page: Path = BENCH) -> list[list[str]]:
+    """The cells of a page's table of figures, row by row."""
+    lines = page.read_text(encoding="utf-8").splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("| workload |")) + 2
     end = next(at for at in range(start, len(lines)) if not lines[at].startswith("|"))
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start:end]]
 
 
 def result(cell: str) -> dict[str, Any]:
-    path = re.fullmatch(r"\[[\w.-]+\]\((results/[\w.-]+\.json)\)", cell)
+    path = re.fullmatch(r"\[[\w.-]+\]\(\.\./(results/[\w.-]+\.json)\)", cell)
     assert path is not None, cell
     found: dict[str, Any] = json.loads((ROOT / path[1]).read_text())
     return found
@@ -91,7 +92,7 @@ def test_the_text_says_how_often_a_fixed_setting_is_ahead_of_auto() -> None:
     pairs = [pair for row in rows() for pair in zip(numbers(row[2]), numbers(row[3]), strict=False)]
     ahead = [(auto, fixed) for auto, fixed in pairs if fixed > auto]
     auto, fixed = max(ahead, key=lambda pair: pair[1] / pair[0])
-    text = " ".join(README.read_text(encoding="utf-8").split())
+    text = " ".join(BENCH.read_text(encoding="utf-8").split())
     assert f"In {len(ahead)} of the {len(pairs)} values with a best fixed setting that one is ahead of `auto`" in text
     assert f"({fixed:.2f} against {auto:.2f})" in text
 
@@ -99,7 +100,7 @@ def test_the_text_says_how_often_a_fixed_setting_is_ahead_of_auto() -> None:
 def test_what_is_over_transformers_stands_beside_what_is_over_wagers_own_plain_decoding() -> None:
     speeds = {method["method"]: method["speedup"] for method in result(rows()[0][5])["methods"]}
     assert speeds["transformers"] == 1
-    text = " ".join(README.read_text(encoding="utf-8").split())
+    text = " ".join(BENCH.read_text(encoding="utf-8").split())
     assert f"{speeds['auto']:.1f} for `auto` and {speeds['off']:.1f} for wager without speculation" in text
 
 
@@ -107,17 +108,51 @@ def test_every_row_is_checked() -> None:
     assert len(rows()) == len(READ)
 
 
+def test_every_row_of_the_readme_is_one_of_the_whole_table() -> None:
+    whole = [[*row[1:5], row[5].replace("../", "")] for row in rows()]
+    shown = [row[1:] for row in rows(README)]
+    assert 0 < len(shown) <= ROWS
+    for row in shown:
+        assert row in whole
+
+
+def test_the_readme_keeps_the_losses_and_says_that_fixed_settings_are_ahead() -> None:
+    lost = [row[5].rpartition("/")[2] for row in rows() if min(numbers(row[2])) < 1]
+    shown = [row[5].rpartition("/")[2] for row in rows(README) if min(numbers(row[2])) < 1]
+    assert shown == lost
+    behind = [
+        all(fixed > auto for auto, fixed in zip(numbers(row[2]), numbers(row[3]), strict=True))
+        for row in rows(README)
+        if numbers(row[3])
+    ]
+    assert sum(behind) > len(rows(README)) / 2
+    assert "The best fixed setting is ahead of `auto` in most rows" in README.read_text(encoding="utf-8")
+
+
+def test_the_chart_is_described_by_the_figures_of_its_result() -> None:
+    text = README.read_text(encoding="utf-8")
+    told = re.search(r"auto at (\S+) times plain decoding, fixed arms between (\S+) and (\S+)\]", text)
+    name = re.search(r"chart of `wager report (results/\S+)`", text)
+    assert told is not None
+    assert name is not None
+    found = json.loads((ROOT / name[1]).read_text())
+    arms = [row["over_off"] for row in found["methods"] if row["kind"] == "arm"]
+    auto = next(row["over_off"] for row in found["methods"] if row["method"] == "auto")
+    assert [float(number) for number in told.groups()] == pytest.approx([auto, min(arms), max(arms)], abs=ROUNDED)
+    assert found["date"] in text
+
+
 def test_the_readme_fits_two_screens_and_shows_its_use_first() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LINES
     parts = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
     assert parts == ["Use it", "Serve it", "Does it pay?", "How it works", "More"]
-    assert any("make test" in block.code for block in blocks(README))
+    assert any("wager bench" in block.code for block in blocks(README))
 
 
 def test_pictures_are_there_and_small() -> None:
     shown = re.findall(r"!\[[^\]]+\]\((\S+)\)", README.read_text(encoding="utf-8"))
-    assert len(shown) == 3
+    assert len(shown) == 2
     for name in shown:
         assert (ROOT / name).stat().st_size < PICTURES, name
     for drawing in (ROOT / "docs/img").glob("*.svg"):

@@ -17,7 +17,7 @@ from wager.decoding.identity import Difference, difference
 from wager.policies import build
 
 WAGER, OFF = "wager", "wager, off"
-WHAT = {WAGER: "with speculation", OFF: "wager without speculation", PLAIN: "model.generate, plain decoding"}
+WHAT = {WAGER: "with speculation", OFF: "wager without speculation", PLAIN: "plain model.generate"}
 TIMING = "decoding only, the prompt's own forward left out of each"
 STEADY = 1.3  # runs of one way may differ by this factor before their speeds are no longer to be relied on
 WARM_TOKENS = 16  # on a CPU; a GPU warms up with the whole text, so that every graph is captured
@@ -73,7 +73,8 @@ class Comparison:
         ours, theirs = self.speedup(WAGER, OFF), self.speedup(WAGER)
         if ours is None or theirs is None:
             return "the text is too short to compare speeds"
-        base, also = "off, the same engine without speculation", f"{theirs:.2f} times as fast as transformers"
+        doubt = " (not reliable: see below)" if self.unsteady() else ""
+        base, also = "off, the same engine without speculation", f"{theirs:.2f} times as fast as transformers{doubt}"
         if ours < 1:
             return f"wager is slower than {base}: {ours:.2f} times its speed; it is {also}"
         return f"wager is {ours:.2f} times as fast as {base}, and {also}"

@@ -76,11 +76,7 @@ def suite(
     out: Annotated[Path, option("Folder for the results; a run that was stopped is resumed there.")] = OUT,
     afresh: Annotated[bool, option("Overwrite a run that is there.", "--afresh")] = False,
 ) -> None:
-    """Run transformers' own methods, fixed arms and policies on the same prompts, in turn, and say what is fastest.
-
-    Without options it takes about 9 minutes on two CPU cores. It can be stopped at any time: the same command resumes
-    it. See docs/bench.md.
-    """
+    """Run transformers' own methods, fixed arms and policies on the same prompts, in turn, and say what is fastest."""
     if (command := context.invoked_subcommand) is not None:
         for param in context.command.params:  # options before a subcommand would do nothing
             source = context.get_parameter_source(str(param.name))
