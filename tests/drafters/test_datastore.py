@@ -193,6 +193,7 @@ def test_build_then_show_then_draft(run: Run, tmp_path: Path) -> None:
     drafter.begin(letters("a mouse sat o"))
     assert "".join(map(chr, drafter.propose(6).tokens)) == "n the "
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.jsonl", "my.store"]
+    assert "22 tokens of 1 document, " in run("build", "a.txt", "--out", "one.store")[1]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def rounds(
     target: Target,
     *,
     head: Annotated[str, option("The head that drafts.")] = "eagle:ofa",
-    arms: Annotated[str, option("Lengths and trees of its arms, beside off.")] = "4,4@4x16,6@8x32",
+    arms: Annotated[str, option("Lengths and trees of its arms, in addition to off.")] = "4,4@4x16,6@8x32",
     temperatures: Annotated[str, option("Temperatures; 0 is greedy.")] = "0,1",
     tokens: Annotated[int, option("Tokens of each text.", min=8)] = 128,
     repeats: Annotated[int, option("Interleaved repetitions.", min=1)] = 3,

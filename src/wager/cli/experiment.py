@@ -65,7 +65,7 @@ def print_changes(console: Console, comparison: Comparison, starts: Sequence[int
         return []
     note = (
         "rounds until within 5 % of the new best fixed arm, counted from the change, and for good; in brackets the "
-        "speed over the whole phase beside that arm; >: not reached in every run"
+        "speed over the whole phase relative to that arm; >: not reached in every run"
     )
     heads = [f"at {change['at']:,} tokens:\n{change['best_fixed_arm']}" for change in changes]
     shown = titled("after every change", note, ["policy", *heads])

@@ -183,10 +183,10 @@ def _repeat(
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Throughput beside no speculation, methods down, loads across."""
+    """Throughput relative to no speculation, methods down, loads across."""
     points = list(dict.fromkeys(row["point"] for row in rows))
     named = [f"{point} in flight" if point.isdecimal() else point for point in points]
-    title = "throughput beside no speculation, median of repetitions"
+    title = "throughput relative to no speculation, median of repetitions"
     shown = table(title, ["method", *named, "texts that differ"])
     for method in dict.fromkeys(row["method"] for row in rows):
         own = {row["point"]: row for row in rows if row["method"] == method}

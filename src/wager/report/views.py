@@ -60,13 +60,13 @@ class Load(NamedTuple):
     points: Sequence[str]  # in order; numbers are requests in flight
     methods: Sequence[str]
     latency: Mapping[tuple[str, str], Measure]  # seconds over repetitions, by method and point
-    ratios: Mapping[tuple[str, str], Measure]  # throughput beside no speculation, likewise
+    ratios: Mapping[tuple[str, str], Measure]  # throughput relative to no speculation, likewise
     table: Sequence[Sequence[int]]  # vLLM's own: from, to, length
     differ: int
     texts: int
 
     def ratio(self, method: str, point: str) -> float:
-        """Throughput beside no speculation; 0 where it is not known."""
+        """Throughput relative to no speculation; 0 where it is not known."""
         found = self.ratios.get((method, point))
         return found.value if found is not None else 0.0
 
