@@ -187,14 +187,14 @@ def show(summary: Mapping[str, Any]) -> None:
     base, first = summary["base"], summary["tasks"][:1]
     off = any(row["kind"] == "off" for task in first for row in task["methods"]) and base != "off"
     columns = ("", *(["x off"] if off else []), f"x {base}", "tokens/s", "MAT", "regret, s")
-    shown = table("speed as a multiple of another method's (95 % interval over prompts)", columns, box=None)
+    shown = table("relative speed (95 % interval over prompts)", columns, box=None)
     for task in summary["tasks"][: 1 if len(summary["tasks"]) == 2 else None]:  # a single task is all of them
         shown.add_row()
         shown.add_row(f"{task['task']}, {plural(task['prompts'], 'prompt')}", style="bold")
         plain = next((row["tokens_per_second"] for row in task["methods"] if row["kind"] == "off"), None)
         for row in task["methods"]:
             best, regret = row["method"] == task["best_arm"], row["regret_seconds"]
-            cells = [_ratio(row["speedup"], row["interval"])]
+            cells = [_ratio(row["speedup"], None if off else row["interval"])]  # one interval fits a row
             if off:
                 cells.insert(0, _ratio(row["tokens_per_second"] / plain, row["over_off_interval"]))
             cells += (f"{row['tokens_per_second']:.1f}", f"{row['mat']:.2f}")
