@@ -133,7 +133,8 @@ class Replayed(Environment):
         widest = max(arm.budget for arm in replay.arms)
         self._verify = [replay.costs.verify(drafted + 1) for drafted in range(widest + 1)]
         self._knows = False  # whether it is the clairvoyant who plays
-        if replay.calibrated and policy is not None and Signal.COSTS in policy.needs:
+        self._calibrated = replay.calibrated and policy is not None and Signal.COSTS in policy.needs
+        if policy is not None and self._calibrated:
             policy.calibrate(replay.calibration)
         self._next()
 
@@ -169,6 +170,8 @@ class Replayed(Environment):
         assert self._text is not None, "the replay is over"
         if self._begins and self._anew is not None:  # not earlier: the last text's last round has yet to be observed
             self._anew.forget()
+            if self._calibrated:  # an engine tells it again
+                self._anew.calibrate(self.replay.calibration)
         self._begins = False
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}
