@@ -49,7 +49,7 @@ def test_a_recording_goes_onto_the_card_and_into_what_policies_start_from(tmp_pa
     for _ in range(2):  # a second run replaces the first's section
         done = run("train", "trees", head, recording)
         assert done.exit_code == 0, done.output
-    assert "4x16: 0.50, 0.50, 0.00 accepted at each depth" in done.stdout
+    assert "4x16: accepted at each depth 0.50, 0.50, 0.00" in done.stdout
     content = json.loads((head / "config.json").read_text())
     assert content["hidden_size"] == 8
     told = published_acceptance(content["wager"])

@@ -219,15 +219,19 @@ def trees(
     texts = [text for _, own in read_ones for text in own]
     found = tree_acceptance(texts, named)
     if not found:
-        known = sorted({f"{drafter} ({len(track.trees)} trees)" for t in texts for drafter, track in t.tracks.items()})
+        known = sorted(
+            {
+                f"{drafter} (trees: {', '.join(track.trees) or 'none'})"
+                for t in texts
+                for drafter, track in t.tracks.items()
+            }
+        )
         raise ValueError(f"no trees of {named} were recorded; there are {', '.join(known)}")
     heats = ", ".join(sorted({f"{head.get('temperature', 0):g}" for head, _ in read_ones}))
     note_trees(folder, found, f"texts of {len(texts)} prompts that it was not trained on, at temperature {heats}")
     for shape, rows in found.items():
         means = [sum(column) / len(rows) for column in zip(*rows.values(), strict=True)]
-        print(
-            f"{shape}: {', '.join(f'{mean:.2f}' for mean in means)} accepted at each depth, mean of {len(rows)} tasks"
-        )
+        print(f"{shape}: accepted at each depth {', '.join(f'{mean:.2f}' for mean in means)}, mean over tasks")
 
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:
