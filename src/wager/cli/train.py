@@ -214,7 +214,7 @@ def trees(
 
     named = name or folder.name.replace("-", ":", 1)
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no drafter: there is no config.json")
+        raise ValueError(f"{folder} holds no drafter; name a folder with a config.json, as `wager train` writes it")
     read_ones = [read(path) for path in recordings]
     texts = [text for _, own in read_ones for text in own]
     found = tree_acceptance(texts, named)
