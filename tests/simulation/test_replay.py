@@ -348,16 +348,3 @@ def test_q_learning_is_measured_after_25_texts_as_in_its_paper() -> None:
     assert fresh.state_dict() == build("qlearning", scenario.arms).state_dict()
     best = min(play(scenario, fixed(arm), 0).seconds for arm in scenario.arms)
     assert best <= play(scenario, "qlearning", 0).seconds
-
-
-@pytest.mark.parametrize(("reset", "times"), [("never", 1), ("text", 4)])
-def test_a_policy_that_forgets_is_told_again_what_rounds_cost(reset: str, times: int) -> None:
-    scenario = replay(3, reset=reset, calibrated=True)
-    policy = watched(scenario.arms, OFF, asks=False)
-    policy.needs, told = frozenset({Signal.COSTS}), []
-    policy.calibrate = told.append  # type: ignore[method-assign]
-    environment = scenario.start(0, policy)
-    while not environment.done:
-        policy.observe(environment.play(policy.choose(environment.context())))
-    assert len(told) == times  # at the start, and before every text
-    assert told == [scenario.calibration] * times
