@@ -144,11 +144,12 @@ class Slow:
                 continue
             own = [arm for arm in known.arms if arm in context.arms and arm.drafter == name]
             own.sort(key=lambda arm: arm.length)
-            for tree in dict.fromkeys(arm.tree for arm in own):
+            for place, tree in enumerate(dict.fromkeys(arm.tree for arm in own)):
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
-                self.last_draw = known.positional.draws_for(1)[-1]
-                tokens = drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else None)
+                if not cautious and (not place or self.draws_itself(key, arms[-1].length)):
+                    self.last_draw = known.positional.draws_for(1).pop()
+                tokens = drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else self.last_draw)
                 if self.compared(context):
                     tokens = self.tokens_in_text(name, key, arms[-1].length, cautious)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
@@ -174,6 +175,10 @@ class Slow:
         common = sum(own.surplus for own in known.values()) / (2 + sum(own.information for own in known.values()))
         own = known.get(name)
         return (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
+
+    def draws_itself(self, key: str, length: int) -> bool:
+        """Whether a tree's draw is its own, not that of its drafter's chains: while less than a card is known of it."""
+        return self.known.positional.of(key, length).total < 7.5
 
     def drawn(self, key: str, cautious: bool) -> bool:
         return cautious or key not in self.known.in_text.readable or key in self.trees

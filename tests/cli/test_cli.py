@@ -77,7 +77,7 @@ SIMULATE = [
     ("--arms 0.8/0.2", "need --env piecewise"),
     ("--env piecewise --arms 0.8,0.2/0.5", "as many arms in every phase"),
     ("--length 0", "at least 1"),
-    ("--tokens 0", "positive"),
+    ("--tokens 0", "at least 1 token"),
     ("--runs 0", "at least 1 run"),
     ("--warmup 900 --tokens 500", "leaves nothing"),
     ("--lag-ms inf", "lag seconds are finite"),

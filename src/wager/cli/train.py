@@ -167,7 +167,7 @@ def evaluate(
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
     chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
     from wager.training import build, evaluate, learners
-    from wager.training.card import card, note_acceptance
+    from wager.training.card import card, note_acceptance, trees_told
 
     held = [] if workload.held_out is None else evaluate.held_out(self_distillation.texts(workload.held_out))
     model, tokenizer = target.load()
@@ -195,8 +195,43 @@ def evaluate(
         answered = f"{workload.count} prompts a task, answers of at most {workload.tokens} tokens"
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
         for folder in folders:
-            (folder / "README.md").write_text(card(folder, plan, cards.name, rows[folder.name], ran), encoding="utf-8")
+            told = card(folder, plan, cards.name, rows[folder.name], ran) + trees_told(folder)
+            (folder / "README.md").write_text(told, encoding="utf-8")
             note_acceptance(folder, rows[folder.name])
+
+
+@app.command("trees")
+def trees(
+    folder: Annotated[Path, typer.Argument(help="A trained head.", show_default=False)],
+    recordings: Annotated[
+        list[Path], typer.Argument(help="Made by wager lab record --trees, with this head.", show_default=False)
+    ],
+    name: Annotated[str | None, option("The head's name in the recordings.", shown="as the folder's")] = None,
+) -> None:
+    """Write what a head's trees had accepted in recordings onto its card, where auto starts from it."""
+    from wager.core.recording import read
+    from wager.training.card import note_trees, tree_acceptance
+
+    named = name or folder.name.replace("-", ":", 1)
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no drafter; name a folder with a config.json, as `wager train` writes it")
+    read_ones = [read(path) for path in recordings]
+    texts = [text for _, own in read_ones for text in own]
+    found = tree_acceptance(texts, named)
+    if not found:
+        known = sorted(
+            {
+                f"{drafter} (trees: {', '.join(track.trees) or 'none'})"
+                for t in texts
+                for drafter, track in t.tracks.items()
+            }
+        )
+        raise ValueError(f"no trees of {named} were recorded; there are {', '.join(known)}")
+    heats = ", ".join(sorted({f"{head.get('temperature', 0):g}" for head, _ in read_ones}))
+    note_trees(folder, found, f"texts of {len(texts)} prompts that it was not trained on, at temperature {heats}")
+    for shape, rows in found.items():
+        means = [sum(column) / len(rows) for column in zip(*rows.values(), strict=True)]
+        print(f"{shape}: accepted at each depth {', '.join(f'{mean:.2f}' for mean in means)}, mean over tasks")
 
 
 def _print(rows: dict[str, dict[str, Any]], tasks: Sequence[str]) -> None:

@@ -14,5 +14,5 @@ class Calibration:
     draft: Mapping[Arm, float] = field(default_factory=dict)  # arm of a drafter that is a model -> seconds of its draft
     # drafter -> tokens to catch up on -> seconds of that
     catch_up: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    # drafter -> share of its tokens accepted at each position, those before it accepted
+    # drafter, or its trees as DRAFTER@SHAPE -> share of its tokens accepted at each position, those before it accepted
     acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

@@ -229,7 +229,7 @@ class Decoder:
         del known["policy"]
         key = ", ".join([*known.values(), f"torch {torch.__version__}", f"timed as {VERSION}"])
         found = calibrated(RoundTimer(self.target, self.drafters, self.arms, text), key)
-        published = {name: drafter.acceptance for name, drafter in self.drafters.items() if drafter.acceptance}
+        published = {d.name + shape: rates for d in self.drafters.values() for shape, rates in d.acceptance.items()}
         self._calibration = replace(found, acceptance=published)
         self._recalibrate()
 

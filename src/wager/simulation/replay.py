@@ -130,11 +130,11 @@ class Replayed(Environment):
         order = np.arange(len(replay.texts)) if replay.phases else rng.permutation(len(replay.texts))
         self._queue = [replay.texts[i] for i in reversed(order.tolist())]
         self._latency_noise = _latency_noise(replay.noise, seed)
-        widest = max(arm.budget for arm in replay.arms)
-        self._verify = [replay.costs.verify(drafted + 1) for drafted in range(widest + 1)]
+        self._verify = [replay.costs.verify(n + 1) for n in range(1 + max(arm.budget for arm in replay.arms))]
         self._knows = False  # whether it is the clairvoyant who plays
-        if replay.calibrated and policy is not None and Signal.COSTS in policy.needs:
-            policy.calibrate(replay.calibration)
+        self._calibrated = policy if replay.calibrated and policy and Signal.COSTS in policy.needs else None
+        if self._calibrated:
+            self._calibrated.calibrate(replay.calibration)
         self._next()
 
     @property
@@ -169,6 +169,8 @@ class Replayed(Environment):
         assert self._text is not None, "the replay is over"
         if self._begins and self._anew is not None:  # not earlier: the last text's last round has yet to be observed
             self._anew.forget()
+            if self._calibrated:
+                self._calibrated.calibrate(self.replay.calibration)
         self._begins = False
         at, room, tracks = self._at, self._room, self._text.tracks
         self._proposal_seconds = {}

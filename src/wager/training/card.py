@@ -1,11 +1,12 @@
 """A drafter's card: what it was trained on, how, and what it is worth."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wager.core import files
+from wager.core import Arm, files
+from wager.core.recording import Text
 from wager.training.config import Plan
 
 KINDS = {"eagle": "An EAGLE head", "eagle3": "An EAGLE-3 head", "draft": "A small Llama model"}
@@ -35,6 +36,14 @@ Greedy drafts on prompts it was not trained on: {how}.
 
 
 SCOPES = ("Trained on all of its domains.", "A specialist, trained on {domain} alone.")
+TREES = """
+## Trees
+
+Acceptance at each depth of its trees (breadth x nodes): {how}.
+
+| tree | task | acceptance at each depth |
+| --- | --- | --- |
+"""
 UNTOLD = ("domains", "name", "kind", "hidden", "layers", "heads", "intermediate", "patience", "evaluate")
 
 
@@ -58,7 +67,7 @@ def card(folder: Path, plan: Plan, file: str, rows: Mapping[str, Mapping[str, An
     )  # fmt: skip
     for task, row in rows.items():
         mats = " | ".join(f"{mat:.2f}" for mat in row["mat"].values())
-        text += f"| {task} | {mats} | {', '.join(f'{share:.2f}' for share in row['acceptance'])} |\n"
+        text += f"| {task} | {mats} | {_listed(row['acceptance'])} |\n"
     return text
 
 
@@ -69,3 +78,47 @@ def note_acceptance(folder: Path, rows: Mapping[str, Mapping[str, Any]]) -> None
     shares = {task: [round(share, 2) for share in row["acceptance"]] for task, row in rows.items()}
     content["wager"] = {**content.get("wager", {}), "acceptance": shares}
     files.write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def tree_acceptance(texts: Iterable[Text], drafter: str) -> dict[str, dict[str, list[float]]]:
+    """Shape of the drafter's recorded trees -> task -> share accepted at each depth, walking each text in rounds."""
+    counts: dict[tuple[str, str], list[list[int]]] = {}  # shape, task -> at each depth: tried, accepted
+    for text in texts:
+        recorded = text.tracks[drafter].trees if drafter in text.tracks else {}
+        arms = sorted((Arm.parse(f"{drafter}:{name}") for name in recorded), key=lambda arm: arm.length)
+        for shape, arm in {str(arm.tree): arm for arm in arms}.items():  # the deepest of each shape
+            own = counts.setdefault((shape, text.label), [[0, 0] for _ in range(arm.length)])
+            accepted, at = recorded[f"{arm.length}@{shape}"], 0
+            while at < len(accepted):
+                for depth in range(min(accepted[at] + 1, arm.length, len(accepted) - at)):
+                    own[depth][0] += 1
+                    own[depth][1] += depth < accepted[at]
+                at += accepted[at] + 1
+    found: dict[str, dict[str, list[float]]] = {}
+    for (shape, task), own in counts.items():
+        found.setdefault(shape, {})[task] = [round(kept / tried, 2) if tried else 0.0 for tried, kept in own]
+    return found
+
+
+def note_trees(folder: Path, found: Mapping[str, Mapping[str, list[float]]], how: str) -> None:
+    """Write the acceptance of trees into the drafter's config.json, where policies start from it, and onto its card."""
+    path, card_path = folder / "config.json", folder / "README.md"
+    content = files.read_json(path)
+    content["wager"] = {**content.get("wager", {}), "trees": found}
+    section = TREES.format(how=how)
+    for shape, tasks in found.items():
+        section += "".join(f"| {shape} | {task} | {_listed(rates)} |\n" for task, rates in tasks.items())
+    before = card_path.read_text(encoding="utf-8") if card_path.is_file() else f"# {folder.name}\n"
+    files.write_text(card_path, before.removesuffix(trees_told(folder)) + section)
+    files.write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def trees_told(folder: Path) -> str:
+    """What the drafter's card says of its trees, its last section."""
+    path, (heading, _, _) = folder / "README.md", TREES.partition("Acceptance")
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return text[text.index(heading) :] if heading in text else ""
+
+
+def _listed(shares: Iterable[float]) -> str:
+    return ", ".join(f"{share:.2f}" for share in shares)

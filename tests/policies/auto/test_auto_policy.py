@@ -9,7 +9,7 @@ from auto_lab import NAMES, WITH_TREES, Engine, any_hint, auto, cheap, dear, ran
 from waiting import allowed
 
 from wager.bench.decisions import hinted_seconds
-from wager.core import OFF, Arm, Calibration, Context, Hint, Round
+from wager.core import OFF, Arm, Calibration, Context, Hint, Round, Tree
 from wager.policies import build
 from wager.policies.auto import Auto
 
@@ -174,6 +174,21 @@ def test_a_prompt_is_read_once_however_often_a_head_is_left_for_matches() -> Non
     policy.exploration.expected_stay = 1.0  # every round of the head was followed by one of another kind
     for remaining, arm in ((128, arms[1]), (5, OFF)):
         assert policy.choose(Context(arms, 1, 0, None, {"eagle": 63}, remaining=remaining)) == arm
+
+
+def test_a_tree_starts_from_what_its_card_says_of_trees() -> None:
+    arms = (OFF, Arm("eagle", 4), Arm("eagle", 4, Tree(4, 16)), Arm("eagle", 4, Tree(8, 32)))
+    chain, tree = (0.6, 0.6, 0.6, 0.6), (0.85, 0.8, 0.7, 0.7)
+    verify, draft = dict.fromkeys((1, 5, 17, 33), 0.0014), dict.fromkeys(arms[1:], 0.0004)
+    chosen = []
+    for seed in range(40):
+        policy = build("auto", arms, seed=seed)
+        assert isinstance(policy, Auto)
+        policy.calibrate(Calibration(verify, draft, {"eagle": {64: 1e-5}}, {"eagle": chain, "eagle@4x16": tree}))
+        known = policy.positional.counts
+        assert known["eagle@4x16"].rate > known["eagle@8x32"].rate == known["eagle"].rate  # no card: as its chains
+        chosen.append(policy.choose(Context(arms, 1, 0, None, {"eagle": 0}, remaining=128)))
+    assert chosen.count(arms[2]) == len(chosen)  # however easy the text is thought to be
 
 
 @pytest.mark.parametrize("hinted", [False, True])

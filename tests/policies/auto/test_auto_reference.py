@@ -95,8 +95,18 @@ class NeverOverdue(Slow):
         return True
 
 
+class EveryShapeDraws(Slow):
+    def draws_itself(self, key: str, length: int) -> bool:
+        return True
+
+
+class NoShapeDraws(Slow):
+    def draws_itself(self, key: str, length: int) -> bool:
+        return False
+
+
 MISTAKEN = [BestRatio, LeavesAtNoCost, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace,
-            NeverOverdue]  # fmt: skip
+            NeverOverdue, EveryShapeDraws, NoShapeDraws]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", MISTAKEN)

@@ -72,8 +72,8 @@ class Auto(Probing):
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
         self.latency.calibrate(known, self._key)
-        for name, rates in known.acceptance.items():
-            for key in {self._key(arm) for arm in self.arms if arm.drafter == name}:
+        for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
+            if rates := known.acceptance.get(key, known.acceptance.get(name)):
                 self.positional.expect(key, rates)
 
     # --- one arm: for one request, or for all of a batch -------------------------------------------------------------

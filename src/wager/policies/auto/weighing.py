@@ -165,7 +165,8 @@ class ArmWeighing(Policy):
     def _weigh_unhinted(
         self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
     ) -> Best:
-        """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each group."""
+        """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each drafter: a
+        text that is easy for its chains is easy for its trees. What less is known of than a card tells has its own."""
         most, batch, lags, drafts = found[0], context.batch, context.lag, self.latency.drafts
         better: list[tuple[float, Estimate]] = []
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
@@ -178,9 +179,12 @@ class ArmWeighing(Policy):
         text = self.in_text.factors if batch == 1 and self._several else {}
         self._values = {}
         to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
+        draw, drawn, card = -1.0, "", self.config.shrinkage - 0.5
         for group, drafter, arms, counts, line in plan:
+            if not cautious and (drafter != drawn or counts.total < card):
+                draw, drawn = draws.pop(), drafter
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
-            odds, factor = counts.odds, exp((-1.0 if cautious else draws.pop()) * counts.deviation)
+            odds, factor = counts.odds, exp(draw * counts.deviation)
             if text:
                 if not cautious and self._settled(group):
                     factor = 1.0

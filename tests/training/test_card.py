@@ -1,0 +1,85 @@
+"""What a head's card says of its trees: from a recording to the policy that starts from it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from wager.cli import app as cli
+from wager.core.recording import RecordingWriter, Text, Track
+from wager.drafters.shipped import published_acceptance
+from wager.training.card import note_trees, tree_acceptance, trees_told
+
+ACCEPTED = [2, 0, 1, 0, 0, 1, 0]  # tokens of the tree at every entry of the text; rounds begin at 0, 3, 4 and 5
+
+
+def recorded(label: str, trees: dict[str, list[int]]) -> Text:
+    none = [0] * len(ACCEPTED)
+    track = Track(none, none, none, [()] * len(none), cheap=False, trees=trees, head=True)
+    return Text(label, 5, len(none) + 1, {"eagle:x": track})
+
+
+def test_trees_are_judged_in_rounds_and_by_their_deepest() -> None:
+    texts = [recorded("qa", {"2@4x16": ACCEPTED, "3@4x16": ACCEPTED}), recorded("rag", {"3@4x16": [0] * 7})]
+    # two tokens, none, none, one; of the last two rounds the text's end leaves no third depth
+    assert tree_acceptance(texts, "eagle:x") == {"4x16": {"qa": [0.5, 0.5, 0.0], "rag": [0.0, 0.0, 0.0]}}
+    assert tree_acceptance(texts, "eagle:other") == {}
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    folder = tmp_path / "eagle-x"
+    folder.mkdir()
+    notes = {"kind": "eagle", "acceptance": {"qa": [0.6, 0.4], "rag": [0.8, 0.6]}}
+    (folder / "config.json").write_text(json.dumps({"hidden_size": 8, "wager": notes}))
+    (folder / "README.md").write_text("# eagle-x\n\nA head.\n")
+    return folder
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments], catch_exceptions=True)
+
+
+def test_a_recording_goes_onto_the_card_and_into_what_policies_start_from(tmp_path: Path, head: Path) -> None:
+    recording = tmp_path / "trees.jsonl.gz"
+    with RecordingWriter(recording, {"longest": 3, "temperature": 0.0}) as writer:
+        writer.write(recorded("qa", {"3@4x16": ACCEPTED}))
+    for _ in range(2):  # a second run replaces the first's section
+        done = run("train", "trees", head, recording)
+        assert done.exit_code == 0, done.output
+    assert "4x16: accepted at each depth 0.50, 0.50, 0.00" in done.stdout
+    content = json.loads((head / "config.json").read_text())
+    assert content["hidden_size"] == 8
+    told = published_acceptance(content["wager"])
+    assert told["@4x16"] == (0.5, 0.5, 0.0)
+    assert told[""] == pytest.approx((0.7, 0.5))
+    text = (head / "README.md").read_text()
+    assert text.startswith("# eagle-x\n\nA head.\n")
+    assert text.count("## Trees") == text.count("| 4x16 | qa | 0.50, 0.50, 0.00 |") == 1
+    assert text.endswith(trees_told(head))
+
+
+def test_a_recording_without_this_heads_trees_is_refused_and_nothing_written(tmp_path: Path, head: Path) -> None:
+    recording, before = tmp_path / "chains.jsonl.gz", (head / "config.json").read_text()
+    with RecordingWriter(recording, {"longest": 3}) as writer:
+        writer.write(recorded("qa", {}))
+    refused = run("train", "trees", head, recording)
+    assert isinstance(refused.exception, ValueError)  # one sentence and exit code 2, as every ValueError of a command
+    assert "no trees of eagle:x were recorded" in str(refused.exception)
+    assert (head / "config.json").read_text() == before
+    assert isinstance(run("train", "trees", tmp_path, recording).exception, ValueError)
+
+
+@pytest.mark.parametrize(
+    "notes", [None, {"trees": [1]}, {"trees": {"4x16": {"qa": ["many"]}}}, {"trees": {"4x16": {}}}]
+)
+def test_notes_that_are_no_shares_tell_nothing(notes: object) -> None:
+    assert published_acceptance(notes) == {}
+
+
+def test_a_head_without_a_card_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    note_trees(tmp_path, {"4x16": {"qa": [0.5]}}, "texts")
+    assert (tmp_path / "README.md").read_text().startswith(f"# {tmp_path.name}\n\n## Trees")
