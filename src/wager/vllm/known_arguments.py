@@ -58,14 +58,14 @@ def check(given: Sequence[str]) -> None:
 
 
 def _check_json(option: str, text: str) -> None:
-    right = f"""write it as in {option} '{{"method": "ngram", "num_speculative_tokens": 3}}'"""
-    right = right if option == "--speculative-config" else f"""write it as in {option} '{{"key": "value"}}'"""
+    own = '{"method": "mtp", "num_speculative_tokens": 3}'
+    example = f"{option} '{own if option == '--speculative-config' else '{}'}'"
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{option} is not JSON: {error}; {right}") from None
+        raise ValueError(f"{option} is not JSON: {error}; write it as in {example}") from None
     if not isinstance(content, dict | None):
-        raise ValueError(f"{option} is a JSON object, not {text}; {right}")
+        raise ValueError(f"{option} is a JSON object, not {text}; write it as in {example}")
 
 
 def is_about(word: str, name: str) -> bool:
