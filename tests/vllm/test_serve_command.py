@@ -4,7 +4,9 @@ import json
 import logging
 import re
 import shlex
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -152,16 +154,52 @@ def test_what_is_started_is_said_before_vllm_is_imported(
         assert ("vLLM compiles" in first) == compiles
 
 
-def test_an_interrupt_while_the_engine_starts_ends_with_130_and_says_nothing(
+# A process with a child, that loses interrupts as vLLM does while its engine starts.
+STARTING = """
+import subprocess, sys, time
+from pathlib import Path
+from wager.vllm.server import end_when_interrupted
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+end_when_interrupted(Path(sys.argv[1]).unlink)
+print(child.pid, flush=True)
+while True:
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_an_interrupt_while_the_engine_starts_ends_it_and_what_it_started(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil", reason="it comes with vLLM, which is not installed")
+    left = tmp_path / "left"
+    left.touch()
+    command = [sys.executable, "-c", STARTING, str(left)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as starting:
+        try:
+            assert starting.stdout is not None
+            child = psutil.Process(int(starting.stdout.readline()))
+            starting.send_signal(signal.SIGINT)
+            _, said = starting.communicate(timeout=60)
+            gone = psutil.wait_procs([child], timeout=60)[0]
+        finally:
+            starting.kill()
+    assert (starting.returncode, said, left.exists()) == (130, "", False)
+    assert gone == [child]
+
+
+def test_an_interrupt_that_vllm_raises_ends_with_130_and_no_traceback(
     serve: Wager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(parsed: Any) -> None:
         raise KeyboardInterrupt
 
+    installed: list[Any] = []
     monkeypatch.setattr("wager.vllm.server.run", interrupted)
+    monkeypatch.setattr("wager.vllm.server.end_when_interrupted", installed.append)
     monkeypatch.setattr("wager.cli.serve._check", lambda parsed: [])
     done = serve("--uds", "/tmp/none", "--enforce-eager")
-    assert done.code == 130
+    assert (done.code, len(installed)) == (130, compat.is_cpu_build())
     assert "Traceback" not in done.err
 
 
