@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 VLLM = {
     *("--port", "--max-model-len", "--max-num-seqs", "--enforce-eager", "--seed", "--tensor-parallel-size", "--dtype"),
     *("--cudagraph-capture-sizes", "--max-cudagraph-capture-size", "--speculative-config", "--scheduler-cls"),
-    "--data-parallel-size",
+    *("--data-parallel-size", "--host"),
 }
 LLAMA_CPP = {
     *("--model-draft", "--draft-max", "--draft-min", "--draft-p-min", "--spec-type"),

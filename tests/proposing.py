@@ -19,8 +19,9 @@ ROWS = 6
 class Texts:
     """An engine whose model knows every text: phrases that repeat, so that lookup drafters are right now and then."""
 
-    def __init__(self, batch: BatchProposer, *, seed: int = 0, limits: bool = False) -> None:
+    def __init__(self, batch: BatchProposer, *, seed: int = 0, limits: bool = False, tells: bool = False) -> None:
         self.batch = batch
+        self.tells = tells  # which drafts were verified, as vLLM's model runner does
         self.rng = random.Random(seed)
         self.tokens = np.zeros((ROWS, CONTEXT), np.int32)
         self.requests: list[dict[str, Any]] = []  # by row
@@ -47,9 +48,12 @@ class Texts:
         """Verify the drafts of the step before, and ask for the next ones."""
         sampled: list[list[int]] = []
         drafted = accepted = emitted = 0
+        verified: dict[str, list[int]] = {}
         for request in self.requests:
             truth, at = request["truth"], request["read"]
             draft = (request["draft"] or [])[: request["cap"]]
+            if draft:
+                verified[request["name"]] = draft
             right = 0
             while right < len(draft) and at + right < len(truth) and draft[right] == truth[at + right]:
                 right += 1
@@ -64,7 +68,8 @@ class Texts:
         ends = np.zeros(ROWS, np.int32)
         ends[: len(self.requests)] = [request["read"] for request in self.requests]
         names = [request["name"] for request in self.requests]
-        drafts = self.batch.propose(names, self.alive, sampled, ends, self.tokens)
+        told = (verified,) if self.tells else ()
+        drafts = self.batch.propose(names, self.alive, sampled, ends, self.tokens, *told)
         assert len(drafts) == len(self.requests)
         for request, draft in zip(self.requests, drafts, strict=True):
             assert request["read"] + len(draft) < CONTEXT, "a draft may not run out of the context"

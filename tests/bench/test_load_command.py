@@ -41,8 +41,10 @@ def test_the_command_reports_and_writes_what_it_measured(
     assert "6 requests, 0 errors" in printed.out
     assert "18 output tokens" in printed.out
     assert "time to first token" in printed.out
-    said = f"warming up with 2 requests …\nmeasuring {server.url} …\n"
-    assert printed.err == said  # lines and no bar where there is no terminal
+    *stages, answered = printed.err.splitlines()  # lines and no bar where there is no terminal
+    loading, warming = "loading vLLM's benchmark client …", "warming up with 2 requests …"
+    assert stages == [loading, warming, f"measuring {server.url} with 6 requests …"]
+    assert answered.startswith("requests answered: 1 of 6")
     result = json.loads((tmp_path / "out.json").read_text())
     assert {"command", "date", "machine", "versions"} <= result.keys()
     assert (result["url"], result["model"]) == (server.url, "tiny")

@@ -42,7 +42,7 @@ LEFT = [
 @pytest.mark.parametrize("given", READ, ids=" ".join)
 def test_a_dry_run_shows_the_command_that_vllms_parser_leads_to(given: list[str], smollm2_folder: str) -> None:
     pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.cli.serve import _added, _configure
+    from wager.cli.serve import _added, _command, _configure
     from wager.vllm.launch import arguments
     from wager.vllm.settings import Settings
 
@@ -52,7 +52,7 @@ def test_a_dry_run_shows_the_command_that_vllms_parser_leads_to(given: list[str]
     made = arguments(smollm2_folder, settings, known)
     served, words = _added(smollm2_folder, made, known, found.served_model_name)
     parsed, whole = _configure(smollm2_folder, settings, given)
-    assert [made["model"], *given, *words] == whole
+    assert _command(made["model"], given, words) == whole
     assert served == parsed.served_model_name
     for name in ("host", "port", "uds", "headless"):
         assert getattr(found, name) == getattr(parsed, name)
@@ -94,7 +94,7 @@ def test_a_dry_run_and_the_help_import_neither_vllm_nor_torch(tmp_path: Path, he
     if help_:
         assert "--dry-run" in done.stdout
     else:
-        assert done.stdout.startswith(f"vllm serve {where} --max-num-seqs 4 ")
+        assert done.stdout.startswith(f"{' '.join(compat.serve_command())} {where} --max-num-seqs 4 ")
         assert "were not checked" in done.stdout
 
 

@@ -75,6 +75,63 @@ def test_another_policy_can_take_over_in_the_middle() -> None:
     assert sum(texts.drafted) > 0
 
 
+def booked(batch: BatchProposer) -> dict[str, list[float]]:
+    """What the metrics hold by arm: rounds, drafted, accepted and emitted tokens."""
+    batch.meter.flush()
+    return {str(arm): tally.totals[:4] for arm, tally in batch.meter._tallies.items() if tally.totals[0]}
+
+
+@pytest.mark.parametrize("policy", ["auto", "random", "fixed:drafter=suffix,length=4"])
+def test_drafts_that_vllm_drops_are_rounds_of_plain_decoding(policy: str) -> None:
+    batch = make(policy)
+    texts = Texts(batch, tells=True)
+    told: list[Any] = []
+    observe = batch.chooser.policy.observe
+    batch.chooser.policy.observe = lambda one: (told.append(one), observe(one))
+    for _ in range(3):
+        texts.add()
+        texts.requests[-1]["cap"] = 0
+    for _ in range(60):
+        texts.step()
+    found = booked(batch)
+    assert sum(texts.drafted) > 0, "nothing was drafted that could have been dropped"
+    drafting = [arm for arm in found if arm != "off" and found[arm][1]]
+    assert drafting == []
+    assert found["off"][2] == 0
+    if policy == "auto":
+        assert list(found) == ["off"]
+    assert not any(one.drafted for one in told)
+
+
+@pytest.mark.parametrize("policy", ["auto", "random"])
+def test_a_cut_draft_counts_with_the_tokens_that_were_verified(policy: str) -> None:
+    batch = make(policy)
+    texts, sums = Texts(batch, seed=5, tells=True), np.zeros(3)
+    for cap in (0, 2, 99):
+        texts.add()
+        texts.requests[-1]["cap"] = cap
+    before = 0
+    for _ in range(25):
+        texts.step()
+        sums += texts.last if before else 0
+        before = 1
+    assert len(texts.requests) == 3, "no text ended, so that every draft was seen"
+    found = np.sum(list(booked(batch).values()), axis=0)
+    assert found[1:4].tolist() == sums.tolist()
+    assert found[0] + found[2] == found[3]
+
+
+@pytest.mark.parametrize("policy", ["auto", "random", "off", "fixed:drafter=suffix,length=4"])
+def test_changes_of_arm_are_counted(policy: str) -> None:
+    batch = make(policy)
+    run(batch, 80)
+    switches = batch.meter._totals.switches
+    if policy in ("auto", "random"):
+        assert 0 < switches <= batch.meter._totals.steps
+    else:
+        assert switches == 0
+
+
 class Followed:
     """A batch, and everything its policy and its meter are told."""
 

@@ -26,7 +26,7 @@ from wager.bench.endurance import TIE, Reference  # noqa: E402
 from wager.bench.servers import Server  # noqa: E402
 from wager.cli.app import app  # noqa: E402
 from wager.drafters import shipped  # noqa: E402
-from wager.vllm.settings import SCHEDULER, Settings  # noqa: E402
+from wager.vllm.settings import PROPOSER, SCHEDULER, Settings  # noqa: E402
 
 ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "12", "--no-enable-prefix-caching")
 # One thread, on any core: by itself vLLM binds the model of every server to the same one.
@@ -126,11 +126,16 @@ def wait_for_growth(server: Server, before: dict[str, float], *names: str) -> No
     wait_until(grew, f"{', '.join(names)} did not grow, so nothing was shown")
 
 
-def played(server: Server) -> set[str]:
-    """The arms that were played."""
+def pulls(server: Server) -> dict[str, float]:
+    """Arm -> its rounds."""
     families = text_string_to_metric_families(server.metrics())
     samples = [sample for family in families for sample in family.samples if sample.name == "wager_pulls_total"]
-    return {sample.labels["arm"] for sample in samples if sample.value}
+    return {sample.labels["arm"]: sample.value for sample in samples}
+
+
+def played(server: Server) -> set[str]:
+    """The arms that were played."""
+    return {arm for arm, count in pulls(server).items() if count}
 
 
 def test_a_changed_text_would_be_seen(expected: list[Reference]) -> None:
@@ -183,12 +188,13 @@ class Served:
 
     def test_a_request_can_turn_speculation_off(self, expected: list[Reference], server: Server) -> None:
         wait_until(lambda: idle(server), "a request of an earlier test is still running")
-        before = counters(server)
+        before, rounds = settled(server), pulls(server)
         answer = ask(server, PROMPTS[0], extra_body={"vllm_xargs": {"wager_max_length": 0}})
         assert not expected[0].differs(answer.choices[0].message.content)
-        wait_until(lambda: idle(server), "the request is still counted as running")
         name = "vllm:spec_decode_num_draft_tokens_total"
-        assert counters(server).get(name, 0) == before.get(name, 0)
+        assert settled(server).get(name, 0) == before.get(name, 0)
+        if self.settings.hook == PROPOSER:  # which books what was played request by request
+            assert {arm for arm, count in pulls(server).items() if count != rounds.get(arm)} == {"off"}
 
     def test_sampled_tokens_are_likely_ones_and_greedy_texts_beside_them_stay(
         self, expected: list[Reference], server: Server

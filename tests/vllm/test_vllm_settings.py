@@ -1,22 +1,18 @@
 """What serving is told, and what it refuses before anything is loaded; no vLLM needed but where it says so."""
 
 import json
-import logging
 import os
 import re
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Done, Wager, called
 
 import wager
 from wager.core import Arm
 from wager.vllm import compat
 from wager.vllm.policy_file import PolicyFile
-from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings, speculative_methods
+from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
 from wager.vllm.state import open_state
 
 
@@ -165,142 +161,3 @@ def test_a_control_file_changes_the_policy(tmp_path: Path, monkeypatch: pytest.M
     again = say("+round-robin", 4)
     assert again is not robin, "a plus starts anew"
     assert say("clairvoyant", 5) is again, "a running engine does not stop for a wrong name"
-
-
-@pytest.fixture
-def serve(
-    smollm2_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Wager:
-    """`wager serve` of the embedded model in this process, as far as it goes before vLLM starts."""
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr("sys.argv", ["wager", "serve", smollm2_folder, *words])
-        return called(capfd)
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--drafter", "medusa"], "unknown drafter 'medusa'"),
-        (["--scheduler-cls", "mine.Scheduler"], "leave scheduler_cls out"),
-        (["--speculative-config", "{"], "speculative-config"),
-        (["--speculative-config", '{"method": "ngram"}'], "names its method and num_speculative_tokens"),
-        (["--speculative-config.method", "ngram"], "names its method and num_speculative_tokens"),
-        (["-sc", '{"method": "medusa", "num_speculative_tokens": 3}'], "a draft length of its own"),
-        (["-sc", '{"method": "mtp", "num_speculative_tokens": 3}', "--drafter", "ngram"], "says who drafts"),
-        (["-sc", '{"method": "mtp", "num_speculative_tokens": 3}', "--max-length", "4"], "leave one out"),
-        (["--speculative_config.num_speculative_tokens", "3"], "follows from the drafter"),
-        (["--additional-config", '{"wager": {}}'], "is made here"),
-        (["-pp", "2"], "through a pipeline"),
-        (["--no-such-option", "2"], "--no-such-option"),
-        (["--drafter", "retrieval=/no/such.store"], "/no/such.store"),
-        (["--drafter", "eagle=/no/such/model"], "/no/such/model"),
-        (["--drafter", "draft-model=smollm2-135m", "--max-model-len", "many"], "vLLM"),
-        (["--state", "/no/such/folder/state.json"], "no folder"),
-    ],
-)
-def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(serve: Wager, arguments: list[str], said: str) -> None:
-    done = serve(*arguments)
-    assert done.code == 2
-    assert said in done.err.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["org/none"], "no folder 'org/none', nothing downloaded earlier"),
-        (["smollm2-135m", "--drafter", "medusa"], "unknown drafter 'medusa'"),
-        (["smollm2-135m", "--policy", "clairvoyant"], "unknown policy 'clairvoyant'"),
-        (["smollm2-135m", "--max-length", "0"], "max_length is 1 to"),
-        (["smollm2-135m", "--host", "127.0.0.1", "--port", "TAKEN"], "of 127.0.0.1: Address already in use"),
-        (["smollm2-135m", "--seed", "3", "--port=TAKEN", "--host=127.0.0.1", "-tp", "1"], "choose another with --port"),
-    ],
-)
-def test_what_wager_refuses_is_refused_before_vllm_is_imported(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("wager.vllm.compat.check_version", lambda: None)
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        monkeypatch.setattr("sys.argv", ["wager", "serve", *(word.replace("TAKEN", port) for word in arguments)])
-        done = called(capsys)
-    assert done.code == 2
-    assert said in done.err
-
-
-def test_vllms_own_arguments_pass_however_they_are_written(smollm2_folder: str) -> None:
-    pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
-    from wager.cli.serve import _configure
-
-    given = ["--max_model_len", "512", "--seed", "7", "--served_model_name", "mine", "-tp", "1"]
-    parsed, shown = _configure(smollm2_folder, Settings(("ngram",)), given)
-    assert (parsed.max_model_len, parsed.seed, parsed.served_model_name) == (512, 7, ["mine"])
-    assert parsed.dtype == "float32"
-    assert parsed.speculative_config["method"] == "ngram"
-    assert parsed.additional_config[KEY]["drafters"] == ["ngram"]
-    assert shown[: len(given) + 1] == [smollm2_folder, *given]
-    more = ["--dtype", "bfloat16", "--additional-config", '{"a": 1}']
-    parsed, _ = _configure(smollm2_folder, Settings(("ngram",)), more)
-    assert parsed.dtype == "bfloat16"
-    assert parsed.additional_config["a"] == 1
-    more = ["--speculative-config", '{"rejection_sample_method": "strict"}']
-    parsed, _ = _configure("smollm2-135m", Settings(("suffix",)), more)
-    assert parsed.served_model_name == ["smollm2-135m"]
-    assert parsed.speculative_config["rejection_sample_method"] == "strict"
-
-
-def test_a_users_speculative_config_stays(launch: Any, smollm2_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "block"}
-    made = launch.engine_args(smollm2_folder, speculative_config=own)
-    assert made["speculative_config"] == own
-    settings = Settings.of(made["additional_config"])
-    assert [str(arm) for arm in settings.arms] == ["off", "vllm:mtp:1", "vllm:mtp:2", "vllm:mtp:3"]
-    assert speculative_methods(settings) == ("mtp",)
-    monkeypatch.setattr(launch, "on_cpu", lambda: False)
-    monkeypatch.setattr(launch.plugin, "check", lambda: None)
-    assert launch.TABLE in launch.engine_args(smollm2_folder, data_parallel_size=2)["speculative_config"]
-    table = {launch.TABLE: [[1, 1, 0], [2, 2, 1], [3, 3, 2], [4, 4, 3]]}
-    assert launch.engine_args(smollm2_folder, speculative_config=own)["speculative_config"] == own | table
-    beside = launch.engine_args(smollm2_folder, drafters="suffix", speculative_config=own)
-    settings = Settings.of(beside["additional_config"])
-    assert (settings.names, settings.speculator) == (("suffix", "vllm:mtp"), True)
-
-
-def test_help_says_where_other_arguments_come_from_and_a_port_in_use_is_named(
-    serve: Wager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = "wager.cli.serve._check"  # vLLM's configuration takes long: the port is looked at before
-    monkeypatch.setattr(late, lambda parsed: pytest.fail("configured before the port was looked at"))
-    assert "vllm serve --help" in serve("--help").out
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = serve("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512")
-    sentence = f"cannot serve on port {port} of 127.0.0.1: Address already in use; choose another with --port"
-    assert (done.code, sentence in done.err) == (2, True)
-
-
-def test_a_check_prints_the_command_and_no_log_lines_and_needs_no_engine(
-    serve: Wager, smollm2_folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    for engine in ("cli.serve", "launchers.api_server.entry"):  # the engine and the API server: seconds of imports
-        monkeypatch.setitem(sys.modules, f"vllm.entrypoints.{engine}", None)
-    done = serve("--check", "--max-model-len", "512")
-    assert (done.code, done.err, caplog.messages) == (0, "", [])
-    assert done.out.startswith(f"vllm serve {smollm2_folder} --max-model-len 512")
-    assert not re.search(r"INFO|WARNING", done.out)
-    assert "speculation changes nothing else" in done.out
-    dry = serve("--dry-run", "--max-model-len", "512")
-    assert dry.out.splitlines()[0] == done.out.splitlines()[0]

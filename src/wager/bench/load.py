@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import uuid
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -98,6 +98,7 @@ class Load:
     timeout: float = TIMEOUT  # seconds
     seed: int = 0  # of Poisson arrivals
     progress: bool = False  # vLLM's bar on stderr
+    on_answer: Callable[[], None] | None = None  # called after every request
     speculation: dict[str, Any] = field(default_factory=dict)  # vLLM's figures, when it is over
     _answers: list[tuple[int, Any]] = field(default_factory=list)  # number in the plan, vLLM's RequestFuncOutput
     _ends: float = math.inf  # when a closed loop's time is over, on the clock
@@ -114,9 +115,8 @@ class Load:
         """Every request of the plan in its order, answered or failed; a failure is a result, never an exception."""
         compat.check_version()
         self.model = self.model or served_model(self.url)
-        with compat.quiet():
-            from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
-            from vllm.benchmarks.serve import benchmark as _  # noqa: F401 - slow to import, and no part of the load
+        load_client()
+        from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
 
         for name in ("no_proxy", "NO_PROXY"):  # straight to the server, whatever proxies the environment names
             os.environ[name] = ",".join(filter(None, (os.environ.get(name), urlsplit(self.url).hostname)))
@@ -184,9 +184,18 @@ class Load:
         if not answer.success:
             answer.latency = perf_counter() - began
         self._answers.append((int(request_func_input.request_id.rpartition("-")[2]), answer))
+        if self.on_answer is not None:
+            self.on_answer()
         if not answer.success and self.plan.concurrency:
             await asyncio.sleep(PAUSE)
         return answer
+
+
+def load_client() -> None:
+    """Import vLLM's benchmark, which takes long and is no part of a load."""
+    with compat.quiet():
+        import vllm.benchmarks.lib.endpoint_request_func
+        import vllm.benchmarks.serve  # noqa: F401
 
 
 def _served(number: int, answer: Any, start: float, arrival: float | None) -> Served:

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from wager.bench import workloads
 from wager.bench.arrivals import Conversation, Plan, closed, poisson, traced
-from wager.bench.load import Load, served_model, summarise
+from wager.bench.load import Load, load_client, served_model, summarise
 from wager.bench.workloads import TASKS
 from wager.cli.files import Output, data_file
 from wager.cli.parameters import opt, option, options
-from wager.cli.screen import table
+from wager.cli.screen import bar, table
 from wager.vllm.compat import check_version
 
 REQUESTS, TOKENS = 100, 128
@@ -107,9 +107,18 @@ class Requests:
 
 
 def _say(what: str) -> None:
-    """A line on standard error where there is no terminal for a bar."""
-    if not sys.stderr.isatty():
-        print(what, file=sys.stderr, flush=True)
+    """A line on standard error."""
+    print(f"{what} …", file=sys.stderr, flush=True)
+
+
+def _run(load: Load) -> None:
+    """Run it with a bar: vLLM's on a terminal, elsewhere a line every few seconds."""
+    if load.progress:
+        load.run()
+        return
+    with bar("requests answered", load.plan.requests) as update:
+        load.on_answer = lambda: update(advance=1)
+        load.run()
 
 
 @options
@@ -131,13 +140,15 @@ def serve(
     check_version()  # before anything is said to be under way
     interrupted, warmup = False, requests.warmup
     try:
+        _say("loading vLLM's benchmark client")
+        load_client()
         if warmup:
-            _say(f"warming up with {warmup} requests …")
+            _say(f"warming up with {warmup} requests")
             places = min(warmup, plan.concurrency or CONCURRENCY)
             # From the end of the order, so that what is measured is not yet in the server's prefix cache.
             replace(load, plan=closed(places, warmup), prompts=asked[::-1], _answers=[]).run()
-        _say(f"measuring {url} …")
-        load.run()
+        _say(f"measuring {url}" + (f" with {plan.requests:,} requests" if plan.requests else ""))
+        _run(load)
     except KeyboardInterrupt:
         interrupted = True
     chosen = {**settings, "prompts": requests.prompts or "all", "warmup": warmup}

@@ -1,5 +1,6 @@
 """`wager serve`: stock `vllm serve` with speculation that adapts."""
 
+import errno
 import json
 import os
 import shlex
@@ -10,6 +11,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -29,6 +32,8 @@ vLLM, one of them: ngram, draft-model=MODEL, eagle=MODEL, eagle3=MODEL, eagle:NA
 for it)."""
 
 UNCHECKED = "vLLM's own arguments were not checked; --check does, and shows what speculation costs while it is off"
+CHECKED = "vLLM accepts this configuration; no weights were read and no server was started"
+COMPILES = "the first start takes minutes on a CPU, because vLLM compiles; with --enforce-eager it does not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,12 @@ class Speculation:
         names = tuple(name.strip() for given in self.drafter or [",".join(DRAFTERS)] for name in given.split(","))
         Settings(names, self.max_length, uniform=self.uniform, log_seconds=self.log_seconds)
         parse(self.policy)
+        for name, path in (("--state", self.state), ("--control", self.control)):
+            folder = Path(path).resolve().parent
+            require(not path or folder.is_dir(), f"cannot use {name} {path}: no folder {folder}")
+        require(
+            not (self.control and Path(self.control).is_dir()), f"--control is a file, and {self.control} is a folder"
+        )
         matching = in_speculator(names, on_cpu=on_cpu(), budget=self.budget)
         own = (self.max_length, self.policy, self.budget, self.uniform, self.policy_seed, self.state, self.control)
         return Settings(names, *own, self.log_seconds, matching)
@@ -68,14 +79,15 @@ def command(
         bool, option("Show what vLLM would be started with, and stop.", "--dry-run", panel=_KEEP)
     ] = False,
     check: Annotated[
-        bool, option("The same, checked by vLLM, and what speculation changes.", "--check", panel=_KEEP)
+        bool, option("The same, with vLLM's own check of it, and what speculation changes.", "--check", panel=_KEEP)
     ] = False,
 ) -> None:
     """Serve a model with the OpenAI API: stock vLLM, with speculation that adapts.
 
-    Every other argument is vLLM's own (vllm serve --help), for example --port 8000 --max-model-len 4096. With a
-    --speculative-config of your own (MTP, EAGLE-3, …) its draft length adapts, up to its num_speculative_tokens. On a
-    CPU the model runs in float32 unless --dtype says otherwise.
+    Every other argument is one of vllm serve, for example --port 8000 --max-model-len 4096; python -m
+    vllm.entrypoints.openai.api_server --help=all lists them. With a --speculative-config of your own (MTP, EAGLE-3, …)
+    its draft length adapts, up to its num_speculative_tokens. On a CPU the model runs in float32 unless --dtype says
+    otherwise.
 
     Metrics are on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.
@@ -83,34 +95,52 @@ def command(
     require(not model.startswith("-"), f"name the model first, as in wager serve smollm2-135m {model} …")
     compat.check_version()
     check_name(model)
+    known_arguments.check(context.args)
     found = known_arguments.read(context.args)
-    if not (dry_run or check) and found is not None:
-        _check_port(found)
+    if found is not None:
+        _check_address(found, listen=not (dry_run or check))
     settings = speculation.settings()
     if dry_run and not check and found is not None:
         made = arguments(model, settings, known_arguments.known(found))
         _, words = _added(model, made, known_arguments.known(found), found.served_model_name)
-        _show([made["model"], *context.args, *words], [UNCHECKED])
+        _show(_command(made["model"], context.args, words), [UNCHECKED])
         return
+    _say(f"{'checking' if check or dry_run else 'starting'} {_summary(model, settings, context.args, found)}")
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
         parsed, words = _configure(model, settings, context.args)
+        _check_address(parsed, listen=not (dry_run or check))  # before vLLM's configuration, which takes long
         if dry_run and not check:
             _show(words, [UNCHECKED])
             return
-        if not check:
-            _check_port(parsed)  # before vLLM's configuration, which takes long
         overhead = _check(parsed)
         if check:
-            _show(words, overhead or ["speculation changes nothing else in an idle engine here"])
+            _show(words, [CHECKED, *(overhead or ["speculation changes nothing else in an idle engine here"])])
             return
         for sentence in overhead:
-            print(f"wager: {sentence}", file=sys.stderr)
-        from wager.vllm.server import run
+            _say(sentence)
+        from wager.vllm.server import end_when_interrupted, run
 
+        if on_cpu():
+            end_when_interrupted(lambda: rmtree(folder, ignore_errors=True))
         run(parsed)
+
+
+def _say(sentence: str) -> None:
+    print(f"wager: {sentence}", file=sys.stderr, flush=True)
+
+
+def _summary(model: str, settings: Settings, given: list[str], found: Namespace | None) -> str:
+    """What is started: vLLM says nothing for the many seconds that importing it takes."""
+    own = (found.speculative_config or {}).get("method") if found is not None else None
+    if found is None and any(known_arguments.is_about(word, "speculative_config") for word in given):
+        own = "as --speculative-config says"
+    drafters = str(own) if own else ", ".join(settings.names)
+    said = f"vLLM {compat.installed_version()} with {model}; drafters: {drafters}; policy: {settings.policy}"
+    eager = any(known_arguments.is_about(word, "enforce_eager") for word in given)
+    return f"{said}; {COMPILES}" if on_cpu() and not eager else said
 
 
 def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namespace, list[str]]:
@@ -125,7 +155,7 @@ def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namesp
     parsed.served_model_name, words = _added(model, made, known, parsed.served_model_name)
     for key, value in made.items():
         setattr(parsed, "model_tag" if key == "model" else key, value)
-    return parsed, [made["model"], *given, *words]
+    return parsed, _command(made["model"], given, words)
 
 
 def _added(
@@ -142,8 +172,22 @@ def _added(
     return served, words
 
 
+def _command(model: str, given: list[str], words: list[str]) -> list[str]:
+    """The whole command line; what wager added contains what was given for the same argument."""
+    rest, skip = [], False
+    added = [word[2:].replace("-", "_") for word in words if word.startswith("--")]
+    for word in given:
+        if not skip and any(known_arguments.is_about(word, name) for name in added):
+            skip = "=" not in word  # its value is the next word
+            continue
+        if not skip:
+            rest.append(word)
+        skip = False
+    return [model, *rest, *words]
+
+
 def _show(words: list[str], remarks: list[str]) -> None:
-    print(shlex.join(["vllm", "serve", *words]))
+    print(shlex.join([*compat.serve_command(), *words]))
     print("\n".join(remarks))
 
 
@@ -168,15 +212,22 @@ def _check(parsed: Namespace) -> list[str]:
     return idle_overhead(plain, speculating)
 
 
-def _check_port(parsed: Namespace) -> None:
-    """Refuse an address that cannot be listened on, before a model is loaded."""
-    if parsed.uds or parsed.headless or not parsed.port:
+def _check_address(parsed: Namespace, *, listen: bool) -> None:
+    """Refuse an address that cannot be one, or (``listen``) that cannot be listened on, before a model is loaded."""
+    if parsed.uds or parsed.headless:
+        return
+    require(1 <= parsed.port <= 65535, f"--port is a number from 1 to 65535, not {parsed.port}")
+    if not listen:
         return
     family = socket.AF_INET6 if ":" in (parsed.host or "") else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM does
         try:
             listener.bind((parsed.host or "", parsed.port))
+        except UnicodeError:
+            raise ValueError(f"--host {parsed.host} is not the name of a host") from None
         except OSError as error:
             where = f"port {parsed.port}" + (f" of {parsed.host}" if parsed.host else "")
-            raise ValueError(f"cannot serve on {where}: {error.strerror}; choose another with --port") from None
+            unknown = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            other = "--host is an address of this machine" if unknown else "choose another with --port"
+            raise ValueError(f"cannot serve on {where}: {error.strerror}; {other}") from None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wager.core import Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round
 from wager.drafters import Drafter
 from wager.policies import Policy
 from wager.vllm.metrics import Meter
@@ -31,12 +31,15 @@ class Decoding(NamedTuple):
     limits: np.ndarray  # (requests,) most tokens each may draft
     token_ids: np.ndarray  # (rows of the engine, context)
     seconds: float  # what verifying took; 0 where the step did other work too
+    verified: np.ndarray | None = None  # (requests,) draft tokens of each that vLLM verified; None: unknown
 
     def of(self, some: list[int]) -> Decoding:
         """Some of the requests only."""
         live, sampled = [self.live[i] for i in some], [self.sampled[i] for i in some]
         slots, fresh, rows, ends, counts, limits = (each[some] for each in self[2:8])
-        return Decoding(live, sampled, slots, fresh, rows, ends, counts, limits, self.token_ids, self.seconds)
+        verified = None if self.verified is None else self.verified[some]
+        own = live, sampled, slots, fresh, rows, ends, counts, limits
+        return Decoding(*own, self.token_ids, self.seconds, verified)
 
 
 class Chooser(ABC):
@@ -50,7 +53,7 @@ class Chooser(ABC):
     def __init__(self, policy: Policy, settings: Settings, drafters: Sequence[str], meter: Meter) -> None:
         self.policy, self.settings, self.names, self.meter = policy, settings, drafters, meter
         self.longest = settings.max_length
-        self.arms = settings.arms  # one tuple throughout: policies keep what they worked out for it
+        self.arms = policy.arms  # one tuple throughout: policies keep what they worked out for it
         self.tokens = 0  # emitted since the engine started
         self.forget()
 
@@ -94,12 +97,13 @@ class StepChooser(Chooser):
         super().forget()
         self._arm: Arm | None = None
         self._drafts: list[list[int]] = []  # one for each of live
-        self._played: tuple[Arm, int, int, int, int, float] | None = None
+        self._played: list[tuple[Arm, int, int, int, int]] = []  # requests, drafted, accepted, emitted
+        self._seconds = 0.0  # of these
         self._took = 0.0
         self._switched = False
 
     def observe(self, step: Decoding) -> None:
-        self._played = None
+        self._played = []
         emitted = int(np.add.reduce(step.counts))
         self.tokens += emitted
         if self._arm is None:
@@ -111,10 +115,15 @@ class StepChooser(Chooser):
             emitted = int(np.add.reduce(step.counts))
         if not drafts:
             return
-        drafted = accepted = 0
-        for draft, new in zip(drafts, step.sampled, strict=True):
+        drafted = accepted = dropped = 0
+        verified = [None] * len(drafts) if step.verified is None else step.verified.tolist()
+        for draft, new, known in zip(drafts, step.sampled, verified, strict=True):
             length, right = len(draft), len(new) - 1
-            if right >= length:  # all of it was
+            if known is not None:
+                drafted += min(known, length)
+                accepted += min(right, known, length)
+                dropped += length > 0 and not known
+            elif right >= length:  # all of it was
                 accepted += length
                 drafted += length
             else:
@@ -122,11 +131,14 @@ class StepChooser(Chooser):
                 # The target's own token is as drafted, too: the draft was cut before that token was verified.
                 drafted += right if draft[right] == new[right] else length
         arm, requests, drafting, seconds = self._arm, len(drafts), self.draft_seconds, step.seconds
-        self._played = (arm, requests, drafted, accepted, emitted, seconds)
-        if seconds > 0:
+        played = requests - dropped
+        self._played = [(arm, played, drafted, accepted, emitted - dropped)] if played else []
+        self._played += [(OFF, dropped, 0, 0, dropped)] if dropped else []
+        self._seconds = seconds
+        if seconds > 0 and played:  # a round of which nothing was verified tells nothing of its arm
             emitted = min(emitted, accepted + requests)
-            played = Round(arm, drafted, accepted, emitted, requests, draft_seconds=drafting, verify_seconds=seconds)
-            self.policy.observe(played)
+            told = Round(arm, drafted, accepted, emitted, requests, draft_seconds=drafting, verify_seconds=seconds)
+            self.policy.observe(told)
 
     def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, self._arm))
@@ -138,15 +150,16 @@ class StepChooser(Chooser):
         self.draft_seconds = clock() - began
         if self.settings.uniform == "always":
             self._make_uniform(drafts, arm.length, step.limits)
-        self._switched, self._arm = arm is not self._arm, arm
+        self._switched, self._arm = self._arm is not None and arm != self._arm, arm
         self._live, self._drafts = step.live, drafts
         return drafts
 
     def count(self, *, tokens: int, mixed: bool, decision: float) -> None:
         batch = max(1, len(self._drafts))
-        if self._played is not None:
-            arm, requests, drafted, accepted, emitted, seconds = self._played
-            self.meter.played(arm, requests, drafted, accepted, emitted, seconds and seconds + self._took, requests)
+        everyone = sum(requests for _, requests, *_ in self._played)
+        for arm, requests, drafted, accepted, emitted in self._played:
+            seconds = (self._seconds and self._seconds + self._took) * requests / everyone
+            self.meter.played(arm, requests, drafted, accepted, emitted, seconds, everyone)
         self._took = self.draft_seconds
         length = sum(map(len, self._drafts)) / batch
         self.meter.step(batch, length, decision, tokens=tokens, mixed=mixed, switched=self._switched)

@@ -60,6 +60,18 @@ def is_cpu_build() -> bool:
         return bool(installed_version())
 
 
+def serve_command() -> list[str]:
+    """How vLLM's own server is started from a shell, up to the model.
+
+    The command ``vllm`` asks for the version of a distribution of that name, which the CPU builds are not.
+    """
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return ["python", "-m", "vllm.entrypoints.openai.api_server", "--model"]
+    return ["vllm", "serve"]
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """No log lines but errors, while vLLM is imported or builds a configuration."""
@@ -139,8 +151,8 @@ def set_draft_length(scheduler_output: SchedulerOutput, length: int) -> None:
 
 
 def follow_model_runner(proposer: type[Any]) -> None:
-    """Let the V1 model runner tell proposers of this class which request is in which row, which are not over, and when
-    there is none.
+    """Let the V1 model runner tell proposers of this class which request is in which row, which are not over, which
+    drafts are verified, and when there is no request.
 
     It passes a custom proposer the texts alone, and an empty step, with which the engine says that the last request is
     over, not at all.
@@ -159,9 +171,10 @@ def follow_model_runner(proposer: type[Any]) -> None:
 
     @wraps(execute)
     def execute_model(runner: Any, scheduler_output: SchedulerOutput, *given: Any, **named: Any) -> Any:
-        empty = not scheduler_output.total_num_scheduled_tokens
-        if empty and isinstance(drafter := getattr(runner, "drafter", None), proposer):
-            drafter.idle()
+        if isinstance(drafter := getattr(runner, "drafter", None), proposer):
+            drafter.verified = scheduler_output.scheduled_spec_decode_tokens
+            if not scheduler_output.total_num_scheduled_tokens:
+                drafter.idle()
         return execute(runner, scheduler_output, *given, **named)
 
     propose_draft_token_ids.original = propose  # type: ignore[attr-defined]

@@ -33,12 +33,47 @@ OTHERS: dict[str, tuple[Any, Any]] = {  # those that wager reads itself
     "headless": (bool, False),
 }
 FILE = "config"  # names a file with any of them
+JSON = ("additional_config", "speculative_config")  # whose values vLLM reads as JSON and as nothing else
+NICKNAMES = {"-sc": "speculative_config"}
 SHORT = ("-tp", "-q", "-ep")  # short names of arguments that are none of these
 
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+
+def check(given: Sequence[str]) -> None:
+    """Refuse with one sentence a value of these that vLLM would refuse many seconds later."""
+    for at, word in enumerate(given):
+        option, equals, value = word.partition("=")
+        name = NICKNAMES.get(option) or option.removeprefix("--").replace("-", "_")
+        if name not in (*JSON, "port") or not option.startswith("-"):
+            continue
+        value = value if equals else next(iter(given[at + 1 :]), "")
+        if name == "port" and not value.strip().isdecimal():
+            raise ValueError(f"--port is a number from 1 to 65535, not {value!r}")
+        if name in JSON:
+            _check_json(f"--{name.replace('_', '-')}", value)
+
+
+def _check_json(option: str, text: str) -> None:
+    own = '{"method": "mtp", "num_speculative_tokens": 3}'
+    example = f"{option} '{own if option == '--speculative-config' else '{}'}'"
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{option} is not JSON: {error}; write it as in {example}") from None
+    if not isinstance(content, dict | None):
+        raise ValueError(f"{option} is a JSON object, not {text}; write it as in {example}")
+
+
+def is_about(word: str, name: str) -> bool:
+    """Whether a word of a command line names this argument, however it is written, or a single setting of it."""
+    option = word.partition("=")[0].partition(".")[0]
+    if option in NICKNAMES:
+        return NICKNAMES[option] == name
+    return len(option) > 2 and option.startswith("--") and name.startswith(option[2:].replace("-", "_"))
 
 
 def read(given: Sequence[str]) -> Namespace | None:

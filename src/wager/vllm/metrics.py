@@ -35,7 +35,7 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "wager_seconds_total": (("arm",), "Seconds of the steps, shared out over the arms their requests played."),
     "wager_tokens_total": ((), "Tokens of all steps: those of the arms' rounds, and the first of every request."),
     "wager_steps_total": (("kind",), "Steps; mixed ones held prefill work and were not learned from."),
-    "wager_switches_total": ((), "Times the policy changed what it plays."),
+    "wager_switches_total": ((), "Steps in which the policy changed what it plays."),
     "wager_decision_seconds_total": ((), "Seconds spent on deciding."),
 }
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {

@@ -6,7 +6,7 @@ with the texts as they are; what it returns is verified in the next step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ class Proposer:
 
     row_names: Sequence[str] = ()  # each row's request
     alive: Container[str] = ()  # all requests that are not over
+    verified: Mapping[str, Sequence[int]] | None = None  # request -> the draft that this step verified
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         from vllm.distributed import get_tensor_model_parallel_rank
@@ -72,7 +73,8 @@ class Proposer:
         """A draft for every row, empty where nothing is to be drafted."""
         if self.control is not None:
             self.batch.use(self.control.policy())
-        drafts = self.batch.propose(self.row_names, self.alive, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        step = self.row_names, self.alive, sampled_token_ids, num_tokens_no_spec, token_ids_cpu
+        drafts = self.batch.propose(*step, self.verified)
         if self.state_file is not None:
             self.state_file.tick()
         return drafts
@@ -118,8 +120,13 @@ class BatchProposer:
         sampled: list[list[int]],
         lengths: np.ndarray,
         token_ids: np.ndarray,
+        verified: Mapping[str, Sequence[int]] | None = None,
     ) -> list[list[int]]:
-        """Drafts for the rows of this step; names and alive as in `Streams.follow`."""
+        """Drafts for the rows of this step; names and alive as in `Streams.follow`.
+
+        verified: the draft of each request that vLLM verified in this step. It drops drafts, or cuts them, where a
+        request has a limit or is sampled on a CPU. None: unknown, and told from the tokens as far as possible.
+        """
         began = self.clock()
         streams = self.streams
         by_row = streams.follow(names, alive, sampled, lengths)
@@ -143,7 +150,8 @@ class BatchProposer:
         limits = self._unlimited[: len(live)]
         if int(np.maximum.reduce(ends)) + self.longest >= self.context:
             limits = np.minimum(self.longest, self.context - 1 - ends).clip(0)
-        step = Decoding(live, new, self._slots, fresh, self._rows, ends, counts, limits, token_ids, seconds)
+        found = None if verified is None else self._verified(names, verified)
+        step = Decoding(live, new, self._slots, fresh, self._rows, ends, counts, limits, token_ids, seconds, found)
         chooser = self.chooser
         chooser.observe(step)
         observed = self.clock()
@@ -163,6 +171,11 @@ class BatchProposer:
         self.meter.tick()
         self._counting = self.clock() - now
         return drafts
+
+    def _verified(self, names: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> np.ndarray:
+        """Draft tokens verified, for each request that decodes."""
+        found = (len(drafts.get(names[row], ())) for row in self._at)
+        return np.fromiter(found, np.int64, len(self._at))
 
     def _set_rows(self, by_row: list[Stream | None]) -> None:
         """Note which request is in which row; it holds until one comes, goes or moves."""

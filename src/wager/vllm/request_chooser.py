@@ -44,6 +44,7 @@ class RequestChooser(Chooser):
         super().forget()
         self._batch: Batch | None = None
         self._mean = 0.0
+        self._switched = False
 
     def observe(self, step: Decoding) -> None:
         if self._batch is None:
@@ -60,7 +61,13 @@ class RequestChooser(Chooser):
         # A draft whose tokens all came true without a bonus token after them was cut short before it was verified.
         right = agreed[drafter, np.arange(len(drafter))]  # of drafter -1 anything: it made no tokens
         drafted = np.minimum(length, np.where(right >= counts, counts - 1, length))
-        result = BatchRound(batch, drafter, drafted, counts, agreed, step.seconds, self.draft_seconds, self._arm)
+        arm = self._arm
+        if step.verified is not None:
+            # What vLLM cut off, or dropped, was not played: a request without a draft decoded plainly.
+            drafted = length = np.minimum(length, step.verified)
+            drafter = np.where(length > 0, drafter, -1)
+            arm = arm if length.any() else OFF
+        result = BatchRound(batch, drafter, drafted, counts, agreed, step.seconds, self.draft_seconds, arm)
         self.policy.observe_batch(result)
         seconds = step.seconds and step.seconds + self.draft_seconds
         self._uncounted.append(_Played(drafter, length, drafted, counts, seconds))
@@ -81,10 +88,23 @@ class RequestChooser(Chooser):
         if common is not None:
             self._make_uniform(drafts, common, step.limits)
             length = np.fromiter(map(len, drafts), np.int64, count)
-        self._live, self._batch, self._length = step.live, batch, length
-        self._drafter = np.where(length > 0, drafter, -1)
+        drafter = np.where(length > 0, drafter, -1)
+        self._switched = self._switches(step, drafter, length)
+        self._live, self._batch, self._length, self._drafter = step.live, batch, length, drafter
         self._mean = int(np.add.reduce(length)) / count
         return drafts
+
+    def _switches(self, step: Decoding, drafter: np.ndarray, length: np.ndarray) -> bool:
+        """Whether a request that was in the last step plays another arm than it did there."""
+        if self._batch is None:
+            return False
+        before = self._drafter, self._length
+        if step.live is not self._live:
+            where = {stream: i for i, stream in enumerate(self._live)}
+            now = [i for i, stream in enumerate(step.live) if stream in where]
+            then = [where[step.live[i]] for i in now]
+            before, drafter, length = (self._drafter[then], self._length[then]), drafter[now], length[now]
+        return bool((drafter != before[0]).any() or (length != before[1]).any())
 
     def _propose(self, context: Context, texts: Texts, clock: Callable[[], float]) -> tuple[list[Draft], list[float]]:
         """What every drafter proposes for every request, and its seconds; one that is not selected proposes nothing."""
@@ -102,7 +122,7 @@ class RequestChooser(Chooser):
         return proposals, seconds
 
     def count(self, *, tokens: int, mixed: bool, decision: float) -> None:
-        self.meter.step(len(self._live), self._mean, decision, tokens=tokens, mixed=mixed)
+        self.meter.step(len(self._live), self._mean, decision, tokens=tokens, mixed=mixed, switched=self._switched)
 
     def _count_played(self) -> None:
         """Count what was played since this was last called; another thread may go on playing."""

