@@ -1,7 +1,8 @@
 """`python -m reproduction.replay_check`: whether replays of recordings say what real runs do.
 
-A few prompts are recorded and answered for real, method after method by turns. Then every method is replayed on the
-recording with the seconds of those very runs: rounds of other prompts give the costs that a prompt is judged with.
+A few prompts are recorded and answered for real, method after method by turns, several times over: the answer of
+median seconds counts, so that no stall decides. Then every method is replayed on the recording with the seconds of
+those very runs: rounds of other prompts give the costs that a prompt is judged with.
 """
 
 import math
@@ -130,9 +131,15 @@ def verdict(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def middle(answers: Sequence[Played]) -> Played:
+    """The one of median seconds."""
+    return sorted(answers, key=lambda played: played.seconds)[len(answers) // 2]
+
+
 def run(
     model: Any, tokenizer: Any, asked: Sequence[tuple[str, Any]], drafters: Sequence[Any], count: int,
     fixed_arms: Sequence[str], policies: Sequence[str], lengths: Sequence[int], tell: Callable[[str], None],
+    repeats: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Record the prompts, answer them by turns with every method, and compare. ``drafters``: specs, or made anew."""
     from wager.decoding.arms import build_drafters
@@ -159,16 +166,18 @@ def run(
         m: Decoder(model, tokenizer, drafters=shared, policy=spec, arms=every, reset_per_request=m in policies)
         for m, spec in specs.items()
     }
-    real: dict[str, list[Played]] = {method: [] for method in decoders}
+    answers: dict[str, list[list[Played]]] = {method: [[] for _ in kept] for method in decoders}  # by prompt
     for decoder in decoders.values():  # kernels are ready before anything counts
         with decoder.rehearsal():
             decoder.generate(kept[0], max_new_tokens=min(count, 12), do_sample=False)
-    for i, prompt in enumerate(kept):
-        order = list(decoders)
-        for method in order[i % len(order) :] + order[: i % len(order)]:
-            answer = decoders[method].generate(prompt, max_new_tokens=count, do_sample=False)
-            real[method].append(Played(answer.tokens, answer.rounds, answer.decode_seconds))
-        tell(f"answered {i + 1} of {len(kept)}")
+    for turn in range(repeats * len(kept)):
+        i, order = turn % len(kept), list(decoders)
+        first = (i + turn // len(kept)) % len(order)
+        for method in order[first:] + order[:first]:
+            answer = decoders[method].generate(kept[i], max_new_tokens=count, do_sample=False)
+            answers[method][i].append(Played(answer.tokens, answer.rounds, answer.decode_seconds))
+        tell(f"answered {turn + 1} of {repeats * len(kept)}")
+    real = {method: [middle(own) for own in every_prompt] for method, every_prompt in answers.items()}
     alike = all(played[i].tokens == real[str(OFF)][i].tokens for played in real.values() for i in range(len(kept)))
     return {"texts": len(texts), "tokens": count, "same_texts": alike, **compared(real, texts, cheap, lengths)}
 
@@ -178,6 +187,7 @@ def command(
     model: Annotated[str, typer.Option(help="The target.")] = "smollm2-135m",
     count: Annotated[int, typer.Option("--prompts", min=1, help="Prompts a task.")] = 3,
     tokens: Annotated[int, typer.Option("--max-tokens", min=8, help="Tokens an answer.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Answers to each prompt by each method.")] = 3,
     data: Annotated[Path | None, typer.Option(help="Folder with prompts/.", show_default="WAGER_DATA")] = None,
 ) -> None:
     """Compare replays with real runs on this machine, which should be quiet: same ranks, speeds within 3 %."""
@@ -194,10 +204,10 @@ def command(
         asked = [
             (one.prompt.task, one.ids[0].tolist()) for one in fitted(chosen, model, loaded, tokenizer, tokens, 384)
         ]
-        told = run(
-            loaded, tokenizer, asked, DRAFTERS, tokens, FIXED, POLICIES, LENGTHS, lambda s: print(s, file=sys.stderr)
-        )
-    told = {**provenance("python -m reproduction.replay_check"), "model": model, "prompts": len(asked), **told}
+        methods, tell = (FIXED, POLICIES, LENGTHS), lambda said: print(said, file=sys.stderr, flush=True)
+        told = run(loaded, tokenizer, asked, DRAFTERS, tokens, *methods, tell, repeats)
+    sizes = {"model": model, "prompts": len(asked), "repeats": repeats}
+    told = {**provenance("python -m reproduction.replay_check"), **sizes, **told}
     told["took"] = round(perf_counter() - began, 1)
     for method, row in told["methods"].items():
         same = "" if row["same_rounds"] else ", other rounds"

@@ -34,8 +34,12 @@ SIZES = (
 )
 OPTIONS = ("--runs", "--prompts", "--rounds", "--repeats")
 ALWAYS = ("wager lab costs",)  # commands that time everything equally often, whatever their options
+THEORY = tuple(f"reproduction/theory{part}.py" for part in ("", "_charts", "_lemmas", "_metasd", "_onthefly", "_runs"))
+CHECK = "reproduction/replay_check.py"
 # Which sources a result measures, by what its command begins with; the first that fits.
 MEASURES = {
+    "python -m reproduction.replay_check": (CHECK, "src/wager/decoding", "src/wager/policies", "src/wager/simulation"),
+    "python -m reproduction.theory": (*THEORY, "src/wager/policies", "src/wager/simulation"),
     "python -m reproduction.turns": ("src/wager/vllm", "src/wager/policies"),
     "python -m reproduction": ("reproduction", "src/wager/policies", "src/wager/simulation"),
     "wager lab simulate": ("src/wager/policies", "src/wager/simulation"),
@@ -146,9 +150,8 @@ def stale(content: Mapping[str, Any], root: Path) -> str:
     paths = next((paths for begins, paths in MEASURES.items() if command.startswith(begins)), ())
     if not paths or not re.fullmatch(r"[0-9a-f]{7,40}", since):
         return ""
-    changed = git(
-        root, "diff", "--name-only", since, "HEAD", "--", *paths, *(f":!reproduction/{name}" for name in SHOWING)
-    )
+    apart = [*(f"reproduction/{name}" for name in SHOWING), *(path for path in (CHECK, *THEORY) if path not in paths)]
+    changed = git(root, "diff", "--name-only", since, "HEAD", "--", *paths, *(f":!{path}" for path in apart))
     touched = sorted({path for path in paths for line in (changed or "").splitlines() if line.startswith(path)})
     return ", ".join(touched)
 

@@ -36,6 +36,12 @@ def test_real_rounds_are_those_of_the_replay() -> None:
     assert len({tuple(row["rounds"]) for row in told["methods"].values()}) > 2  # methods do differ
 
 
+def test_the_answer_of_median_seconds_counts() -> None:
+    one, two, three = (Played([], [], seconds) for seconds in (1.0, 2.0, 30.0))
+    assert replay_check.middle([three, one, two]) is two
+    assert checked(repeats=3)["same_texts"]
+
+
 def test_a_recording_that_is_wrong_shows_in_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     true = replay_check.compared
 

@@ -11,7 +11,7 @@ import pytest
 from reproduction.result_files import problems, read, refused, stale
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results"
+RESULTS, ROWS = ROOT / "results", "python -m reproduction"
 OLD = tomllib.loads((ROOT / "reproduction" / "old_results.toml").read_text(encoding="utf-8"))["files"]
 FILES = sorted(path for path in RESULTS.rglob("*.json"))
 SOUND = {"command": "wager lab simulate --env tgd --runs 4 -p ucbspec", "commit": "wager 0.1.0, installed",
@@ -84,6 +84,12 @@ def test_a_result_older_than_a_change_of_what_it_measures_is_stale(tmp_path: Pat
     assert stale({**SOUND, "commit": f"unknown (before {first[:7]})"}, tmp_path) == "src/wager/policies"
     assert stale({**SOUND, "commit": last}, tmp_path) == ""
     assert problems({**SOUND, "commit": first}, tmp_path) == []
+    (tmp_path / "reproduction").mkdir()
+    (tmp_path / "reproduction/replay_check.py").write_text("")
+    git("add", "-A")
+    git("commit", "-q", "-m", "a tool of its own")
+    made = {command: {**SOUND, "command": command, "commit": last} for command in (ROWS, f"{ROWS}.replay_check")}
+    assert [stale(one, tmp_path) for one in made.values()] == ["", "reproduction/replay_check.py"]
     git("checkout", "-q", "--orphan", "other")
     git("commit", "-q", "-m", "elsewhere")
     assert "no ancestor" in problems({**SOUND, "commit": first}, tmp_path)[0]
