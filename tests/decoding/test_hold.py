@@ -1,6 +1,7 @@
 """A choice that is held: the policy is asked more rarely where asking takes too much of a round."""
 
 from collections.abc import Sequence
+from time import sleep
 from typing import Any
 
 import pytest
@@ -117,6 +118,34 @@ def test_as_long_as_keeps_choosing_a_small_share(deciding: float, stands: int, m
         held.chosen(OFF, lambda asking: stands, deciding, 1e-3)
     held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
     assert held.take() is None
+
+
+def test_learning_from_rounds_that_it_was_asked_in_counts_as_much_as_asking() -> None:
+    told: list[float] = []
+
+    def stands(asking: float) -> int:
+        told.append(asking)
+        return 99
+
+    held = Hold(True)
+    for _ in range(PATIENCE + LONGEST):
+        held.chosen(DRAFT, stands, 2e-5, 1e-3, 5e-5)
+    assert held.left == 7
+    assert set(told) == {2e-5}, "proposals are weighed against asking alone"
+
+
+def test_the_loop_tells_how_long_learning_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    real = Hold.chosen
+
+    def chosen(self: Hold, arm: Arm, stands: Any, asking: float, played: float, learning: float, **how: bool) -> None:
+        told.append(learning)
+        real(self, arm, stands, asking, played, learning, **how)
+
+    monkeypatch.setattr(Hold, "chosen", chosen)
+    monkeypatch.setattr(Plain, "observe", lambda self, played: sleep(0.01))
+    written(Plain((OFF, DRAFT, Arm("suffix", 2))), ["suffix"])
+    assert min(told) >= 0.01
 
 
 def test_an_arm_whose_drafts_are_begun_ahead_stays_until_they_are() -> None:

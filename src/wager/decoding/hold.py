@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from wager.core import Arm
 
-DECIDING = 0.01  # of a round's seconds that choosing may take
+DECIDING = 0.01  # of a round's seconds that asking the policy may take, and learning from a round that it was asked in
 LONGEST = 15  # rounds
 PATIENCE = 3  # times in a row that an arm is chosen before it is held: at first all are only tried
 ATTEMPT = 3  # rounds more of an arm whose draft was not begun ahead; from the third on it is
@@ -33,10 +33,11 @@ class Hold:
         return self.arm
 
     def chosen(
-        self, arm: Arm, may_stand: Callable[[float], int], deciding: float, played: float, *, begun: bool = True
-    ) -> None:
-        """The policy chose this arm in so many seconds, and the round took so many; ``begun``: if its drafts are begun
-        ahead, this one was."""
+        self, arm: Arm, may_stand: Callable[[float], int], deciding: float, played: float, learning: float = 0.0,
+        *, begun: bool = True,
+    ) -> None:  # fmt: skip
+        """The policy chose this arm in so many seconds, the round took so many, and so did learning from it, which a
+        device hides in rounds for which the choice stands; ``begun``: if its drafts are begun ahead, this one was."""
         if arm == self.arm:
             self.in_a_row += 1
         else:  # another arm that was chosen but once leaves things as they were
@@ -46,6 +47,6 @@ class Hold:
         if not self.allowed or played <= 0.0:
             return
         longest = min(LONGEST, (1 << max(0, self.in_a_row - PATIENCE)) - 1)
-        rounds = max(min(longest, int(deciding / (DECIDING * played))), 0 if begun else ATTEMPT)
+        rounds = max(min(longest, int((deciding + learning) / (DECIDING * played))), 0 if begun else ATTEMPT)
         if rounds:
             self.left = min(rounds, may_stand(deciding))

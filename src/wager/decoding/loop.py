@@ -136,7 +136,9 @@ class Loop:
             if self.scorer is not None:
                 self.scorer.taken(scores, [0, *(at + 1 for at in path)])
         tokens, repeated = self._commit([*kept, done.following])
+        committed = perf_counter()
         read_seconds = self._read(context, arm) if context else {}
+        selecting = perf_counter() - committed - sum(read_seconds.values())  # who reads
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
@@ -147,11 +149,12 @@ class Loop:
             overlap=shared, others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
         )  # fmt: skip
         self._observe()
-        self.unobserved = played
+        self.unobserved, ended = played, perf_counter()
         if context is not None or not self.hold.left or self.finish or self.target.device.type not in WORK_ALONE:
             self._observe()  # otherwise in the next round, while the device works
         if context is not None:
-            self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose, begun=draft.begun)
+            learning = selecting + perf_counter() - ended
+            self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose, learning, begun=draft.begun)
         self.previous, self.prompt = arm, None
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
