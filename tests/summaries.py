@@ -13,7 +13,9 @@ def summary_of(speeds: dict[str, float], *, noise: float = 0.02, prompts: int = 
     dice = random.Random(1)
     asked = [{"id": f"t-{n}", "task": "t"} for n in range(prompts)]
     answers = {
-        (prompt["id"], name): Answer([1] * 20, dice.lognormvariate(0, noise) / speed, 20)
+        (prompt["id"], name): Answer(
+            [1] * 20, dice.lognormvariate(0, noise) / speed, 20 if kinds[name] in ("plain", "off") else 8
+        )
         for prompt in asked
         for name, speed in speeds.items()
     }

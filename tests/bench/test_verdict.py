@@ -152,6 +152,16 @@ def test_the_verdict_warns_of_a_busy_machine_and_concludes_nothing_on_a_wild_one
     assert second.startswith("Measured nevertheless: `auto` is 1.")
 
 
+def test_a_speed_that_tokens_per_round_do_not_allow_is_not_believed() -> None:
+    summary = summary_of({"transformers": 1.0, "off": 1.0, "suffix:4": 1.5, "auto": 1.4})
+    suffix = next(row for row in summary["tasks"][0]["methods"] if row["method"] == "suffix:4")
+    assert not any("cannot be" in sentence for sentence in verdict.words(summary))
+    suffix["mat"] = 1.03
+    said = verdict.words(summary)[-1]
+    assert said.startswith("`suffix:4` measured 1.5")
+    assert said.endswith("with 1.03 tokens per round, which cannot be: something else was using this machine.")
+
+
 def test_what_drafts_bring_is_told_apart_from_what_the_forward_brings() -> None:
     summary = summary_of({"transformers": 1.0, "off": 1.25, "suffix:4": 1.25, "auto": 1.5}, noise=0.0)
     said = verdict.words(summary)

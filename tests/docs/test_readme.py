@@ -32,7 +32,8 @@ def result(cell: str) -> dict[str, Any]:
 
 def generated(found: dict[str, Any]) -> tuple[list[float], list[float]]:
     """Of wager bench generate: auto and the best of its own arms, plain decoding among them, over off."""
-    speeds = {(method["kind"], method["method"]): method["tokens_per_second"] for method in found["methods"]}
+    every = found["methods"] if "summary" not in found else found["summary"]["tasks"][0]["methods"]  # or wager bench
+    speeds = {(method["kind"], method["method"]): method["tokens_per_second"] for method in every}
     off, alone = speeds["off", "off"], found.get("alone", [])
     best = max(speed for (kind, name), speed in speeds.items() if kind in ("arm", "off") and name not in alone)
     return [speeds["policy", "auto"] / off], [best / off]
@@ -60,7 +61,7 @@ def drafters(found: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 
 READ = [
-    *[generated] * 9,
+    *[generated] * 10,
     turns("adaptive", "well", "chat", "8B head"),
     turns("adaptive", "fair", "chat", "8B head"),
     turns("adaptive", "bad", "chat", "8B head"),
@@ -125,8 +126,8 @@ def test_the_readme_keeps_the_losses_and_says_that_fixed_settings_are_ahead() ->
         for row in rows(README)
         if numbers(row[3])
     ]
-    assert sum(behind) > len(rows(README)) / 2
-    assert "The best fixed setting is ahead of `auto` in most rows" in README.read_text(encoding="utf-8")
+    assert sum(behind) > len(behind) / 2
+    assert "The best fixed setting is ahead of `auto` in most rows that have one" in README.read_text(encoding="utf-8")
 
 
 def test_the_chart_is_described_by_the_figures_of_its_result() -> None:

@@ -1,7 +1,7 @@
 """One request by wager, by wager without drafts and by transformers: are the texts the same, and how fast is each?"""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,17 +164,22 @@ class Request:
             self.wager(max_new_tokens=tokens)
         self.plain(tokens)
 
-    def compare(self, first: Generation | None, *, repeats: int) -> Comparison:
-        """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count."""
+    def compare(
+        self, first: Generation | None, *, repeats: int, tell: Callable[[str], object] = lambda said: None
+    ) -> Comparison:
+        """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count. ``tell`` is
+        told before each run."""
         runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
         with loaded_objects_frozen():
             for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
                 if first is None or i > 0:  # forget what earlier runs taught, or drafts would come from the last answer
                     self.decoder.reset()
+                    tell(f"run {3 * i + 1} of {3 * repeats}: {WAGER}")
                     first = self.wager()
                 runs[WAGER].append(first)
-                runs[OFF].append(self.off())
-                runs[PLAIN].append(self.plain())
+                for place, way, run in ((2, OFF, self.off), (3, PLAIN, self.plain)):
+                    tell(f"run {3 * i + place} of {3 * repeats}: {way}")
+                    runs[way].append(run())
         return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
 
     def _mismatch(self, runs: Mapping[str, list[Generation]]) -> Mismatch | None:

@@ -19,6 +19,13 @@ SETTINGS = (*OPTIONS, "weights", "device", "arms", "prompts", "machine", "versio
 ANEW = "--afresh measures everything anew"
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a path at which no folder can be made."""
+    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise ValueError(f"{path} is not a folder; give --out a folder for the results")
+
+
 class RunFolder:
     """The files of one run; no other process may write to the folder until ``close``."""
 
@@ -26,10 +33,8 @@ class RunFolder:
         """``head`` says how the run is made; a run that is there must have the same settings, unless ``afresh``."""
         self.path = path
         self.names = [method["name"] for method in head["methods"]]
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ValueError(f"{path} is not a folder; give --out a folder for the results") from None
+        check_folder(path)
+        path.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(path / LOCK)
         try:
             self._lock.acquire(timeout=0)

@@ -9,6 +9,7 @@ from wager.core import Arm
 FASTER, SLOWER, EVEN, TOO_FEW = "faster", "slower", "no clear difference", "too few prompts"
 FEWEST_PROMPTS = 5  # prompts; a bootstrap over fewer is surer of itself than it should be
 NOISY = 1.6  # decoding of two prompts without drafts may differ by this factor before the machine is said to be busy
+NOISY_RATIO = 1.15  # by which a method may seem faster than its tokens per round allow
 TOO_NOISY = 3.0  # and by this one before nothing is concluded
 # What printed figures mean.
 MAT = "mean tokens emitted per round (one forward pass of the target), the target's own token included"
@@ -196,6 +197,11 @@ def texts(summary: Mapping[str, Any]) -> str:
 
 def _busy(summary: Mapping[str, Any]) -> str:
     if summary["unsteady"] <= NOISY:
+        # a round takes at least as long as one of plain decoding, so tokens per round bound the speed
+        for row in summary["tasks"][0]["methods"]:
+            if (ratio := row.get("over_off")) and row["kind"] != "off" and ratio > NOISY_RATIO * row["mat"]:
+                impossible = f"`{row['method']}` measured {_times(ratio)} the speed of off with {row['mat']:.2f} tokens"
+                return f"{impossible} per round, which cannot be: something else was using this machine."
         return ""
     wild = summary["unsteady"] > TOO_NOISY
     quiet, trust = (

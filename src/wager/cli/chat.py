@@ -55,7 +55,7 @@ class Chat:
 
     def run(self) -> None:
         if sys.stdin.isatty():
-            self._tell(f"{self.session.options.model}; /help tells the commands, Ctrl-D ends")
+            self._tell(f"{self.session.options.model}; /help lists the commands, Ctrl-D ends")
         for line in filter(None, self._lines()):
             if line == "/quit":
                 return

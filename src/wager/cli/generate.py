@@ -15,6 +15,7 @@ from wager.cli import parameters
 from wager.cli.files import check_new
 from wager.cli.options import Options, System
 from wager.cli.parameters import argument, opt
+from wager.cli.screen import stage
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import Explaining, Writer, check_explains, closing, legend, speeds
 from wager.core.provenance import provenance
@@ -139,10 +140,12 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
         print(flush=True)
     comparison = None
     if results.compare:
-        if not results.as_json:
-            told.print("comparing with plain decoding …", style="dim")
         # measuring everything for a trace takes time, so such a run does not count
-        comparison = request.compare(made if results.trace is None else None, repeats=results.repeat)
+        counts = made if results.trace is None else None
+        with stage("comparing with plain decoding …", told) as now:
+            comparison = request.compare(
+                counts, repeats=results.repeat, tell=lambda run: now(f"comparing with plain decoding, {run} …")
+            )
     return Made(made, seed, pieces, explaining, comparison)
 
 

@@ -88,7 +88,9 @@ class Options(Target):
     drafters: Drafters = DRAFTERS
     max_tokens: int = opt(MAX_TOKENS, "Most tokens to generate.")
     temperature: float = opt(0.0, "0 is greedy; above 0 samples.", "--temperature", "-t")
-    seed: int | None = opt(None, "Of sampled text, which it fixes, and of the policy.", shown="drawn anew")
+    seed: int | None = opt(
+        None, "Random seed of sampling and of the policy; the same seed gives the same text.", shown="drawn anew"
+    )
     lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
     trees: str = opt("", "Also draft trees, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown="chains only")
     state: bool | None = opt(None, _STATE, "--state/--no-state", panel=_ENGINE, shown="state, without --seed")

@@ -33,7 +33,7 @@ def command(
         raise ValueError(f"{out} is one of the files to read; name another page with -o")
     if not force and out.is_file() and not is_report(out):
         raise ValueError(f"{out} exists and is not a report that wager wrote; name another with -o, or give --force")
-    told = Console(stderr=True, highlight=False)
+    told, done = Console(stderr=True, highlight=False), "replaced" if out.is_file() else "wrote"
     if live is not None:
         told.print(f"following {live}; open {out} in a browser, and end with Ctrl-C", markup=False, soft_wrap=True)
         with told.status("waiting for rounds …") as status:
@@ -44,4 +44,4 @@ def command(
         write_text(out, render(materials))
         for one in (each for each in materials if each.verdict and not each.source.complete):
             told.print(f"{one.verdict[0]} To resume it: {one.source.command}", markup=False, soft_wrap=True)
-    told.print(f"wrote {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)
+    told.print(f"{done} {out} ({out.stat().st_size / 1024:,.0f} KB)", markup=False, soft_wrap=True)

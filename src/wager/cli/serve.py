@@ -34,6 +34,7 @@ for it)."""
 UNCHECKED = "vLLM's own arguments were not checked; --check does, and shows what speculation costs while it is off"
 CHECKED = "vLLM accepts this configuration; no weights were read and no server was started"
 COMPILES = "the first start takes minutes on a CPU, because vLLM compiles; with --enforce-eager it does not"
+IMPORTED = "importing vLLM takes a while, in which nothing is printed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ def command(
         _, words = _added(model, made, known_arguments.known(found), found.served_model_name)
         _show(_command(made["model"], context.args, words), [UNCHECKED])
         return
-    _say(f"{'checking' if check or dry_run else 'starting'} {_summary(model, settings, context.args, found)}")
+    said = _summary(model, settings, context.args, found)
+    _say(f"checking {said}; {IMPORTED}" if check or dry_run else f"starting {said}; {_start_takes(context.args)}")
     with tempfile.TemporaryDirectory(prefix="wager-metrics-") as folder:
         # vLLM's /metrics collects from every process that writes into this folder: the one that decides is not the
         # server. Whoever imports prometheus_client before this is set keeps its numbers to itself.
@@ -117,7 +119,13 @@ def command(
             return
         overhead = _check(parsed)
         if check:
-            _show(words, [CHECKED, *(overhead or ["speculation changes nothing else in an idle engine here"])])
+            _show(
+                words,
+                [
+                    CHECKED,
+                    *(overhead or ["while nothing is drafted, this engine runs as it would without speculation"]),
+                ],
+            )
             return
         for sentence in overhead:
             _say(sentence)
@@ -138,9 +146,12 @@ def _summary(model: str, settings: Settings, given: list[str], found: Namespace 
     if found is None and any(known_arguments.is_about(word, "speculative_config") for word in given):
         own = "as --speculative-config says"
     drafters = str(own) if own else ", ".join(settings.names)
-    said = f"vLLM {compat.installed_version()} with {model}; drafters: {drafters}; policy: {settings.policy}"
+    return f"vLLM {compat.installed_version()} with {model}; drafters: {drafters}; policy: {settings.policy}"
+
+
+def _start_takes(given: list[str]) -> str:
     eager = any(known_arguments.is_about(word, "enforce_eager") for word in given)
-    return f"{said}; {COMPILES}" if on_cpu() and not eager else said
+    return f"{IMPORTED}; {COMPILES}" if on_cpu() and not eager else IMPORTED
 
 
 def _configure(model: str, settings: Settings, given: list[str]) -> tuple[Namespace, list[str]]:

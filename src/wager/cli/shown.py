@@ -157,6 +157,8 @@ def explained(number: int, played: Round, ours: Option | None, other: Option | N
         words.append("the last choice stands")
     elif ours is not None and not ours.timed:
         words.append("nothing was timed yet")
+    elif other is None and not played.arm.length:
+        words.append("times plain decoding, or nothing was proposed")
     elif (trial := exploration(ours, other)) is not None:
         brings = f"may bring {trial[1]:.1f}/s" if played.arm.length else "times plain decoding"
         words.append(f"exploration: costs about {trial[0] * 1e3:.2f} ms, {brings}")

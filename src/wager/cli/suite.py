@@ -13,6 +13,7 @@ from rich.console import Console
 
 from wager.bench import methods as made
 from wager.bench import verdict, workloads
+from wager.bench.run_folder import check_folder
 from wager.bench.runs import Run, TokenizedPrompt, tokenize
 from wager.cli.options import Reset, Target
 from wager.cli.parameters import opt, option, options
@@ -92,6 +93,7 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     """Run what is not in the folder yet; print the summary, the verdict and where the run's file is."""
     chosen, default = given.prompts(), made.QUICK if given.suite == QUICK else made.FULL
     methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
+    check_folder(out)  # before anything is loaded
     from wager.bench.draft_models import has_assistant
     from wager.bench.engine import described
 

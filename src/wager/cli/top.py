@@ -31,7 +31,7 @@ def draw(shown: View, url: str, trouble: str = "") -> RenderableType:
         f"acceptance {_percent(shown.acceptance)} ({_percent(shown.acceptance_whole)} since start)",
         "switches": f"{shown.switches:,.0f}{new}{cost}",
         "decisions": f"{_number(shown.decision_us, 0)} µs a step ({_number(shown.decision_us_whole, 0)} since start), "
-        f"{shown.steps:,.0f} steps, {_percent(shown.mixed_share)} of them mixed",
+        f"{shown.steps:,.0f} steps, {_percent(shown.mixed_share)} of them with prefill",
     }
     head = Table.grid(padding=(0, 2))
     for name, said in lines.items():

@@ -35,7 +35,6 @@ ANSWERS = {
     verdict.FASTER: "Yes, speculate.",
     verdict.SLOWER: "No, do not speculate.",
     verdict.EVEN: "Speculation makes no clear difference.",
-    verdict.TOO_FEW: "Too few prompts were measured to say.",
 }
 FIXED_ONLY = "Yes, speculate, but with a fixed setting instead of `auto`."
 UNCLEAR = "Not clearly: no setting is faster than plain decoding by more than the spread between prompts."
@@ -102,7 +101,7 @@ def timed_words(found: Mapping[str, Any]) -> list[str]:
 def _file(name: str, said: str) -> str:
     kept = (cache() / name).is_file()
     return f"  {name}: {said}" + (
-        "" if kept else " (not kept: incomplete on a busy machine, or no file can be written)"
+        "" if kept else " (in use, but not saved: the timing is incomplete, or the folder cannot be written)"
     )
 
 
@@ -118,7 +117,7 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
             return [FIXED_ONLY]
         if any(verdict.over(row)[0] > 1 for row in settings):
             return [UNCLEAR]
-    return [ANSWERS[found]]
+    return [ANSWERS[found]] if found in ANSWERS else []  # of too few prompts the verdict tells
 
 
 def _measure(
@@ -129,7 +128,7 @@ def _measure(
 
     options, target = session.options, session.decoder.model
     asked = fitted(chosen, options.model, target, session.tokenizer, MOST, longest)
-    with stage("warming up …", told) as now:
+    with stage("preparing the methods …", told) as now:
         specs = shipped.expand(options.specs, getattr(target, "name_or_path", ""), lambda: fingerprint(target))
         arms = [OFF, *(Arm.parse(arm) for spec in specs for arm in fixed_arms(spec))]
         auto = made.Method("auto", "policy", lambda given, _: made.decoder_generator("auto", session.decoder, given))
@@ -137,7 +136,8 @@ def _measure(
         shared = made.Target(target, session.tokenizer, tokens=options.max_tokens, specs=specs)
         generators = [method.make(shared, ()) for method in methods]
         pace = 0.0  # seconds a token of the slowest
-        for generator in generators:
+        for number, generator in enumerate(generators, 1):
+            now(f"warming up {generator.name}, {number} of {len(generators)} …")
             generator.warm_up(target.device, FEWEST)  # the very first also loads what is loaded on demand
             before = monotonic()
             count = generator.warm_up(target.device, FEWEST)

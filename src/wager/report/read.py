@@ -33,6 +33,10 @@ def read(path: Path, palette: Palette | None = None) -> Material:
     """Everything a file holds that a report can show; the files of one page share a ``palette``."""
     palette = palette or Palette()
     if path.is_dir():
+        if not (path / "run.json").is_file():
+            raise ValueError(
+                f"{path} is a folder without a run.json of wager bench; name a file; a report reads {READS}"
+            )
         path = path / "run.json"
     try:
         content = _text(path)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TESTED = ((0, 32),)  # minor versions on which every test of serving was run
 RANGE = "0.32.x"
-INSTALL = "pip install vllm==0.32.0, or without a GPU the CPU build as in docs/serving.md#install"
+INSTALL = "pip install 'wager[vllm]', or without a GPU the CPU build as in docs/serving.md#install"
 
 
 def installed_version() -> str:
