@@ -124,7 +124,7 @@ def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, t
     code, out, err = run("tiny", "--prompts", "mine.txt")
     assert code == 0, err
     lines = out.splitlines()
-    assert lines[0] in tune.ANSWERS.values()
+    assert lines[0].startswith("On this machine `auto` ran ")  # three prompts are too few for an answer
     assert lines[1].startswith("On this machine `auto` ")
     assert "Measured on 3 of 3 prompts" in out
     assert out.index("Measured on") < out.index("tokens/s"), "the verdict comes first"
@@ -159,7 +159,7 @@ def test_every_head_that_lies_ready_is_played_alone_and_json_holds_every_figure(
     assert code == 0, err
     content = json.loads(out)
     assert content["prompts"] == {"given": 3, "played": 3}
-    assert content["verdict"][0] in tune.ANSWERS.values()
+    assert content["verdict"][0].startswith("On this machine `auto` ran ")
     assert "1" in content["timed"]["verify_seconds"]
     assert [row["method"] for row in content["summary"]["tasks"][0]["methods"]] == [
         "transformers", "off", "suffix:4", "suffix:8", "eagle:one:3", "eagle:two:3", "auto",

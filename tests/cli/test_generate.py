@@ -141,6 +141,7 @@ def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wa
     expected = r"\S+: \d+\.\d\d tokens, \d+\.\d\d ms, \d+\.\d/s"
     for number, line in enumerate(lines[1:], 2):
         trial = r"(?: \| exploration: costs about \d+\.\d\d ms, (?:may bring \d+\.\d/s|times plain decoding))?"
+        trial += r"(?: \| times plain decoding, or nothing was proposed)?"
         whole = rf" *{number} +(\S+) \| {expected}(?: \| {expected})?{trial} \| \d+/\d+ accepted, \d+\.\d\d ms"
         said = re.fullmatch(whole, line)
         if re.fullmatch(rf" *{number} +\S+ \| the last choice stands \| \d+/\d+ accepted, \d+\.\d\d ms", line):
