@@ -125,7 +125,6 @@ def test_it_says_what_to_do_and_generate_starts_from_what_it_learned(run: Any, t
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith("On this machine `auto` ran ")  # three prompts are too few for an answer
-    assert lines[1].startswith("On this machine `auto` ")
     assert "Measured on 3 of 3 prompts" in out
     assert out.index("Measured on") < out.index("tokens/s"), "the verdict comes first"
     assert 'wager generate "…" --model tiny' in out
