@@ -51,13 +51,13 @@ def _view(key: tuple[str, ...], rows: Sequence[Json], *, several: bool) -> Servi
     for row in rows:
         own, load = found.setdefault((str(row["engine"]), str(row["policy"])), {}), row["batch"]
         if not isinstance(load, int) or load < 1:
-            raise ValueError(f"a load of {load!r} requests")
+            raise ValueError(f"a load is at least 1 request, not {load!r}")
         if load in own:
             raise ValueError(f"{row['policy']} on {row['engine']} with {plural(load, 'request')} is there twice")
         own[load] = _measure(row)
     methods = _named(found)
     if all(method.kind == "plain" for method in methods):
-        raise ValueError(f"nothing is compared with no speculation in the plan {plan}")
+        raise ValueError(f"the plan {plan} needs at least one method beside no speculation")
     prompts = f"{kind} prompts" + (f", profile {profile}" if profile else "")
     rounds = max(int(row["turns"]) for row in rows if row["policy"] != "none")
     loads = sorted({load for own in found.values() for load in own})
@@ -67,7 +67,7 @@ def _view(key: tuple[str, ...], rows: Sequence[Json], *, several: bool) -> Servi
 def _measure(row: Json) -> Measure:
     value, low, high = (float(row[key]) for key in ("ratio", "least", "most"))
     if not 0 < low <= value <= high < math.inf:
-        raise ValueError(f"a ratio of {value} between {low} and {high}")
+        raise ValueError(f"a ratio lies between its least and its most above 0, not {value} in {low} to {high}")
     return Measure(value, low, high)
 
 
