@@ -90,7 +90,9 @@ def serving(view: Serving, source: Source) -> Figure:
             for load in view.loads
         ]
         marked.append((m.name, cells))
-    says = f"{' '.join(f'{sentence(view, lead)}.' for lead in leads(view))} The line marks 1{TIMES}."
+    first, *others = leads(view)
+    told = [sentence(view, first), *(short(view, lead, first) for lead in others), f"The line marks 1{TIMES}"]
+    says = " ".join(f"{one}." for one in told)
     note = (
         "Tokens per second relative to the engine without speculation in the same round of turns; medians of at most "
         f"{plural(view.rounds, 'round')}. Whiskers: the least and the most of the rounds. "
