@@ -15,7 +15,9 @@ RESULTS = Path(__file__).parents[1] / "results"
 KEPT = (
     "serving-auto-cpu.json", "serving-cpu.json", "drafters-cpu.json", "engine-cpu.json", "engine-h200.json",
     "regret.json", "regret-auto.json", "load-switches.json", "spec-h200.json", "eagle-cpu.json", "generate-cpu.json",
-    "replay-cpu.json", "phases.json", "ablations-h200.json",
+    "replay-cpu.json", "phases.json", "ablations-h200.json", "serving-default-h200.json",
+    "serving-8b-adaptive-h200.json", "serving-8b-h200.json", "serving-8b-peers-h200.json", "serving-small-h200.json",
+    "serving-sampled-h200.json", "serving-texts-h200.json",
 )  # fmt: skip
 ARMS = ["off", "suffix:4", "suffix:8", "prompt-lookup:4"]
 METHODS = [
@@ -122,6 +124,21 @@ def a_text() -> dict[str, Any]:
         "command": "wager generate Say --json", "date": "2026-11-15", "machine": "x86_64", "policy": "auto",
         "text": "".join(text for text, _ in tokens), "tokens": list(range(len(tokens))),
         "sources": [who for _, who in tokens], "summary": summary, "explained": None, "compare": None, "pieces": steps,
+    }  # fmt: skip
+
+
+def a_turn(policy: str, batch: int, ratio: float, engine: str = "head", **more: Any) -> dict[str, Any]:
+    """A row of the summary of `reproduction.turns`."""
+    spread = {"least": round(0.9 * ratio, 6), "most": round(1.2 * ratio, 6)}
+    where = {"plan": "heads", "profile": "", "kind": "chat"}
+    return {**where, "engine": engine, "policy": policy, "batch": batch, "turns": 3, "ratio": ratio, **spread, **more}
+
+
+def turns_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `reproduction.turns` writes."""
+    return {
+        "kind": "turns", "command": "python -m reproduction.turns heads --out made-up.json", "date": "2026-11-17",
+        "machine": "x86_64, 16 cores", "gpu": "NVIDIA H200", "ended": {}, "summary": rows, "turns": [],
     }  # fmt: skip
 
 

@@ -73,7 +73,8 @@ def running() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def materials(tmp_path_factory: pytest.TempPathFactory) -> list[Material]:
     folder = tmp_path_factory.mktemp("files")
-    kept = ("serving-auto-cpu.json", "engine-cpu.json", "engine-h200.json", "regret.json", "spec-h200.json")
+    kept = ["serving-auto-cpu.json", "engine-cpu.json", "engine-h200.json", "regret.json", "spec-h200.json"]
+    kept += ["serving-small-h200.json", "serving-8b-adaptive-h200.json"]
     paths = [put(folder / "run.json", a_run()), *(RESULTS / name for name in kept)]
     paths.append(put(folder / "text.json", a_text()))
     paths.append(write_trace(folder / "served.trace", rounds_of(200, batches=(1, 4))))
@@ -170,6 +171,7 @@ def test_pointing_at_charts_tells_their_numbers(open_page: Any) -> None:
         ".of-cost .wide .column": " ms",
         "#load .wide .column": "requests in flight: ",
         "#load .cell": "times the throughput",
+        "#load .panels .mark": "least and most over rounds: ",
     }.items():
         page.point(*middle(page, section))
         assert said in (page.run(TIP) or ""), section

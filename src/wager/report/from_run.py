@@ -210,8 +210,8 @@ def traced(path: Path, palette: Palette) -> Material:
 
 def described(path: Path, kind: str, held: Json) -> Source:
     """Where a file comes from, as far as it says."""
-    command, date, machine, device = (
-        held[key] if isinstance(held.get(key), str) else "" for key in ("command", "date", "machine", "device")
+    command, date, machine, device, gpu = (
+        held[key] if isinstance(held.get(key), str) else "" for key in ("command", "date", "machine", "device", "gpu")
     )
-    where = "; ".join(filter(None, (device, machine)))
+    where = "; ".join(filter(None, (device or gpu, machine)))
     return Source(path.name, kind, command, date, where, held.get("complete") is not False)

@@ -74,5 +74,7 @@ def _sections(drawn: Sequence[Figure]) -> list[tuple[str, str, list[tuple[Figure
 def shortened(command: str) -> str:
     """A command without its options and what it was given."""
     words = command.split()
+    if words[:2] == ["python", "-m"]:
+        return " ".join(words[:3]) + (" …" if len(words) > 3 else "")
     end = next((i for i, word in enumerate(words) if not re.fullmatch("[a-z]+", word)), len(words))
     return " ".join(words[: min(end, 3)]) + (" …" if min(end, 3) < len(words) else "")

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from wager.core import trace as traces
-from wager.report import from_results, from_run
+from wager.report import from_results, from_run, from_turns
 from wager.report.colours import Palette
-from wager.report.views import SIMULATION, Material, Source
+from wager.report.views import SIMULATION, Material, NothingShownError, Source
 
 READS = (
     "a run (wager bench), a trace (wager generate --trace), a text (wager generate --json), or the JSON of "
-    "wager bench generate, or of wager lab engine, versus, drafters, simulate or replay"
+    "wager bench generate, of wager lab engine, versus, drafters, simulate or replay, or of reproduction.turns"
 )
 
 # What a file is, by keys that it must hold; the first that fits.
 KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any], Source, Palette], Material]], ...] = (
     ("a generated text", ("text", "pieces", "summary"), from_results.generated),
     ("servers compared", ("compared", "turns"), from_results.served),
+    ("servers measured by turns", ("kind", "summary", "turns"), from_turns.by_turns),
     ("an engine measured", ("widths", "own_seconds_per_round"), from_results.engine),
     (SIMULATION, ("marks", "best_fixed_arm", "policies"), from_results.simulated),
     ("recorded texts replayed", ("rows", "tasks", "best_fixed_arm", "cost"), from_results.replayed),
@@ -83,6 +84,8 @@ def _guarded(path: Path, kind: str, make: Callable[[], Material]) -> Material:
         return make()
     except traces.TraceError as error:
         raise ValueError(f"{error}; record it again") from None
+    except NothingShownError as error:
+        raise ValueError(f"{path} holds nothing a report shows: {error}; it reads {READS}") from None
     except KeyError as error:
         raise ValueError(f"{path} looks like {kind} but lacks {error}; make it again") from None
     except (TypeError, IndexError, AttributeError, ArithmeticError, ValueError) as error:

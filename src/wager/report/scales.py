@@ -1,6 +1,7 @@
 """Numbers as they are written, the room they take, and scales from numbers to pixels."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMES = "\N{MULTIPLICATION SIGN}"  # after a ratio
@@ -11,6 +12,12 @@ _WIDE, _NARROW = {*"mwMW@%", TIMES}, set("ijl.,:;'|!()[] /")
 def plural(count: int, one: str) -> str:
     """A count and its noun."""
     return f"{count:,} {one}{'s' * (count != 1)}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words one after the other, the last with an 'and'."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def width_of(text: str) -> float:

@@ -71,6 +71,34 @@ class Load(NamedTuple):
         return found.value if found is not None else 0.0
 
 
+class Served(NamedTuple):
+    """One method on a server, and its throughput relative to no speculation by requests at once."""
+
+    name: str
+    kind: str  # 'plain', 'peer' (vLLM's own), 'off', 'arm' (a fixed length) or 'policy'
+    engine: str
+    ratios: Mapping[int, Measure]
+
+    @property
+    def pairs(self) -> list[tuple[int, Measure]]:
+        return list(self.ratios.items())
+
+
+class Serving(NamedTuple):
+    """Servers that took turns under constant loads, with one kind of prompts."""
+
+    prompts: str  # in words
+    title: str  # the same; with the plan where a file has several
+    profile: str  # of set acceptance probabilities; empty where tokens are compared
+    loads: Sequence[int]  # requests at once, in order
+    methods: Sequence[Served]
+    rounds: int  # of turns, at most
+
+
+class NothingShownError(ValueError):
+    """A file of a known kind holds nothing that a report shows."""
+
+
 class Big(NamedTuple):
     """One of the big figures at the top."""
 
@@ -125,6 +153,7 @@ class Figure(NamedTuple):
     legend: Sequence[Key] = ()
     note: str = ""  # how the numbers were made
     wide: bool = True  # takes the whole width of the page
+    equal: bool = False  # all panels have one size; else the first takes the card's width
 
 
 def measured(

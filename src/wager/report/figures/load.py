@@ -52,7 +52,7 @@ def lengths(view: Load, source: Source) -> Figure | None:
         flights = [int(p) if p.isdecimal() else 0 for p in view.points]
         told = [[str(length) for low, high, length in view.table if low <= n <= high] for n in flights]
         sums.append(("vLLM's table says", [found[0] if found else "" for found in told]))
-    marked = [(m, [_cell(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
+    marked = [(m, [_known(view, m, p, best=m == best[p]) for p in view.points]) for m in order]
     ratios = {m: [view.ratio(m, p) for p in view.points] for m in order}
     rows = [[m, *(Value(ratio, f"{ratio:.3f}") if ratio else None for ratio in own)] for m, own in ratios.items()]
     says = "Above 1 (blue) a method serves faster than no speculation, below (orange) slower."
@@ -80,10 +80,13 @@ def _fixed(view: Load) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: item[1])) if len(found) > 1 else {}
 
 
-def _cell(view: Load, method: str, point: str, *, best: bool) -> dict[str, Any] | None:
+def _known(view: Load, method: str, point: str, *, best: bool) -> dict[str, Any] | None:
     value = view.ratio(method, point)
-    if not value:
-        return None
+    return cell(method, point, value, best=best) if value else None
+
+
+def cell(method: str, point: str, value: float, *, best: bool) -> dict[str, Any]:
+    """A ratio in the table of methods and loads: blue above 1, orange below."""
     told = f"{method}, {point}\n{value:.3f} times the throughput of no speculation"
     hue, share = "var(--c1)" if value >= 1 else "var(--c2)", min(55, round(abs(value - 1) * 150))
     return {"said": f"{value:.2f}", "best": best, "hue": hue, "share": share, "told": told}
