@@ -93,6 +93,7 @@ def test_what_wager_refuses_is_refused_before_vllm_is_imported(
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("wager.vllm.compat.check_version", lambda: None)
+    monkeypatch.setattr("wager.vllm.compat.installed_version", lambda: "0.32.0")  # whatever is installed
     monkeypatch.setitem(sys.modules, "vllm", None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
