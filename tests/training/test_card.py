@@ -44,7 +44,7 @@ def run(*arguments: object) -> Any:
 
 def test_a_recording_goes_onto_the_card_and_into_what_policies_start_from(tmp_path: Path, head: Path) -> None:
     recording = tmp_path / "trees.jsonl.gz"
-    with RecordingWriter(recording, {"longest": 3, "temperature": 0.0}) as writer:
+    with RecordingWriter(recording, {"longest": 3, "command": "wager lab record"}) as writer:
         writer.write(recorded("qa", {"3@4x16": ACCEPTED}))
     for _ in range(2):  # a second run replaces the first's section
         done = run("train", "trees", head, recording)
@@ -59,6 +59,7 @@ def test_a_recording_goes_onto_the_card_and_into_what_policies_start_from(tmp_pa
     assert text.startswith("# eagle-x\n\nA head.\n")
     assert text.count("## Trees") == text.count("| 4x16 | qa | 0.50, 0.50, 0.00 |") == 1
     assert text.endswith(trees_told(head))
+    assert "1 text, recorded by `wager lab record`" in text
 
 
 def test_a_recording_without_this_heads_trees_is_refused_and_nothing_written(tmp_path: Path, head: Path) -> None:

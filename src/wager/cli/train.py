@@ -15,6 +15,7 @@ from wager.cli.files import Output
 from wager.cli.options import Device, Dtype, Target, Workload
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table, wide
+from wager.report.scales import plural
 from wager.training import answers as self_distillation
 from wager.training import config as plans
 from wager.training import prompts as made
@@ -227,8 +228,8 @@ def trees(
             }
         )
         raise ValueError(f"no trees of {named} were recorded; there are {', '.join(known)}")
-    heats = ", ".join(sorted({f"{head.get('temperature', 0):g}" for head, _ in read_ones}))
-    note_trees(folder, found, f"texts of {len(texts)} prompts that it was not trained on, at temperature {heats}")
+    made_by = [f"`{head.get('command')}` ({head.get('machine')}, {head.get('date')})" for head, _ in read_ones]
+    note_trees(folder, found, f"{plural(len(texts), 'text')}, recorded by {' and '.join(made_by)}")
     for shape, rows in found.items():
         means = [sum(column) / len(rows) for column in zip(*rows.values(), strict=True)]
         print(f"{shape}: accepted at each depth {', '.join(f'{mean:.2f}' for mean in means)}, mean over tasks")
