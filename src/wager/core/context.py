@@ -72,6 +72,7 @@ class Context:
     proposal_seconds: Mapping[str, float] = field(default_factory=dict)  # drafter -> seconds its proposal took
     prompt: PromptFeatures | None = None  # in the first round of a request, where a policy needs it
     remaining: int | None = None  # most tokens the request may still generate; None: not known
+    unobserved: bool = False  # whether the round before this one is observed after the choice, not before it
 
     def __post_init__(self) -> None:
         if not self.arms:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
-
-import torch
 
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.core.round import Accepted
-from wager.decoding.acceptance import accept_greedy, continued, overlap
+from wager.decoding.acceptance import accept_greedy
 from wager.decoding.arms import fit_arms
 from wager.decoding.generation import BONUS, PLAIN, Piece
 from wager.decoding.hold import Hold
 from wager.decoding.prepare import Prepared, Stopping
-from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
+from wager.decoding.rounds import NO_DRAFT, Rounds
+from wager.decoding.sampler import Sampler
 from wager.decoding.scoring import TextScorer
 from wager.decoding.text_ids import TextIds
 from wager.drafters import Draft, Drafter, drafter_agreement
@@ -25,22 +23,11 @@ from wager.policies.base import Policy
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
 WORK_ALONE = {"cuda"}  # devices on which the host does something else in the meantime
-NO_DRAFT = Draft()
 NO_PROPOSALS: Mapping[str, Draft] = {}
+RECENT = 2  # rounds since a model has drafted, after which it is not expected to draft in the next one
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A draft that was verified; the target's cache holds what was accepted."""
-
-    draft: Draft
-    path: list[int]  # indices of the accepted tokens
-    following: int
-    scores: torch.Tensor | None  # that both were decided by; None: they stayed on the device
-    drafted: float  # when it was drafted, by the clock
-
-
-class Loop:
+class Loop(Rounds):
     """Plays rounds on one target until the text is finished.
 
     ``needs`` are the signals to measure: those the policy needs, or all of them for a trace. The target holds as much
@@ -58,6 +45,7 @@ class Loop:
         self.cheap = [d for d in drafters.values() if d.cheap and hinting]
         self.selective = needs < EVERYTHING  # a trace holds what every drafter would have had accepted
         self.dear = [d for d in drafters.values() if not d.cheap]
+        self.quick = {name for name, d in drafters.items() if d.cheap}
         readers = [d for d in self.dear if d.reads] if Signal.READ in needs else []
         self.readers = readers if len(readers) >= policy.least_readers or not self.selective else []
         self.longest = max(arm.length for arm in arms)
@@ -66,30 +54,33 @@ class Loop:
         self.hold = Hold(self.selective)
         self.finish = ""
 
-    @property
-    def position(self) -> int:
-        """That of the next token, among the new ones."""
-        return len(self.text) - self.begins
-
     def run(self, request: Prepared, sampler: Sampler) -> Iterator[Piece]:
         """The request's pieces, without their text, until it is finished; ``finish`` then says why."""
         self.sampler, self.processors = sampler, request.processors
         self.stopping = Stopping(request.criteria, self.target.limit)
-        self.text: list[int] = request.ids[0].tolist()
+        self.text = request.ids[0].tolist()
         self.begins, self.finish = len(self.text), ""
         self.seen = set(self.text) if Signal.REPEATS in self.needs else None
-        # Whether a round may stay on the device: nobody looks at the text, the logits, or the draft beforehand.
         self.on_device = sampler.on_device and not self.processors.needs_text and Signal.OVERLAP not in self.needs
         looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = TextIds(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
         self.unobserved: Round | None = None  # the last round, where the next one does not depend on it
         self.hold.begin()
+        # What is done while the device works, of what would else come between two rounds.
+        self.alone = self.target.device.type in WORK_ALONE
+        self.late = self.alone and self.selective and self.policy.late
+        self.untold: list[int] = []  # tokens of the text that the cheap drafters were not told of
+        self.chosen: tuple[Context, Arm] | None = None  # for the next round
+        self.playing: tuple[Arm, Context | None] | None = None  # in this round
+        self.selected: tuple[str, ...] | None = None  # models that read after it
+        self.drafted: tuple[Arm, int] | None = None  # by a model, and the rounds since
         self.scorer = TextScorer(self.text, self.begins, sampler, self.processors) if self.readers else None
         for drafter in self.drafters.values():
             drafter.scorer = self.scorer if drafter in self.readers else None
-            drafter.meanwhile = self._observe
-            drafter.begin(self.text)
+            drafter.meanwhile = self.meanwhile
+            if not drafter.cheap:
+                drafter.begin(self.text)
         yield self._prefill()
         if self.calibrate is not None and not self.finish:
             began = perf_counter()
@@ -107,6 +98,9 @@ class Loop:
             self.prompt = self.features(self.text, perplexity)
         else:
             logits = self.target.prefill(unread)
+        for drafter in self.drafters.values():  # a device still reads
+            if drafter.cheap:
+                drafter.begin(self.text)
         _, token, scores = self._accept(logits, NO_DRAFT)
         if self.scorer is not None:
             self.scorer.taken(scores, [0])
@@ -118,15 +112,17 @@ class Loop:
         began = perf_counter()
         remaining = self.stopping.limit - len(self.text)
         room = min(self.longest, remaining - 1)  # the target adds one itself
-        arm, context, proposals, proposing = self.hold.take(), None, NO_PROPOSALS, 0.0
+        (context, arm), asked = self._take(), False
+        proposals, proposing = NO_PROPOSALS, 0.0
         if arm is None:
             context, proposals = self._propose(room, remaining)
-            proposing = sum(context.proposal_seconds.values())
+            proposing, asked = sum(context.proposal_seconds.values()), True
             arm = self.policy.choose(context)
         # Draft, verify, accept.
         chose = perf_counter()
+        self.playing, self.selected = (arm, context), None
         done = self._play(arm, room, proposals)
-        verified = perf_counter()
+        self.playing, verified = None, perf_counter()
         draft, path, scores = done.draft, done.path, done.scores
         accepted, kept = len(path), [draft.tokens[at] for at in path]
         rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
@@ -150,28 +146,81 @@ class Loop:
         )  # fmt: skip
         self._observe()
         self.unobserved, ended = played, perf_counter()
-        if context is not None or not self.hold.left or self.finish or self.target.device.type not in WORK_ALONE:
+        if self.finish or not (self.late or (self.alone and self.hold.left and context is None)):
             self._observe()  # otherwise in the next round, while the device works
-        if context is not None:
-            learning = selecting + perf_counter() - ended
-            self.hold.chosen(arm, self.policy.may_stand, chose - began, verified - chose, learning, begun=draft.begun)
+        if context is not None:  # where the next choice is made, the round takes no seconds that it could be held for
+            learning, seconds = selecting + perf_counter() - ended, 0.0 if self.chosen else verified - chose
+            deciding = chose - began if asked else 0.0
+            self.hold.chosen(arm, self.policy.may_stand, deciding, seconds, learning, begun=draft.begun)
         self.previous, self.prompt = arm, None
+        self._prepare(arm, room)
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
         sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
-        return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected, context is None)
+        return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected, not asked)
+
+    def _take(self) -> tuple[Context | None, Arm | None]:
+        """The arm of the next round, if it was chosen already or is held, with what it was chosen by."""
+        if self.chosen is None:
+            return None, self.hold.take()
+        taken, self.chosen = self.chosen, None
+        return taken
+
+    def meanwhile(self) -> Arm | None:
+        """While the device works: learn from the last round, and choose for the next one, if no proposals are wanted.
+
+        A choice made here does not know what this round brings; so it is made only while the same arm is played again.
+        """
+        self._observe()
+        self._tell()
+        if not self.late or self.playing is None:
+            return None
+        arm, context = self.playing
+        if context is not None and self.selected is None:
+            self.selected = self.policy.select_readers(context) if self.readers else ()
+        if self.hold.left:
+            return self.hold.arm
+        left = self.stopping.limit - len(self.text) - 1 - arm.length  # at least, after this round
+        if arm != self.previous or left < 2 or self.chosen is not None:
+            return None
+        lag = {d.name: d.lag for d in self.dear}
+        following = Context(self.arms, 1, self.position + 1, arm, lag, remaining=left, unobserved=True)
+        if self.cheap and self.policy.select_drafters(following):
+            return None
+        self.chosen = following, self.policy.choose(following)
+        return self.chosen[1]
 
     def _observe(self) -> None:
         if self.unobserved is not None:
             played, self.unobserved = self.unobserved, None
             self.policy.observe(played)
 
+    def _tell(self) -> None:
+        """Tell the cheap drafters how the text went on."""
+        if self.untold:
+            for drafter in self.drafters.values():
+                if drafter.cheap:
+                    drafter.extend(self.untold)
+            self.untold = []
+
+    def _prepare(self, arm: Arm, room: int) -> None:
+        """Have the model that drafted last begin the next draft, where the device would wait for the host to choose."""
+        if arm.length and arm.drafter not in self.quick:
+            self.drafted = arm, 0
+        elif self.drafted is not None and arm.length and self.alone and self.on_device and not self.finish:
+            last, since = self.drafted
+            self.drafted = last, since + 1
+            if since < RECENT and self.scorer is None and (length := min(last.length, room)):
+                self.drafters[last.drafter].prepare(length, last.tree, self._round_sampler())
+
     def _propose(self, room: int, remaining: int) -> tuple[Context, dict[str, Draft]]:
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
-        lag = {d.name: d.lag for d in self.dear}
-        context = Context(self.arms, 1, self.position, self.previous, lag, prompt=self.prompt, remaining=remaining)
+        lag, late = {d.name: d.lag for d in self.dear}, self.unobserved is not None
+        known = (self.arms, 1, self.position, self.previous, lag)
+        context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late)
         if not room or not self.cheap:
             return context, {}
+        self._tell()
         names = self.policy.select_drafters(context) if self.selective else self.drafters
         proposals: dict[str, Draft] = {}
         seconds: dict[str, float] = {}
@@ -184,101 +233,7 @@ class Loop:
                 before = after
         hints = {name: draft.hint for name, draft in proposals.items()}
         agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
-        known = (self.arms, 1, self.position, self.previous, lag, hints, agreement, seconds, self.prompt)
-        return Context(*known, remaining), proposals
-
-    def _play(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> _Played:
-        """Draft, verify and accept."""
-        began, length = perf_counter(), min(arm.length, room)
-        if length and self.on_device and arm.drafter not in proposals:
-            made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler())
-            if made is not None:
-                drafted = max(began + made.draft.lag_seconds, perf_counter() - made.verify_seconds)
-                return _Played(made.draft, made.path, made.following, None, drafted)
-        draft = self._draft(arm, room, proposals)
-        drafted = perf_counter()
-        if draft.parents is not None:
-            return _Played(draft, *self._verify_tree(draft, draft.parents), drafted)
-        logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
-        self._observe()
-        accepted, following, scores = self._accept(logits, draft)
-        self.target.crop(len(self.text) + accepted)
-        return _Played(draft, list(range(accepted)), following, scores, drafted)
-
-    def _choices(self, logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
-        """The target's own tokens, chosen where the logits are; a ``DeviceChoices``."""
-        return self.sampler.choices(self.processors(NO_IDS, logits), self.position, levels, depths)
-
-    def _round_sampler(self) -> RoundSampler | None:
-        if not self.sampler.samples:
-            return None
-        return RoundSampler(self.sampler, self.processors, self.begins, self.position)
-
-    def _draft(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Draft:
-        length = min(arm.length, room)
-        if length == 0:
-            return NO_DRAFT
-        sample = self._round_sampler()
-        if arm.tree is not None:
-            draft = self.drafters[arm.drafter].propose_tree(length, arm.tree, sample)
-            if draft.parents is not None:
-                return _within(draft, draft.parents, self.target.vocabulary)
-        elif arm.drafter in proposals:
-            draft = proposals[arm.drafter].cut(length)
-        else:
-            draft = self.drafters[arm.drafter].propose(length, sample)
-        for at, token in enumerate(draft.tokens):
-            if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
-                return draft.cut(at)
-        return draft
-
-    def _accept(self, logits: torch.Tensor, draft: Draft) -> tuple[int, int, torch.Tensor]:
-        """Tokens kept, the token after them, and the scores both were decided by."""
-        scores = self.processors(self._with_draft(draft.tokens), logits)
-        return *self.sampler.chain(scores, draft, self.position), scores
-
-    def _with_draft(self, tokens: Sequence[int]) -> torch.Tensor:
-        """The text with these tokens after it, (1, both), where someone looks at it."""
-        return self.ids.with_draft(tokens) if self.ids else NO_IDS
-
-    def _verify_tree(self, draft: Draft, parents: list[int]) -> tuple[list[int], int, torch.Tensor]:
-        """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
-        tokens = draft.tokens
-        logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
-        scores = self._tree_scores(logits, tokens, parents)
-        path, following = self.sampler.tree(scores, draft, parents, self.position)
-        self.target.keep([0, *(at + 1 for at in path)])
-        return path, following, scores
-
-    def _tree_scores(self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
-        """What each position's token is chosen by; whatever looks at the text is shown the position's own path."""
-        if not self.processors.needs_text:
-            return self.processors(NO_IDS, logits)
-        paths: list[list[int]] = [[]]
-        for token, parent in zip(tokens, parents, strict=True):
-            paths.append([*paths[parent + 1], token])
-        rows = enumerate(paths)
-        return torch.cat([self.processors(self._with_draft(path), logits[at : at + 1]) for at, path in rows])
-
-    def _overlap(self, scores: torch.Tensor, draft: Draft, accepted: Sequence[int]) -> tuple[float, ...]:
-        """1 - TV at each drafted position, if someone wants it; of a tree along one path.
-
-        That is the accepted one, continued by the first token after each, the likeliest, as a chain goes on after a
-        rejection.
-        """
-        if Signal.OVERLAP not in self.needs or not draft.tokens:
-            return ()
-        if draft.parents is None:
-            way, rows = list(range(len(draft.tokens))), scores[: len(draft.tokens)]
-        else:
-            way = continued(accepted, draft.parents)
-            rows = scores[[0, *(at + 1 for at in way[:-1])]]
-        tokens = [draft.tokens[at] for at in way]
-        q = None if draft.probs is None else draft.probs[way]
-        if q is None and draft.raw is not None:
-            # What it would have drawn from; its last token has the others before it.
-            q = torch.softmax(self.processors(self._with_draft(tokens[:-1]), draft.raw(way)), -1, dtype=torch.float32)
-        return overlap(torch.softmax(rows, -1, dtype=torch.float32), tokens, q)
+        return Context(*known, hints, agreement, seconds, self.prompt, remaining, late), proposals
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""
@@ -287,8 +242,11 @@ class Loop:
             self.ids.length += len(tokens)
         tokens = tokens[:taken]
         self.text += tokens
-        for drafter in self.drafters.values():
+        self.untold += tokens
+        for drafter in self.dear:
             drafter.extend(tokens)
+        if not self.alone or self.finish:
+            self._tell()
         if self.seen is None:
             return tokens, None
         known = 0
@@ -300,8 +258,10 @@ class Loop:
     def _read(self, context: Context, arm: Arm) -> dict[str, float]:
         """Let the models that the policy selects read the text without drafting; the seconds of each."""
         seconds: dict[str, float] = {}
-        names = self.policy.select_readers(context) if self.readers and not self.finish else ()
-        for drafter in self.readers if names else ():
+        names = self.selected if self.selected is not None else ()
+        if self.selected is None and self.readers and not self.finish:
+            names = self.policy.select_readers(context)
+        for drafter in self.readers if names and not self.finish else ():
             if drafter.name in names and drafter.name != arm.drafter:
                 before = perf_counter()
                 drafter.read()
@@ -322,24 +282,3 @@ class Loop:
             if scores := drafter.take_scores():
                 known[drafter.name] = scores
         return known
-
-
-def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:
-    """The tree without tokens the target does not have, or has among their siblings already, and all after them."""
-    siblings: set[tuple[int, int]] = set()
-    now: dict[int, int] = {-1: -1}  # old index -> new
-    for at, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
-        if token < vocabulary and parent in now and (parent, token) not in siblings:
-            siblings.add((parent, token))
-            now[at] = len(now) - 1
-    if not siblings:
-        return Draft(hint=draft.hint, lag=draft.lag, lag_seconds=draft.lag_seconds)
-    if len(siblings) == len(draft.tokens):
-        return draft
-    del now[-1]
-    probs = None if draft.probs is None else draft.probs[list(now)]
-    kept = [draft.tokens[at] for at in now]
-    above = [now.get(parents[at], -1) for at in now]
-    old, raw = list(now), draft.raw
-    own = None if raw is None else (lambda at: raw([old[i] for i in at]))
-    return Draft(kept, draft.hint, probs, draft.lag, draft.lag_seconds, above, own)

@@ -126,6 +126,10 @@ class Verified:
     verify_seconds: float  # of the target's forward and of accepting, on the device
 
 
+def _nothing() -> None:
+    """Nothing is done while the device works, and no arm is known."""
+
+
 class Drafter(ABC):
     """Proposes tokens for one stream of text; what it keeps from one request to the next is its own affair."""
 
@@ -140,7 +144,7 @@ class Drafter(ABC):
     acceptance: Mapping[str, tuple[float, ...]] = MappingProxyType({})
     reads: ClassVar[bool] = False  # whether it can `read` what it missed without drafting
     scorer: Scorer | None = None  # scores its predictions at tokens it missed; None: nobody wants to know
-    meanwhile: Callable[[], object] = tuple  # called by `play` while the device works
+    meanwhile: Callable[[], Arm | None] = staticmethod(_nothing)  # called while the device works; the next arm
     scores: tuple[float, ...] = ()  # those that `take_scores` has not taken, the oldest first
 
     @abstractmethod
@@ -167,6 +171,9 @@ class Drafter(ABC):
         None where that cannot be done; the text is then as it was.
         """
         return None
+
+    def prepare(self, length: int, shape: Tree | None, sample: DraftSampler | None = None) -> None:  # noqa: B027
+        """Begin such a draft on the device, so that ``play`` finds it made; it is discarded if the text goes on."""
 
     def read(self) -> None:
         """Read the tokens that it missed, all in one forward, without drafting; for models."""

@@ -11,7 +11,7 @@ from wager.core.require import require
 from wager.core.round import MOST_SCORED
 from wager.drafters.base import Draft, Drafter, DraftSampler
 from wager.drafters.shipped import published_acceptance
-from wager.models.runner import CHUNK
+from wager.models.runner import CHUNK, WIDEST_TREE
 from wager.models.select import runner
 from wager.models.unwrap import unwrapped
 
@@ -34,7 +34,7 @@ class DraftModel(Drafter):
         self.name, self.window = name, window
         self.acceptance = published_acceptance(getattr(getattr(model, "config", None), "wager", None))
         self.runner = runner(unwrapped(model))
-        self.runner.warm((1, 2))
+        self.runner.warm(range(1, WIDEST_TREE + 1))  # of one token, and of catching up on any number
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it
         self.text: list[int] = []
         self.view: list[int] = []  # what it sees of the text

@@ -2,8 +2,8 @@
 
 The draft's graph leaves its tokens on the device, a kernel puts them into the input of the target's graph, and another
 finds what is accepted, moves that into place in the target's cache, and has both inputs go on after it. Before the host
-reads the result, the head reads the new entries, and where the same draft is expected next, it drafts: the host commits
-the tokens and chooses while the device drafts.
+reads the result, the head reads the new entries, and where the next draft is known, or the same is expected, it drafts:
+the host commits the tokens and chooses while the device drafts.
 """
 
 from __future__ import annotations
@@ -39,6 +39,23 @@ LAYOUT = {
 REPEATS = 4  # of a forward that is timed; the least counts
 
 
+Place = tuple[int, int, int]  # a draft's depth and nodes, and the padded width of the target's forward
+Following = tuple[bool, tuple[int, Tree | None] | None]  # whether the next arm is known; depth and shape of its draft
+
+
+def _unknown() -> Following:
+    return False, None
+
+
+class Ahead(NamedTuple):
+    """A draft that was made at the end of a round, or before one."""
+
+    key: Hashable
+    head: tuple[int, int]  # what the head had read and run by then
+    made: Made
+    placed: Place | None = None  # if it is in the target's input already
+
+
 class Found(NamedTuple):
     """What a round brought."""
 
@@ -64,9 +81,8 @@ class DeviceRounds:
         self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
         self.waiting: float | None = None  # seconds of a forward alone that the device does not work; None: not timed
         self.last_key: Hashable = None  # of the last round's draft
-        self.meanwhile: Callable[[], object] = tuple  # called while the device works
-        # A draft that was made at the end of a round: its key, what the head had read and run by then, its tensors.
-        self.ahead: tuple[Hashable, tuple[int, int], Made] | None = None
+        self.meanwhile: Callable[[], Following] = _unknown  # called while the device works
+        self.ahead: Ahead | None = None
 
     def forget(self) -> None:
         """A new text: discard the draft made ahead."""
@@ -95,28 +111,20 @@ class DeviceRounds:
         head, target = self.head, self.target
         if self.waiting is None:
             self.waiting = self._time_waiting(last) if self.cuda else 0.0
-        breadth = 0 if shape is None else head._breadth(shape.breadth)
+        key, whole, breadth = self._key(depth, shape, gumbel)
         nodes = depth if shape is None else min(shape.nodes, grown_nodes(depth, breadth))
-        width, whole = nodes + 1, head._warmed(depth, breadth)
-        reading = next(w for w in cuda_graphs.WIDTHS if w > depth)
-        # Room for this draft, for reading what comes of it, and for another draft: nothing moves in between.
-        head._reserve(reading + 2 * whole * max(1, breadth), head.length + reading + 2 * whole)
-        key = (gumbel is not None, whole, breadth)
-        made = self._taken(key)
-        begun = made is not None
-        if made is None and (made := head._drafted(out, whole, breadth, gumbel)) is None:
+        width = nodes + 1
+        self._reserve(depth)
+        ahead = self._taken(key)
+        made = ahead.made if ahead is not None else head._drafted(out, whole, breadth, gumbel)
+        if made is None:
             return None
         if head.told != (*head.where, head.slots, head.length):
             head._tell((), 0)
+        told = target.told
         padded = target.expect(last, width, bool(breadth))
-        if breadth:
-            count, entries = grown_nodes(depth, breadth), breadth * (depth - 1)
-            tokens, _, paths, expanded, words = made[:5]
-            grown = tokens[:count], paths[:count], words[:entries], expanded
-            most = grown_nodes(whole, breadth)
-            round_kernels.select(grown, breadth, nodes, target.inputs, padded, self.parents, most)
-        else:
-            target.inputs[TOKENS_AT + 1 : TOKENS_AT + width].copy_(made[0][:depth])
+        if ahead is None or ahead.placed != (depth, nodes, padded) or target.told is not told:
+            self._place(made, depth, breadth, nodes, padded)
         self._mark(0)
         final, logits, states = target.replay(padded)
         assert logits is not None
@@ -130,20 +138,74 @@ class DeviceRounds:
         self.host.copy_(self.result, non_blocking=True)
         self._mark(1)
         self._keep(final, states, depth + 1, bool(breadth))
-        read = self._read_ahead(reading, depth + 1)
-        ahead = None
-        if key == self.last_key:
-            ahead = head._draft(whole, breadth, self._next_noise(gumbel, whole))
+        read = self._read_ahead(self._reading(depth), depth + 1)
+        known, following = self.meanwhile()
+        if not known and key == self.last_key:  # the same is expected, as long as it stays the same
+            following = depth, shape
         self.last_key = key
+        begun: tuple[Hashable, Made, Place | None] | None = None
+        if following is not None:
+            begun = self._begun(*following, gumbel, (depth, nodes, padded) if following == (depth, shape) else None)
         found = self._found(width)
         self._go_on([*(found.drafted[at] for at in found.path), found.following], read)
-        if ahead is not None:
-            self.ahead = key, (head.length, head.ran), ahead
-        return found._replace(begun=begun)
+        if begun is not None:
+            self.ahead = Ahead(begun[0], (head.length, head.ran), begun[1], begun[2])
+        return found._replace(begun=ahead is not None)
 
-    def positions(self, depth: int, shape: Tree | None) -> int:
+    @torch.inference_mode()
+    def begin(self, out: torch.Tensor, depth: int, shape: Tree | None, gumbel: GumbelNoise | None) -> None:
+        """Draft for a round that may come next, while the host does something else."""
+        key, whole, breadth = self._key(depth, shape, gumbel)
+        self._reserve(depth)
+        made = self.head._drafted(out, whole, breadth, gumbel)
+        if made is not None:
+            self.ahead = Ahead(key, (self.head.length, self.head.ran), made)
+
+    def positions(self, depth: int) -> int:
         """From how many positions such a round takes noise: its own, and those of a draft after it."""
-        return depth + 1 + self.head._warmed(depth, 0 if shape is None else self.head._breadth(shape.breadth))
+        return depth + 1 + max((deep for deep, _ in self.head.shapes), default=depth)
+
+    def _key(self, depth: int, shape: Tree | None, gumbel: GumbelNoise | None) -> tuple[Hashable, int, int]:
+        """What tells drafts apart, how deep it is drafted, and how broad: 0 for a chain."""
+        breadth = 0 if shape is None else self.head._breadth(shape.breadth)
+        whole = self.head._warmed(depth, breadth)
+        return (gumbel is not None, whole, breadth), whole, breadth
+
+    def _reading(self, depth: int) -> int:
+        """The captured width in which the head reads what such a round brings."""
+        return next(w for w in cuda_graphs.WIDTHS if w > depth)
+
+    def _reserve(self, depth: int) -> None:
+        """Room for a draft, for reading what comes of it, and for another draft: nothing moves in between."""
+        head, reading = self.head, self._reading(depth)
+        deepest = max((deep for deep, _ in head.shapes), default=depth)
+        largest = max((deep * max(1, broad) for deep, broad in head.shapes), default=depth)
+        deepest, largest = max(deepest, depth), max(largest, depth)
+        head._reserve(reading + 2 * largest, head.length + reading + 2 * deepest)
+
+    def _place(self, made: Made, depth: int, breadth: int, nodes: int, padded: int) -> None:
+        """Put the draft into the target's input."""
+        if not breadth:
+            self.target.inputs[TOKENS_AT + 1 : TOKENS_AT + 1 + nodes].copy_(made[0][:depth])
+            return
+        count, entries = grown_nodes(depth, breadth), breadth * (depth - 1)
+        tokens, _, paths, expanded, words = made[:5]
+        most = grown_nodes(self.head._warmed(depth, breadth), breadth)
+        grown = tokens[:count], paths[:count], words[:entries], expanded
+        round_kernels.select(grown, breadth, nodes, self.target.inputs, padded, self.parents, most)
+
+    def _begun(
+        self, depth: int, shape: Tree | None, gumbel: GumbelNoise | None, place: Place | None
+    ) -> tuple[Hashable, Made, Place | None] | None:
+        """Draft for the next round, whose place in the text the device knows; and put it into the target's input, where
+        it is as deep and wide as this one's (``place``)."""
+        key, whole, breadth = self._key(depth, shape, gumbel)
+        made = self.head._draft(whole, breadth, self._next_noise(gumbel, whole))
+        if made is None:
+            return None
+        if place is not None:
+            self._place(made, depth, breadth, *place[1:])
+        return key, made, place
 
     def _next_noise(self, gumbel: GumbelNoise | None, levels: int) -> GumbelNoise | None:
         """The noise of the positions after the accepted tokens, of which the device knows how many there are."""
@@ -154,11 +216,11 @@ class DeviceRounds:
         torch.index_select(gumbel.rows, 0, self.result[:1] + self.levels[1 : levels + 1], out=held.rows[:levels])
         return held
 
-    def _taken(self, key: Hashable) -> Made | None:
+    def _taken(self, key: Hashable) -> Ahead | None:
         """The draft that was made ahead, if it is the one wanted and the head has done nothing since."""
         ahead, self.ahead = self.ahead, None
-        fits = ahead is not None and ahead[0] == key and ahead[1] == (self.head.length, self.head.ran)
-        return ahead[2] if ahead is not None and fits else None
+        fits = ahead is not None and ahead.key == key and ahead.head == (self.head.length, self.head.ran)
+        return ahead if fits else None
 
     def _mark(self, which: int) -> None:
         if self.cuda:
@@ -200,7 +262,6 @@ class DeviceRounds:
     def _found(self, width: int) -> Found:
         """Wait for the device, and read what it found."""
         seconds = 0.0
-        self.meanwhile()
         if self.cuda:
             self.clock[1].synchronize()
             seconds = self.clock[0].elapsed_time(self.clock[1]) / 1e3 + (self.waiting or 0.0)

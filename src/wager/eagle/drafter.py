@@ -160,10 +160,8 @@ class Eagle(Drafter):
     def play(
         self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None
     ) -> Verified | None:
-        entries, rounds = len(self._text) - 1, self._rounds
-        if rounds is None or not self.on_device or length < 1 or entries < 1 or rounds.target.length != entries:
-            return None
-        if not rounds.fits(length, shape):
+        rounds = self._ready(length, shape)
+        if rounds is None:
             return None
         began, lag = perf_counter(), self.lag
         self._drafting = True
@@ -173,7 +171,7 @@ class Eagle(Drafter):
             if rounds.cuda:
                 torch.cuda.synchronize(rounds.target.device)
             paid = perf_counter() - began
-        gumbel, rounds.meanwhile = self._gumbel(sample, rounds.positions(length, shape)), self.meanwhile
+        gumbel, rounds.meanwhile = self._gumbel(sample, rounds.positions(length)), self._following
         with rounds.target.on_device():
             found = rounds.play(out, self._text[-1], length, shape, choose, gumbel)
         if found is None:
@@ -181,6 +179,28 @@ class Eagle(Drafter):
         self._out, self._played = self.head.last, True
         draft = Draft(found.drafted, lag=lag, lag_seconds=paid, begun=found.begun)
         return Verified(draft, found.path, found.following, found.verify_seconds)
+
+    def prepare(self, length: int, shape: Tree | None, sample: DraftSampler | None = None) -> None:
+        rounds = self._ready(length, shape)
+        if rounds is None or self.scorer is not None:  # to score what it reads would be waiting
+            return
+        out, gumbel = self._catch_up(rounds.target), self._gumbel(sample, rounds.positions(length))
+        with rounds.target.on_device():
+            rounds.begin(out, length, shape, gumbel)
+
+    def _ready(self, length: int, shape: Tree | None) -> "DeviceRounds | None":
+        """What plays such a round on the device, where that can be done."""
+        entries, rounds = len(self._text) - 1, self._rounds
+        if rounds is None or not self.on_device or length < 1 or entries < 1 or rounds.target.length != entries:
+            return None
+        return rounds if rounds.fits(length, shape) else None
+
+    def _following(self) -> tuple[bool, tuple[int, Tree | None] | None]:
+        """While the device works: whether the next round's arm is known, and its draft if that is this head's."""
+        arm = self.meanwhile()
+        if arm is None:
+            return False, None
+        return True, (arm.length, arm.tree) if arm.drafter == self.name and arm.length else None
 
     def _drafted(self, length: int, draft: Callable[[torch.Tensor], Draft]) -> Draft:
         """What ``draft`` makes of the last entry's output, with its lag; nothing where the target lacks features."""

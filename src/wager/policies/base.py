@@ -88,6 +88,7 @@ class Policy(Learner, ABC):
     explains: ClassVar[bool] = False  # options says what was expected of the arms
     holds: ClassVar[bool] = False  # a choice may stand for several steps where choosing takes too much of a step
     carries: ClassVar[bool] = False  # what it learns at one load serves it at others
+    late: ClassVar[bool] = False  # a round may be observed after the next choice (``Context.unobserved``)
     tries_cheaper: ClassVar[bool] = False  # an engine may play another drafter's arm of that length now and then
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
 

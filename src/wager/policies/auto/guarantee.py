@@ -12,7 +12,7 @@ from wager.policies.base import Learner
 class LossBound(Learner):
     """What this text has gained and lost so far, in tokens of plain decoding."""
 
-    __slots__ = ("asking", "balance", "config", "excess", "slower", "timed", "tokens", "waits")
+    __slots__ = ("asking", "balance", "config", "excess", "slower", "timed", "tokens", "unobserved", "waits")
     learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "asking")
 
     def __init__(self, config: AutoConfig) -> None:
@@ -28,11 +28,13 @@ class LossBound(Learner):
         self.waits = 0  # plain rounds until neither counts any more
         self.timed = False  # whether plain decoding was timed in this text
         self.asking = 0.0  # plain tokens' time of the last proposals
+        self.unobserved = 0.0  # what a round that was not observed yet may have lost
 
     @property
     def standing(self) -> float:
         """What was gained over plain decoding, less what may turn out to be lost."""
-        return self.balance - self.excess if self.waits else self.balance
+        known = self.balance - self.unobserved
+        return known - self.excess if self.waits else known
 
     @property
     def room(self) -> float:

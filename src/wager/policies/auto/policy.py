@@ -33,15 +33,13 @@ class Auto(Probing):
     explains = True
     holds = True
     carries = True
+    late = True
     tries_cheaper = True
     learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
     __slots__ = (
         "_awaiting",
-        "_reading",
         "_timed",
-        "_value_rate",
         "_verify_seconds",
-        "_wait",
         "batch",
     )
 
@@ -68,6 +66,7 @@ class Auto(Probing):
         self._reading: dict[str, int] = {}  # drafter that reads after this round -> tokens that it had not read before
         self._awaiting = 0  # rounds in which a new text's first draft may still be under way
         self._wait = 0  # rounds until it is considered again who reads
+        self._earlier = None
 
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
@@ -90,6 +89,7 @@ class Auto(Probing):
         batch, exploration = context.batch, self.exploration
         if context.arms is not self._read_arms:
             self._read(context.arms)
+        self._keep_earlier(context.unobserved)
         if batch == 1 and context.previous is None:
             self.acceptance.begin()
             self.in_text.begin()
@@ -199,7 +199,7 @@ class Auto(Probing):
         known = self.positional.of(self._key(arm), arm.length).total if arm.drafter not in self.hinted else inf
         return known < self.config.shrinkage - 0.5
 
-    def observe(self, round: Round) -> None:
+    def _learn(self, round: Round) -> None:
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
         if drafted:
             self._awaiting = 0

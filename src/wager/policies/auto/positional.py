@@ -3,11 +3,14 @@
 Such a drafter has to be run to be known. Its acceptance is drawn from what its counts allow (Thompson sampling), so
 one that is little known is tried, and one that is well known and worse is not. When its latest drafts contradict all
 before them, those are dropped, and the counts of the other drafters are cut down so that they are tried again.
+
+What a head's card says of its chains and trees holds in proportion: where one of them is accepted more often than
+there, so are the others, by about the same log odds. So what was not run in a text is known from what was.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
-from math import sqrt
+from itertools import accumulate
+from math import exp, sqrt
 from operator import mul
 from typing import ClassVar
 
@@ -20,26 +23,73 @@ from wager.policies.base import Learner
 DRAWS = 256  # random numbers drawn at a time
 
 
-class AcceptanceCounts(Learner):
-    """Of one drafter's chains, or of one of its trees."""
+class Shift(Learner):
+    """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
 
-    __slots__ = ("deviation", "kept", "latest", "odds", "rate", "shrinkage", "total", "tried")
-    learned = ("tried", "kept", "latest")
+    __slots__ = ("config", "deviation", "factor", "information", "value")
+    learned = ("value", "information")
 
     def __init__(self, config: AutoConfig) -> None:
-        self.shrinkage = config.shrinkage
-        self.tried: list[float] = []  # tokens verified by position, all before them accepted
-        self.kept: list[float] = []  # of those, accepted
-        self.latest = (0.0, 0.0)  # tokens tried and kept over all positions in the latest rounds
+        self.config = config
+        self.value = 0.0
+        self.information = config.shrinkage / 4.0  # p (1 - p) a token; at first that the card is right
         self.settle()
 
     def settle(self) -> None:
-        """What follows from the counts: the odds at each position, drawn towards the rate over all."""
+        self.factor = exp(self.value)  # on all odds
+        self.deviation = 1.0 / sqrt(self.information)
+
+    def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
+        """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
+        surplus = information = tokens = 0.0
+        for at, n in enumerate(tried):
+            x = card[min(at, len(card) - 1)] * self.factor
+            chance = x / (1.0 + x)
+            surplus += (kept[at] if at < len(kept) else 0.0) - n * chance
+            information += n * chance * (1.0 - chance)
+            tokens += n
+        self.information = self.information * (1.0 - tokens / (tokens + self.config.count_memory)) + information
+        self.value += surplus / self.information
+        self.settle()
+
+    def fade(self) -> None:
+        """Something has changed: what is known counts no more than the card did."""
+        self.information = min(self.information, self.config.shrinkage / 4.0)
+        self.settle()
+
+
+class AcceptanceCounts(Learner):
+    """Of one drafter's chains, or of one of its trees."""
+
+    __slots__ = ("card", "config", "deviation", "kept", "latest", "odds", "own", "rate", "shift", "total", "tried")
+    learned = ("tried", "kept", "latest", "card")
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.config = config
+        self.tried: list[float] = []  # tokens verified by position, all before them accepted
+        self.kept: list[float] = []  # of those, accepted
+        self.latest = (0.0, 0.0)  # tokens tried and kept over all positions in the latest rounds
+        self.card: list[float] = []  # odds at each position that its card tells; none: it has no card
+        self.shift: Shift | None = None  # of its drafter, where it has a card
+        self.settle()
+
+    def settle(self) -> None:
+        """What follows from the counts: the odds at each position, drawn towards the card, or the rate over all."""
         self.total = total = sum(self.tried)
         self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
-        self.deviation = 1.0 / sqrt((total + 2.0) * rate * (1.0 - rate))  # of the log odds
-        hits, misses = self.shrinkage * rate, self.shrinkage * (1.0 - rate)
-        self.odds = [(k + hits) / (n - k + misses) for k, n in zip(self.kept, self.tried, strict=True)]
+        weight, variance = self.config.shrinkage, rate * (1.0 - rate)
+        if self.card and self.shift is not None:
+            weight, card, factor = self.config.kinship, self.card, self.shift.factor
+            chances = [1.0 - 1.0 / (1.0 + card[min(j, len(card) - 1)] * factor) for j in range(len(self.tried))]
+            self.own = 1.0 / sqrt((total + weight * len(card)) * variance)  # of the log odds beside all others
+            self.deviation = sqrt(self.own**2 + self.shift.deviation**2)  # of the log odds
+        else:
+            chances = [rate] * len(self.tried)
+            self.own = self.deviation = 1.0 / sqrt((total + 2.0) * variance)
+        self.odds = [
+            (k + weight * p) / (n - k + weight * (1.0 - p))
+            for k, n, p in zip(self.kept, self.tried, chances, strict=True)
+        ]
 
     def fade(self, tokens: float) -> None:
         """Leave so many tokens of evidence."""
@@ -50,13 +100,16 @@ class AcceptanceCounts(Learner):
 class PositionalAcceptance(Learner):
     """Acceptance by position of every drafter that was run without a hint."""
 
-    learned = ("counts", "draws")
-    elements: ClassVar = {"counts": AcceptanceCounts}
+    learned = ("shifts", "counts", "draws", "drawn")
+    elements: ClassVar = {"counts": AcceptanceCounts, "shifts": Shift}
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
+        self.shifts: dict[str, Shift] = {}  # of drafters with a card
         self.counts: dict[str, AcceptanceCounts] = {}
         self.draws: list[float] = []
+        self.drawn: dict[str, float] = {}  # drafter, or one of its chains and trees -> its Thompson draw now
+        self.unsettled: set[str] = set()  # whose drafter's shift has changed
 
     def of(self, key: str, length: int) -> AcceptanceCounts:
         """The counts of a drafter or tree, for drafts of at most so many tokens."""
@@ -72,21 +125,54 @@ class PositionalAcceptance(Learner):
 
     def expect(self, key: str, rates: Sequence[float]) -> None:
         """Start from published acceptance, as from few drafts; what was learned already stays."""
-        own = self.of(key, len(rates))
+        own, drafter = self.of(key, len(rates)), key.partition("@")[0]
+        certain = 1.0 / self.config.kinship  # no position of a card is
+        own.card = [x / (1.0 - x) for x in (min(1.0 - certain, max(certain, rate)) for rate in rates)]
+        own.shift = self.shifts.setdefault(drafter, Shift(self.config))
+        own.settle()
         if not own.total:
             reach, tokens = list(accumulate(rates, mul, initial=1.0))[: len(rates)], self.config.shrinkage
             own.tried[: len(rates)] = [tokens * x / sum(reach) for x in reach]
             own.kept[: len(rates)] = [n * rate for n, rate in zip(own.tried, rates, strict=False)]
             own.settle()
 
-    def draws_for(self, count: int) -> list[float]:
-        """Standard normal numbers to take from the end of, at least so many.
+    def settle(self) -> None:
+        for key, own in self.counts.items():
+            own.shift = self.shifts.get(key.partition("@")[0]) if own.card else None
+            own.settle()
 
-        ``exp(draw * deviation)`` is then a factor on the odds of all positions.
-        """
+    def draws_for(self, count: int) -> list[float]:
+        """Standard normal numbers to take from the end of, at least so many."""
         if len(self.draws) < count:
             self.draws = self.rng.standard_normal(DRAWS + count).tolist()
         return self.draws
+
+    def draw(self, keys: Iterable[str], *, anew: bool) -> dict[str, float]:
+        """For each a factor on the odds of all positions, drawn from what its counts allow.
+
+        A draw fades into another over some choices, unless all are to be made ``anew``: what is tried because of it is
+        tried more than once. Of what has a card a part is drawn for all of its drafter's chains and trees together.
+        """
+        for key in self.unsettled:
+            self.counts[key].settle()
+        self.unsettled.clear()
+        keep = 0.0 if anew else 1.0 - 1.0 / self.config.draw_memory
+        more, drawn, factors, moved = sqrt(1.0 - keep * keep), self.drawn, {}, set[str]()
+        for key in keys:
+            own = self.counts[key]
+            fresh = self.draws_for(2)
+            before = drawn.get(key)
+            drawn[key] = at = fresh.pop() if before is None else keep * before + more * fresh.pop()
+            logarithm = at * own.own
+            if own.shift is not None:
+                drafter = "=" + key.partition("@")[0]
+                if drafter not in moved:
+                    moved.add(drafter)
+                    before = drawn.get(drafter)
+                    drawn[drafter] = fresh.pop() if before is None else keep * before + more * fresh.pop()
+                logarithm += drawn[drafter] * own.shift.deviation
+            factors[key] = exp(logarithm)
+        return factors
 
     def read(self, key: str, hits: Sequence[float]) -> list[float]:
         """At tokens that a drafter read without drafting each would have been accepted, or not; the chance of each, by
@@ -115,7 +201,7 @@ class PositionalAcceptance(Learner):
 
     def learn(self, key: str, accepted: int, drafted: int) -> bool:
         """A draft of so many tokens was accepted so far; whether acceptance has changed."""
-        return self._add(key, drafted, [1.0] * min(accepted + 1, drafted), repeat(1.0, accepted))
+        return self._add(key, drafted, [1.0] * min(accepted + 1, drafted), [1.0] * accepted)
 
     def learn_batch(self, key: str, round: Round, length: int) -> None:
         """Drafts of a batch; of which only totals are known, as if every token had been as likely as every other.
@@ -135,7 +221,7 @@ class PositionalAcceptance(Learner):
         scale = min(trials, 2 * self.config.short_memory) / sum(tried)
         self._add(key, length, [scale * n for n in tried], [scale * n for n in kept])
 
-    def _add(self, key: str, length: int, tried: Sequence[float], kept: Iterable[float]) -> bool:
+    def _add(self, key: str, length: int, tried: Sequence[float], kept: Sequence[float]) -> bool:
         own, config = self.of(key, length), self.config
         rate, keep = own.rate, 1.0 - 0.5 / config.short_memory
         n, hits = own.latest[0] * keep, own.latest[1] * keep
@@ -148,6 +234,10 @@ class PositionalAcceptance(Learner):
             counts[j] += x
             hits += x
         own.latest = n, hits
+        if own.shift is not None:
+            own.shift.learn(own.card, tried, kept)
+            self.unsettled.update(name for name, other in self.counts.items() if other.shift is own.shift)
+            self.unsettled.discard(key)
         own.settle()
         total = own.total
         if total > 2 * n > config.shrinkage:
@@ -169,3 +259,5 @@ class PositionalAcceptance(Learner):
             if other is not own and other.total > self.config.shrinkage:
                 other.fade(self.config.shrinkage)
                 other.settle()
+        for shift in self.shifts.values():
+            shift.fade()

@@ -1,20 +1,54 @@
 """When `auto` plays a round to learn from it, and for how many rounds it need not be asked."""
 
+from abc import abstractmethod
 from math import inf
+from operator import attrgetter
+from typing import Any
 
-from wager.core import Context
+from wager.core import Context, Round
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import bucket
 from wager.policies.auto.weighing import Best, Estimate
 
+# What a choice leaves behind for its round to be learned from.
+OF_A_ROUND = ("_called", "_chosen", "_gains", "_most_seconds", "_plain_seconds", "_proposals", "_reading",
+              "_value_rate", "_values", "_wait")  # fmt: skip
+_decided = attrgetter(*OF_A_ROUND)
+
 
 class Probing(Reading):
-    """The part of `auto` that times plain decoding, tries texts that begin, and lets a choice stand."""
+    """The part of `auto` that times plain decoding, tries texts that begin, lets a choice stand, and learns late."""
 
-    __slots__ = ("_chosen", "_most_seconds")
+    __slots__ = ("_chosen", "_earlier", "_most_seconds", "_reading", "_value_rate", "_wait")
     _chosen: Estimate | None  # in the last round
     _most_seconds: float  # that the round chosen last takes at most, proposals left out
     _value_rate: float
+    _reading: dict[str, int]
+    _wait: int
+    _earlier: tuple[Any, ...] | None  # what the choice before left behind, while its round is not observed
+
+    def observe(self, round: Round) -> None:
+        if self._earlier is None:
+            self._learn(round)
+            return
+        later = _decided(self)
+        self._restore(self._earlier)
+        self._keep_earlier(False)
+        self._learn(round)
+        self._restore(later)
+
+    @abstractmethod
+    def _learn(self, round: Round) -> None:
+        """Learn from the round of the last choice, or from one for which it stood."""
+
+    def _keep_earlier(self, unobserved: bool) -> None:
+        """Before a choice: keep what the last one left behind, if its round is not observed yet."""
+        bound = self.exploration.bound
+        self._earlier, bound.unobserved = (_decided(self), max(0.0, self._may_lose())) if unobserved else (None, 0.0)
+
+    def _restore(self, decided: tuple[Any, ...]) -> None:
+        for name, value in zip(OF_A_ROUND, decided, strict=True):
+            setattr(self, name, value)
 
     def may_stand(self, asking: float) -> int:
         """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that
@@ -28,12 +62,17 @@ class Probing(Reading):
             memory = 0.5 * self.config.short_memory  # one that comes in the meantime waits no longer
         if self._several:  # until it is to be considered who reads: only then another is found to be better
             memory = min(memory, max(self.config.repeats, self.in_text.wait))
-        lost, bound, verify = 0.0, self.exploration.bound, self.latency.verify
-        if self._chosen[0].length and self._most_seconds < inf and self._plain_seconds:
-            timed = min(self._plain_seconds, verify.plain or inf)
-            lost = self._most_seconds * verify.noise * bound.slower / timed - 1.0  # as the bound charges it
-        rounds = memory if lost <= 0.0 else bound.room / lost - 1.0  # one was chosen already
+        lost = self._may_lose()
+        rounds = memory if lost <= 0.0 else self.exploration.bound.room / lost - 1.0  # one was chosen already
         return max(0, int(min(rounds, memory)))
+
+    def _may_lose(self) -> float:
+        """Plain tokens that a round of the arm chosen last loses at most, as the bound charges it."""
+        if self._chosen is None or not self._chosen[0].length or self._most_seconds == inf or not self._plain_seconds:
+            return 0.0
+        verify = self.latency.verify
+        timed = min(self._plain_seconds, verify.plain or inf)
+        return self._most_seconds * verify.noise * self.exploration.bound.slower / timed - 1.0
 
     def _note_proposals(self, found: Best, off: float) -> None:
         """Learn what proposals bring beyond the best arm that none is needed for, plain decoding having the value

@@ -33,7 +33,7 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_chains", "_several", "_table", "_values", "_weighed"),
+        *("_chains", "_other", "_several", "_table", "_values", "_weighed"),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -49,7 +49,9 @@ class ArmWeighing(Policy):
         super().reset()
         self.hinted = set()
         self._read_arms: tuple[Arm, ...] | None = None  # those the table is made of
-        self._records: dict[tuple[str, ...], list[Proposal]] = {}  # by the drafters that have a hint
+        # By the drafters that have a hint; two in turn, for a round may be observed after the next choice.
+        self._records: dict[tuple[bool, tuple[str, ...]], list[Proposal]] = {}
+        self._other = False  # which of the two
         self._plans: dict[int, Plan] = {}  # by bucket of batch sizes
         self._proposals: list[Proposal] = []  # of this round
         self._estimates: list[Estimate] = []
@@ -165,26 +167,23 @@ class ArmWeighing(Policy):
     def _weigh_unhinted(
         self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
     ) -> Best:
-        """Evaluate every arm of the drafters that say nothing beforehand, by one Thompson draw for each drafter: a
-        text that is easy for its chains is easy for its trees. What less is known of than a card tells has its own."""
+        """Evaluate every arm of the drafters that say nothing beforehand, by Thompson draws."""
         most, batch, lags, drafts = found[0], context.batch, context.lag, self.latency.drafts
         better: list[tuple[float, Estimate]] = []
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         if batch > 1 and not self.latency.batches.drafted_nearby(batch):  # one token tells what the others will take
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
-        draws, weighed = self.positional.draws_for(len(plan)), self._weighed
+        drawn = {} if cautious else self.positional.draw([group.key for group, *_ in plan], anew=batch > 1)
+        weighed = self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         starts, previous = drafts.starts, context.previous
         text = self.in_text.factors if batch == 1 and self._several else {}
         self._values = {}
         to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
-        draw, drawn, card = -1.0, "", self.config.shrinkage - 0.5
         for group, drafter, arms, counts, line in plan:
-            if not cautious and (drafter != drawn or counts.total < card):
-                draw, drawn = draws.pop(), drafter
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
-            odds, factor = counts.odds, exp(draw * counts.deviation)
+            odds, factor = counts.odds, exp(-counts.deviation) if cautious else drawn[group.key]
             if text:
                 if not cautious and self._settled(group):
                     factor = 1.0
@@ -274,10 +273,10 @@ class ArmWeighing(Policy):
         """The proposals of this round; drafters that propose nothing are left out."""
         hints, agreement = context.hints, context.agreement
         limit = self.budget // context.batch if self.budget else self.longest
-        names = tuple(hints)
-        records = self._records.get(names)
+        self._other, names = not self._other, tuple(hints)
+        records = self._records.get((self._other, names))
         if records is None:
-            records = self._records[names] = self._new_records(names)
+            records = self._records[self._other, names] = self._new_records(names)
         out = []
         for record in records if limit else ():
             name = record.name
