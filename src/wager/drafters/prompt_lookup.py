@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import ClassVar
 
 from wager.core import Hint
-from wager.drafters.base import Draft, Drafter, DraftSampler
+from wager.drafters.base import NO_DRAFT, Draft, Drafter, DraftSampler
 
 
 class PromptLookup(Drafter):
     """Copies what followed the most recent earlier occurrence of the text's last tokens."""
 
-    # Saxena (2023). One table per size of n-gram, from the n-gram to the position after its latest occurrence. The
-    # n-gram that ends the text enters it only with the token that follows: so a lookup never finds the text's own end.
+    # Saxena (2023). One table, from each of the shortest n-grams to the position after its latest occurrence, and a
+    # chain from there to the earlier ones, where longer n-grams are compared. The n-gram that ends the text enters the
+    # table only with the token that follows: so a lookup never finds the text's own end.
 
     servable: ClassVar[bool] = True
 
@@ -36,34 +36,52 @@ class PromptLookup(Drafter):
         self.begin(())
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._text = text = list(prompt)
-        self._after: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in self.sizes)
-        for size, after in zip(self.sizes, self._after, strict=True):
-            # later positions overwrite earlier ones; the last n-gram has nothing after it and stays out
-            grams = zip(*(text[i : i + max(0, len(text) - size)] for i in range(size)), strict=True)
-            after.update(zip(grams, count(size)))
+        self._text: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}
+        self._earlier: dict[int, int] = {}  # position -> the one before it after the same n-gram
+        self.extend(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        text = self._text
-        for token in tokens:
-            end = len(text)
-            for size, after in zip(self.sizes, self._after, strict=True):
-                if end >= size:
-                    after[tuple(text[-size:])] = end
-            text.append(token)
+        text, after, earlier, size = self._text, self._after, self._earlier, self.sizes[-1]
+        begin = max(0, len(text) - size)
+        text += tokens
+        position = begin + size
+        for ngram in zip(*[text[begin + i : -1 - (size - 1 - i)] for i in range(size)], strict=False):
+            if (known := after.get(ngram)) is not None:
+                earlier[position] = known
+            after[ngram] = position
+            position += 1
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
-        text = self._text
-        if length < 1:
-            return Draft()
-        for size, after in zip(self.sizes, self._after, strict=True):
-            start = after.get(tuple(text[-size:])) if len(text) >= size else None
-            if start is not None:
-                copied = text[start : start + length]
-                if len(copied) < length:  # past the text's end come those just proposed: it goes on in its period
-                    copied = (copied * (length // len(copied) + 1))[:length]
-                return Draft(copied, Hint(self._match(start, size), size=len(copied)))
-        return Draft()
+        text, size = self._text, self.sizes[-1]
+        if length < 1 or len(text) < size:
+            return NO_DRAFT
+        start = self._after.get(tuple(text[-size:]))
+        if start is None:
+            return NO_DRAFT
+        longest = self.sizes[0]
+        if size < longest:
+            start, size = self._longest(start)
+        copied = text[start : start + length]
+        if len(copied) < length:  # past the text's end come those just proposed: it goes on in its period
+            copied = (copied * (length // len(copied) + 1))[:length]
+        return Draft(copied, Hint(self._match(start, size), size=length))
+
+    def _longest(self, start: int) -> tuple[int, int]:
+        """Where the longest of the n-grams that end the text last occurred, and its size."""
+        text, longest, shortest = self._text, self.sizes[0], self.sizes[-1]
+        best, found = start, shortest
+        at: int | None = start
+        while at is not None:
+            size = shortest
+            while size < longest and size < at and text[at - 1 - size] == text[-1 - size]:
+                size += 1
+            if size > found:
+                best, found = at, size
+                if size == longest:
+                    break
+            at = self._earlier.get(at)
+        return best, found
 
     def _match(self, start: int, size: int) -> int:
         """How many tokens before the position agree with those that end the text."""
