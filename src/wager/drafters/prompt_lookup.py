@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import ClassVar
 
 from wager.core import Hint
 from wager.drafters.base import NO_DRAFT, Draft, Drafter, DraftSampler
+
+LINKS = 16  # occurrences that are compared one by one
+LONG = 4096  # tokens of a prompt in which some n-gram surely occurs more often: its tables are made at once
 
 
 class PromptLookup(Drafter):
     """Copies what followed the most recent earlier occurrence of the text's last tokens."""
 
     # Saxena (2023). One table, from each of the shortest n-grams to the position after its latest occurrence, and a
-    # chain from there to the earlier ones, where longer n-grams are compared. The n-gram that ends the text enters the
-    # table only with the token that follows: so a lookup never finds the text's own end.
+    # chain from there to the earlier ones, where longer n-grams are compared. Where that would be long there is a table
+    # for each longer size, too. The n-gram that ends the text enters a table only with the token that follows: so a
+    # lookup never finds the text's own end.
 
     servable: ClassVar[bool] = True
 
@@ -39,7 +44,12 @@ class PromptLookup(Drafter):
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
         self._earlier: dict[int, int] = {}  # position -> the one before it after the same n-gram
+        self._longer: dict[int, dict[tuple[int, ...], int]] = {}  # size -> table, up to a place in the text:
+        self._noted: dict[int, int] = {}
         self.extend(prompt)
+        if len(prompt) > LONG:
+            for size in self.sizes[:-1]:
+                self._table(size)
 
     def extend(self, tokens: Sequence[int]) -> None:
         text, after, earlier, size = self._text, self._after, self._earlier, self.sizes[-1]
@@ -51,6 +61,8 @@ class PromptLookup(Drafter):
                 earlier[position] = known
             after[ngram] = position
             position += 1
+        for longer in self._longer:
+            self._table(longer)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
         text, size = self._text, self.sizes[-1]
@@ -71,17 +83,31 @@ class PromptLookup(Drafter):
         """Where the longest of the n-grams that end the text last occurred, and its size."""
         text, longest, shortest = self._text, self.sizes[0], self.sizes[-1]
         best, found = start, shortest
-        at: int | None = start
-        while at is not None:
+        at = start
+        for _ in range(LINKS):
             size = shortest
             while size < longest and size < at and text[at - 1 - size] == text[-1 - size]:
                 size += 1
             if size > found:
                 best, found = at, size
-                if size == longest:
-                    break
-            at = self._earlier.get(at)
-        return best, found
+            before = self._earlier.get(at)
+            if size == longest or before is None:
+                return best, found
+            at = before
+        for size in self.sizes[:-1]:
+            after = self._table(size)
+            if (known := after.get(tuple(text[-size:]))) is not None:
+                return known, size
+        return start, shortest
+
+    def _table(self, size: int) -> dict[tuple[int, ...], int]:
+        """From each n-gram of this size to the position after its latest occurrence; made when it is first needed."""
+        text, after, begin = self._text, self._longer.setdefault(size, {}), self._noted.get(size, 0)
+        end = max(begin, len(text) - size)
+        grams = zip(*(text[begin + i : end + i] for i in range(size)), strict=True)
+        after.update(zip(grams, count(begin + size)))
+        self._noted[size] = end
+        return after
 
     def _match(self, start: int, size: int) -> int:
         """How many tokens before the position agree with those that end the text."""
