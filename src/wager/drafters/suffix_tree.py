@@ -16,15 +16,17 @@ PAGE = 1 << 32  # more tokens than a text has: positions count on from a multipl
 class Limits(NamedTuple):
     """How many tokens to draft at most for each length of match."""
 
-    by_match: list[int]
-    order: list[int]  # lengths of match: those that may bring most first, of equal ones the longer
+    # For each longest match: the lengths of match, each with its limit; those that may bring most first, of equal ones
+    # the longer.
+    orders: list[list[tuple[int, int]]]
 
 
 @cache
 def limits(length: int, factor: float, depth: int) -> Limits:
     """So many tokens, at most ``factor`` for each token matched; match and draft are no longer than the depth."""
     within = [min(length, int(match * factor + 1e-6), depth - match) for match in range(depth + 1)]
-    return Limits(within, sorted(range(1, depth), key=lambda match: (-within[match], -match)))
+    order = sorted(range(1, depth), key=lambda match: (-within[match], -match))
+    return Limits([[(match, within[match]) for match in order if match <= longest] for longest in range(depth)])
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,7 @@ class SuffixTree:
         self._roots: dict[int, Node | int] = {}  # the n-grams of one token; see Node for the numbers
         self._opened = 0
         self._version = 0  # goes up whenever a text grows
+        self._removed = False  # whether any text was
 
     def open(self) -> Document:
         """A new text, still empty."""
@@ -120,6 +123,7 @@ class SuffixTree:
     def remove(self, document: Document) -> None:
         """Take a text out."""
         text, roots = self.texts.pop(document.number), self._roots
+        self._removed = True
         for start in range(len(text)):
             ngram = text[start : start + self.depth]
             node = roots[ngram[0]]
@@ -144,17 +148,21 @@ class SuffixTree:
 
         ``context`` ends with the text, at most ``depth`` tokens; none is drafted whose survival is below ``least``.
         """
+        if limits.orders[-1][0][1] <= above:
+            return NOTHING
         places = self._places(document, context)
         best, chosen, counts = above, 0, [1]
-        for match in limits.order:
-            most = limits.by_match[match]
-            if most < best:
+        before, times = 0, 0  # the match looked at before, and how often it occurs
+        for match, most in limits.orders[len(places)]:
+            if most <= best and (most < best or not chosen):
                 break
-            if match > len(places):
-                continue
             place = places[match - 1]
-            if isinstance(place, Node) and most * occurrences(place.child) < best * place.count:
-                continue  # survival falls along the path: no score is higher than this
+            if isinstance(place, Node):
+                if match < before and place.count == times and not self._removed:
+                    continue  # it occurs only where the longer one does: what follows is the same
+                before, times, child = match, place.count, place.child
+                if most * (1 if isinstance(child, int) else 0 if child is None else child.count) < best * times:
+                    continue  # survival falls along the path: no score is higher than this
             path = self._counts(place, most, least)
             score = sum(path, -path[0]) / path[0]
             if score > best or (score == best and match > chosen > 0):
@@ -171,9 +179,8 @@ class SuffixTree:
         # A match's own limit bounds its depth, the shape its nodes; otherwise as ``best``.
         places = self._places(document, context)
         found, least = NOTHING, least * (1 - 1e-9)  # shares multiply up with rounding
-        for match in limits.order:
-            most = limits.by_match[match]
-            if match <= len(places) and (most, match) > (found.score, found.match):  # else none can be better
+        for match, most in limits.orders[len(places)]:
+            if (most, match) > (found.score, found.match):  # else none can be better
                 tree = grow(places[match - 1], self._children, most, shape, least, match)
                 found = max(found, tree, key=lambda one: (one.score, one.match))
         return found

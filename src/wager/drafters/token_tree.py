@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
 
 from wager.core import Hint, Tree
-from wager.drafters.base import Draft
+from wager.drafters.base import NO_DRAFT, Draft
 
 Place = TypeVar("Place")
 
@@ -21,13 +21,18 @@ class Continuation(NamedTuple):
 
     def draft(self) -> Draft:
         """As a proposal: its hint holds the probability of each token given those before it."""
-        if not self.tokens:
-            return Draft()
-        above = [1.0, *self.survival[:-1]]
+        tokens, survival = self.tokens, self.survival
+        if not tokens:
+            return NO_DRAFT
         if self.parents is not None:
-            above = [1.0 if parent < 0 else self.survival[parent] for parent in self.parents]
-        confidence = tuple([min(1.0, own / over) for own, over in zip(self.survival, above, strict=True)])
-        return Draft(self.tokens, Hint(self.match, confidence), parents=self.parents)
+            above = [1.0 if parent < 0 else survival[parent] for parent in self.parents]
+        elif survival[0] == survival[-1]:  # it never rises
+            confidence = (survival[0], *[1.0] * (len(survival) - 1))
+            return Draft(tokens, Hint(self.match, confidence, len(confidence)))
+        else:
+            above = [1.0, *survival[:-1]]
+        confidence = tuple([min(1.0, own / over) for own, over in zip(survival, above, strict=True)])
+        return Draft(tokens, Hint(self.match, confidence), parents=self.parents)
 
 
 NOTHING = Continuation([], [], 0.0, 0)
