@@ -55,19 +55,6 @@ def test_prompt_lookup_is_its_reference(text: list[int], cut: int, step: int, mo
     assert told(drafter.propose(most)) == slow.prompt_lookup(text, most, least + more, least, 8)
 
 
-@pytest.mark.parametrize("links", [1, 2, 16])
-def test_prompt_lookup_of_what_occurs_often_is_its_reference(links: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wager.drafters.prompt_lookup.LINKS", links)
-    rng, drafter = random.Random(links), PromptLookup(longest=5, shortest=1, match_cap=8)
-    drafter.begin(())
-    text: list[int] = []
-    for _ in range(150):
-        new = [rng.randrange(4) for _ in range(rng.randrange(4))]
-        drafter.extend(new)
-        text += new
-        assert told(drafter.propose(6)) == slow.prompt_lookup(text, 6, 5, 1, 8)
-
-
 # suffix
 
 requests = st.lists(st.tuples(texts(20), st.lists(texts(6), max_size=5)), min_size=1, max_size=5)

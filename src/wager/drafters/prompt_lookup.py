@@ -7,19 +7,14 @@ from itertools import count
 from typing import ClassVar
 
 from wager.core import Hint
-from wager.drafters.base import NO_DRAFT, Draft, Drafter, DraftSampler
-
-LINKS = 16  # occurrences that are compared one by one
-LONG = 4096  # tokens of a prompt in which some n-gram surely occurs more often: its tables are made at once
+from wager.drafters.base import Draft, Drafter, DraftSampler
 
 
 class PromptLookup(Drafter):
     """Copies what followed the most recent earlier occurrence of the text's last tokens."""
 
-    # Saxena (2023). One table, from each of the shortest n-grams to the position after its latest occurrence, and a
-    # chain from there to the earlier ones, where longer n-grams are compared. Where that would be long there is a table
-    # for each longer size, too. The n-gram that ends the text enters a table only with the token that follows: so a
-    # lookup never finds the text's own end.
+    # Saxena (2023). One table per size of n-gram, from the n-gram to the position after its latest occurrence. The
+    # n-gram that ends the text enters it only with the token that follows: so a lookup never finds the text's own end.
 
     servable: ClassVar[bool] = True
 
@@ -41,73 +36,34 @@ class PromptLookup(Drafter):
         self.begin(())
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._text: list[int] = []
-        self._after: dict[tuple[int, ...], int] = {}
-        self._earlier: dict[int, int] = {}  # position -> the one before it after the same n-gram
-        self._longer: dict[int, dict[tuple[int, ...], int]] = {}  # size -> table, up to a place in the text:
-        self._noted: dict[int, int] = {}
-        self.extend(prompt)
-        if len(prompt) > LONG:
-            for size in self.sizes[:-1]:
-                self._table(size)
+        self._text = text = list(prompt)
+        self._after: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in self.sizes)
+        for size, after in zip(self.sizes, self._after, strict=True):
+            # later positions overwrite earlier ones; the last n-gram has nothing after it and stays out
+            grams = zip(*(text[i : i + max(0, len(text) - size)] for i in range(size)), strict=True)
+            after.update(zip(grams, count(size)))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        text, after, earlier, size = self._text, self._after, self._earlier, self.sizes[-1]
-        begin = max(0, len(text) - size)
-        text += tokens
-        position = begin + size
-        for ngram in zip(*[text[begin + i : -1 - (size - 1 - i)] for i in range(size)], strict=False):
-            if (known := after.get(ngram)) is not None:
-                earlier[position] = known
-            after[ngram] = position
-            position += 1
-        for longer in self._longer:
-            self._table(longer)
+        text = self._text
+        for token in tokens:
+            end = len(text)
+            for size, after in zip(self.sizes, self._after, strict=True):
+                if end >= size:
+                    after[tuple(text[-size:])] = end
+            text.append(token)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
-        text, size = self._text, self.sizes[-1]
-        if length < 1 or len(text) < size:
-            return NO_DRAFT
-        start = self._after.get(tuple(text[-size:]))
-        if start is None:
-            return NO_DRAFT
-        longest = self.sizes[0]
-        if size < longest:
-            start, size = self._longest(start)
-        copied = text[start : start + length]
-        if len(copied) < length:  # past the text's end come those just proposed: it goes on in its period
-            copied = (copied * (length // len(copied) + 1))[:length]
-        return Draft(copied, Hint(self._match(start, size), size=length))
-
-    def _longest(self, start: int) -> tuple[int, int]:
-        """Where the longest of the n-grams that end the text last occurred, and its size."""
-        text, longest, shortest = self._text, self.sizes[0], self.sizes[-1]
-        best, found = start, shortest
-        at = start
-        for _ in range(LINKS):
-            size = shortest
-            while size < longest and size < at and text[at - 1 - size] == text[-1 - size]:
-                size += 1
-            if size > found:
-                best, found = at, size
-            before = self._earlier.get(at)
-            if size == longest or before is None:
-                return best, found
-            at = before
-        for size in self.sizes[:-1]:
-            after = self._table(size)
-            if (known := after.get(tuple(text[-size:]))) is not None:
-                return known, size
-        return start, shortest
-
-    def _table(self, size: int) -> dict[tuple[int, ...], int]:
-        """From each n-gram of this size to the position after its latest occurrence; made when it is first needed."""
-        text, after, begin = self._text, self._longer.setdefault(size, {}), self._noted.get(size, 0)
-        end = max(begin, len(text) - size)
-        grams = zip(*(text[begin + i : end + i] for i in range(size)), strict=True)
-        after.update(zip(grams, count(begin + size)))
-        self._noted[size] = end
-        return after
+        text = self._text
+        if length < 1:
+            return Draft()
+        for size, after in zip(self.sizes, self._after, strict=True):
+            start = after.get(tuple(text[-size:])) if len(text) >= size else None
+            if start is not None:
+                copied = text[start : start + length]
+                if len(copied) < length:  # past the text's end come those just proposed: it goes on in its period
+                    copied = (copied * (length // len(copied) + 1))[:length]
+                return Draft(copied, Hint(self._match(start, size), size=len(copied)))
+        return Draft()
 
     def _match(self, start: int, size: int) -> int:
         """How many tokens before the position agree with those that end the text."""
