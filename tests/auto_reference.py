@@ -2,8 +2,6 @@
 
 import math
 
-from auto_lab import drawn_tokens
-
 from wager.core import OFF, Arm, Context, Hint
 from wager.policies.auto import Auto
 from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
@@ -17,7 +15,7 @@ class Slow:
         self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
         self.known.load_state_dict(policy.state_dict())
         self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
-        self.last_draw = 0.0
+        self.drawn: dict[str, float] = {}  # log odds by which each drafter or tree is taken to be better than expected
         self.trees: set[str] = set()  # drafters of which there are trees
 
     def chance(self, i: int, hint: Hint, j: int, beside: dict[int, tuple[int, int]]) -> float:
@@ -134,24 +132,18 @@ class Slow:
                     out[arm] = self.value(sum(reached[: drafted + 1]), seconds[drafted + 1]) - late
                     self.seconds[arm] = seconds[drafted + 1]
         self.trees = {arm.drafter for arm in context.arms if arm.tree}
-        silent = {(arm.drafter, arm.tree) for arm in context.arms if arm.length} - {
-            (name, None) for name in {*known.hinted, *context.hints}
-        }
         if not cautious:
-            known.positional.draws_for(len(silent))  # so many at once: the rest follow in the same order
+            self.draw(context)
         for name in known.drafters:
             if name in known.hinted or name in context.hints:
                 continue
             own = [arm for arm in known.arms if arm in context.arms and arm.drafter == name]
             own.sort(key=lambda arm: arm.length)
-            for place, tree in enumerate(dict.fromkeys(arm.tree for arm in own)):
+            for tree in dict.fromkeys(arm.tree for arm in own):
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
-                if not cautious and (not place or self.draws_itself(key, arms[-1].length)):
-                    self.last_draw = known.positional.draws_for(1).pop()
-                tokens = drawn_tokens(known.positional, key, arms[-1].length, -1.0 if cautious else self.last_draw)
-                if self.compared(context):
-                    tokens = self.tokens_in_text(name, key, arms[-1].length, cautious)
+                here = self.compared(context)
+                tokens = self.tokens(name, key, arms[-1].length, cautious, here=here)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
                 again = min(lag, known.latency.drafts.catch_up(name, SKIPPED, seconds[1]))
                 fee = self.fee(name, context)
@@ -176,18 +168,56 @@ class Slow:
         own = known.get(name)
         return (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
 
-    def draws_itself(self, key: str, length: int) -> bool:
-        """Whether a tree's draw is its own, not that of its drafter's chains: while less than a card is known of it."""
-        return self.known.positional.of(key, length).total < 7.5
+    def draw(self, context: Context) -> None:
+        """Draw for every drafter without hints, and for each of its trees; a draw fades over some choices."""
+        known, shared = self.known.positional, dict[str, float]()
+        for name in self.known.drafters:
+            own = [arm for arm in self.known.arms if arm in context.arms and arm.drafter == name]
+            for tree in dict.fromkeys(arm.tree for arm in sorted(own, key=lambda arm: arm.length)):
+                if name in self.known.hinted or name in context.hints:
+                    continue
+                key = name if tree is None else f"{name}@{tree}"
+                known.of(key, max(arm.length for arm in own if arm.tree == tree))
+                numbers, last = known.draws_for(2), known.drawn.get(key)
+                number = numbers.pop()
+                known.drawn[key] = number if last is None else 0.9 * last + math.sqrt(1 - 0.9**2) * number
+                self.drawn[key] = known.drawn[key] * self.deviations(key)[0]
+                if known.counts[key].card:
+                    shared[name] = shared[name] if name in shared else numbers.pop()
+                    self.drawn[key] += shared[name] * self.deviations(key)[1]
 
-    def drawn(self, key: str, cautious: bool) -> bool:
+    def deviations(self, key: str) -> tuple[float, float]:
+        """Of a drafter's or tree's log odds: its own, and that of all the drafter's, where there is a card."""
+        counts = self.known.positional.counts[key]
+        rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
+        if not counts.card:
+            return 1 / math.sqrt((sum(counts.tried) + 2) * rate * (1 - rate)), 0.0
+        shift = self.known.positional.shifts[key.partition("@")[0]]
+        own = 1 / math.sqrt((sum(counts.tried) + 50 * len(counts.card)) * rate * (1 - rate))
+        return own, 1 / math.sqrt(shift.information)
+
+    def odds(self, key: str, length: int) -> list[float]:
+        """Of acceptance at each position: by the counts, and by the card, moved as far as the drafter's others are, or
+        else by the rate over all positions."""
+        counts = self.known.positional.of(key, length)
+        rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
+        expected, tokens = [rate] * len(counts.tried), 8
+        if counts.card:
+            moved = math.exp(self.known.positional.shifts[key.partition("@")[0]].value)
+            listed = [counts.card[min(j, len(counts.card) - 1)] * moved for j in range(len(counts.tried))]
+            expected, tokens = [x / (1 + x) for x in listed], 50
+        pairs = zip(counts.kept, counts.tried, expected, strict=True)
+        return [(k + tokens * p) / (n - k + tokens * (1 - p)) for k, n, p in pairs][:length]
+
+    def is_drawn(self, key: str, cautious: bool) -> bool:
         return cautious or key not in self.known.in_text.readable or key in self.trees
 
-    def tokens_in_text(self, name: str, key: str, length: int, cautious: bool) -> list[float]:
-        """By the mean of what is known, for drafters that read; otherwise by the draw that was taken last."""
-        counts = self.known.positional.of(key, length)
-        draw = (-1.0 if cautious else self.last_draw) if self.drawn(key, cautious) else 0.0
-        odds = [x * math.exp(draw * counts.deviation + self.shift(name)) for x in counts.odds[:length]]
+    def tokens(self, name: str, key: str, length: int, cautious: bool, *, here: bool) -> list[float]:
+        """Tokens a round emits with drafts of 0, 1, …; by the mean of what is known, for drafters that read here."""
+        moved = -math.hypot(*self.deviations(key)) if cautious else self.drawn[key]
+        if here:
+            moved = (moved if self.is_drawn(key, cautious) else 0.0) + self.shift(name)
+        odds = [x * math.exp(moved) for x in self.odds(key, length)]
         return [1 + sum(math.prod(x / (1 + x) for x in odds[: k + 1]) for k in range(n)) for n in range(length + 1)]
 
     def fee(self, name: str, context: Context) -> float | None:
@@ -227,7 +257,7 @@ class Slow:
         if widths.rounds[1] < 3 or widths.overdue():
             return False
         fresh = bound.timed and widths.learned_rounds - widths.last_seen[1] <= 50
-        return fresh or bound.balance >= 0
+        return fresh or bound.balance >= -1
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""

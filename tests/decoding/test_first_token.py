@@ -157,6 +157,7 @@ def test_timing_rounds_is_no_decoding_and_not_before_the_first_token(
     came: list[str] = []
     now = iter(range(100_000))
     monkeypatch.setattr("wager.decoding.loop.perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr("wager.decoding.rounds.perf_counter", lambda: float(next(now)))
     monkeypatch.setattr("wager.decoding.decoder.perf_counter", lambda: float(next(now)))
     original = calibrate.calibrated
 

@@ -290,7 +290,7 @@ def test_a_round_that_does_not_move_the_path_is_noticed(setup: Setup, monkeypatc
 def test_a_draft_ahead_is_the_one_that_would_have_been_made(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, arm: str, sampled: bool
 ) -> None:
-    from wager.eagle.device_round import DeviceRounds
+    from wager.eagle.device_round import Ahead, DeviceRounds
 
     decoder, _ = setup.decoder([arm])
     taken: list[bool] = []
@@ -311,7 +311,7 @@ def test_a_draft_ahead_is_the_one_that_would_have_been_made(
     assert [r.accepted for r in ahead.rounds] == [r.accepted for r in afresh.rounds]
     assert len({r.accepted for r in ahead.rounds}) > 1, "the next draft begins at more than one place"
     stale = DeviceRounds(decoder.drafters["eagle"].head, decoder.target)  # type: ignore[attr-defined, arg-type]
-    stale.ahead = "key", (-1, -1), ()
+    stale.ahead = Ahead("key", (-1, -1), ())
     assert own(stale, "key") is None, "the head has read something else since"
 
 

@@ -79,8 +79,6 @@ class Loop(Rounds):
         for drafter in self.drafters.values():
             drafter.scorer = self.scorer if drafter in self.readers else None
             drafter.meanwhile = self.meanwhile
-            if not drafter.cheap:
-                drafter.begin(self.text)
         yield self._prefill()
         if self.calibrate is not None and not self.finish:
             began = perf_counter()
@@ -99,8 +97,7 @@ class Loop(Rounds):
         else:
             logits = self.target.prefill(unread)
         for drafter in self.drafters.values():  # a device still reads
-            if drafter.cheap:
-                drafter.begin(self.text)
+            drafter.begin(self.text)
         _, token, scores = self._accept(logits, NO_DRAFT)
         if self.scorer is not None:
             self.scorer.taken(scores, [0])

@@ -7,7 +7,7 @@ import pytest
 from auto_lab import SEVERAL, WITH_TREES, models_context, random_context, random_reading, random_round
 from auto_reference import Slow
 
-from wager.core import Arm, Context, Hint
+from wager.core import Arm, Calibration, Context, Hint
 from wager.policies import build
 from wager.policies.auto import Auto
 from wager.policies.auto.features import AGREEMENT
@@ -22,6 +22,7 @@ def first_difference(slow: type[Slow]) -> str:
 def part_from(slow: type[Slow], token_seconds: float, arms: tuple[Arm, ...] = WITH_TREES) -> str:
     rng, policy = np.random.default_rng(0), build("auto", arms)
     assert isinstance(policy, Auto)
+    policy.calibrate(Calibration(acceptance={"w": (0.6, 0.5, 0.4), "w@2x6": (0.8, 0.7, 0.6), "v": (0.5, 0.5)}))
     for number in range(200):
         context = random_context(rng, policy, number)
         context = models_context(rng, context) if arms is SEVERAL else context
@@ -95,18 +96,31 @@ class NeverOverdue(Slow):
         return True
 
 
-class EveryShapeDraws(Slow):
-    def draws_itself(self, key: str, length: int) -> bool:
-        return True
+class NothingShared(Slow):
+    """Draws every shape of a drafter by itself, as if its card told nothing of the others."""
+
+    def deviations(self, key: str) -> tuple[float, float]:
+        own, shared = super().deviations(key)
+        return math.hypot(own, shared), 0.0
 
 
-class NoShapeDraws(Slow):
-    def draws_itself(self, key: str, length: int) -> bool:
-        return False
+class CardAsPrinted(Slow):
+    """Believes the card, however far the drafter's other shapes are from it."""
+
+    def odds(self, key: str, length: int) -> list[float]:
+        for shift in self.known.positional.shifts.values():
+            shift.value = 0.0
+        return super().odds(key, length)
+
+
+class DrawsAnew(Slow):
+    def draw(self, context: Context) -> None:
+        self.known.positional.drawn.clear()
+        super().draw(context)
 
 
 MISTAKEN = [BestRatio, LeavesAtNoCost, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace,
-            NeverOverdue, EveryShapeDraws, NoShapeDraws]  # fmt: skip
+            NeverOverdue, NothingShared, CardAsPrinted, DrawsAnew]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", MISTAKEN)
@@ -128,7 +142,7 @@ class WholeShift(Slow):
 
 
 class AlwaysDrawn(Slow):
-    def drawn(self, key: str, cautious: bool) -> bool:
+    def is_drawn(self, key: str, cautious: bool) -> bool:
         return True
 
 

@@ -98,7 +98,8 @@ class Auto(Probing):
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
         self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
-        if batch == 1 and table.off and self._plain_overdue():
+        timing = context.unobserved and context.previous == OFF  # plain decoding, in the round before
+        if batch == 1 and table.off and not timing and self._plain_overdue():
             self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
             return OFF
         exploration.interval = self.config.probe_interval

@@ -108,7 +108,7 @@ class PositionalAcceptance(Learner):
         self.shifts: dict[str, Shift] = {}  # of drafters with a card
         self.counts: dict[str, AcceptanceCounts] = {}
         self.draws: list[float] = []
-        self.drawn: dict[str, float] = {}  # drafter, or one of its chains and trees -> its Thompson draw now
+        self.drawn: dict[str, float] = {}  # the present Thompson draws
         self.unsettled: set[str] = set()  # whose drafter's shift has changed
 
     def of(self, key: str, length: int) -> AcceptanceCounts:
@@ -151,13 +151,14 @@ class PositionalAcceptance(Learner):
         """For each a factor on the odds of all positions, drawn from what its counts allow.
 
         A draw fades into another over some choices, unless all are to be made ``anew``: what is tried because of it is
-        tried more than once. Of what has a card a part is drawn for all of its drafter's chains and trees together.
+        tried more than once. Of what has a card a part is drawn for all of its drafter's chains and trees together, for
+        each choice.
         """
         for key in self.unsettled:
             self.counts[key].settle()
         self.unsettled.clear()
         keep = 0.0 if anew else 1.0 - 1.0 / self.config.draw_memory
-        more, drawn, factors, moved = sqrt(1.0 - keep * keep), self.drawn, {}, set[str]()
+        more, drawn, factors, shared = sqrt(1.0 - keep * keep), self.drawn, {}, dict[str, float]()
         for key in keys:
             own = self.counts[key]
             fresh = self.draws_for(2)
@@ -165,12 +166,10 @@ class PositionalAcceptance(Learner):
             drawn[key] = at = fresh.pop() if before is None else keep * before + more * fresh.pop()
             logarithm = at * own.own
             if own.shift is not None:
-                drafter = "=" + key.partition("@")[0]
-                if drafter not in moved:
-                    moved.add(drafter)
-                    before = drawn.get(drafter)
-                    drawn[drafter] = fresh.pop() if before is None else keep * before + more * fresh.pop()
-                logarithm += drawn[drafter] * own.shift.deviation
+                drafter = key.partition("@")[0]
+                if drafter not in shared:
+                    shared[drafter] = fresh.pop()
+                logarithm += shared[drafter] * own.shift.deviation
             factors[key] = exp(logarithm)
         return factors
 
@@ -185,9 +184,12 @@ class PositionalAcceptance(Learner):
         chances = [x / (1.0 + x) for x in own.odds]
         at = own.tried if own.total else list(accumulate(chances[:-1], mul, initial=1.0))
         total, expected = sum(at), sum(n * p for n, p in zip(at, chances, strict=True))
-        for j, (n, p) in enumerate(zip(list(at), chances, strict=True)):
-            own.tried[j] += count * n / total
-            own.kept[j] += min(count * n / total, sum(hits) * n * p / expected)
+        tried = [count * n / total for n in at]
+        kept = [min(n, sum(hits) * x * p / expected) for n, x, p in zip(tried, at, chances, strict=True)]
+        for j, (n, k) in enumerate(zip(tried, kept, strict=True)):
+            own.tried[j] += n
+            own.kept[j] += k
+        self._shift(key, own, tried, kept)
         own.settle()
         if own.total > 1.1 * config.count_memory:
             own.fade(config.count_memory)
@@ -234,10 +236,7 @@ class PositionalAcceptance(Learner):
             counts[j] += x
             hits += x
         own.latest = n, hits
-        if own.shift is not None:
-            own.shift.learn(own.card, tried, kept)
-            self.unsettled.update(name for name, other in self.counts.items() if other.shift is own.shift)
-            self.unsettled.discard(key)
+        self._shift(key, own, tried, kept)
         own.settle()
         total = own.total
         if total > 2 * n > config.shrinkage:
@@ -247,6 +246,13 @@ class PositionalAcceptance(Learner):
             if total > 1.1 * config.count_memory:
                 own.fade(config.count_memory)
         return False
+
+    def _shift(self, key: str, own: AcceptanceCounts, tried: Sequence[float], kept: Sequence[float]) -> None:
+        """Let the other chains and trees of a drafter with a card know of this."""
+        if own.shift is not None:
+            own.shift.learn(own.card, tried, kept)
+            self.unsettled.update(name for name, other in self.counts.items() if other.shift is own.shift)
+            self.unsettled.discard(key)
 
     def _changed(self, own: AcceptanceCounts) -> None:
         """Drop what was known before the latest rounds, of which half stays: some of it is older than the change."""

@@ -113,9 +113,10 @@ class Probing(Reading):
         return int(min(1.0, least / seconds[1] - 1.0) * interval)
 
     def _plain_overdue(self) -> bool:
-        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it."""
+        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it, more
+        than a draft or two takes."""
         verify, bound = self.latency.verify, self.exploration.bound
         if verify.overdue():
             return True
         stale = not bound.timed or verify.since_plain() > 1.0 / self.config.allowed_share
-        return stale and bound.balance < 0.0
+        return stale and bound.balance < -1.0
