@@ -118,6 +118,8 @@ class Loop(Rounds):
         # Draft, verify, accept.
         chose = perf_counter()
         self.playing, self.selected = (arm, context), None
+        if arm.drafter in self.quick:
+            self._tell()
         done = self._play(arm, room, proposals)
         self.playing, verified = None, perf_counter()
         draft, path, scores = done.draft, done.path, done.scores

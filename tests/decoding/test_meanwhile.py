@@ -1,0 +1,97 @@
+"""While the device works the last round is observed, drafters are told, and the next round is chosen for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from decoders import PROMPT, alike, tiny
+
+import wager
+from wager.core import OFF, Arm, Context, Round
+from wager.decoding import loop
+from wager.drafters.draft_model import DraftModel
+from wager.drafters.prompt_lookup import PromptLookup
+from wager.policies import Policy
+
+DRAFT, MATCH = Arm("draft", 2), Arm("prompt-lookup", 2)
+
+
+class Late(Policy):
+    """Three rounds of each arm in turn; notes what it knows when it chooses."""
+
+    late = True
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        super().__init__(arms)
+        self.events: list[str] = []
+        self.rounds: list[Round] = []
+        self.contexts: list[Context] = []
+
+    def choose(self, context: Context) -> Arm:
+        self.contexts.append(context)
+        arm = self.arms[(len(self.contexts) - 1) // 3 % len(self.arms)]
+        self.events.append(f"choose {arm}{' late' if context.unobserved else ''}")
+        return arm
+
+    def observe(self, round: Round) -> None:
+        self.rounds.append(round)
+        self.events.append(f"observe {round.arm}")
+
+
+def written(policy: Policy, drafters: Sequence[Any] = ()) -> Any:
+    model = tiny()
+    decoder = wager.Decoder(
+        model, drafters=[DraftModel(alike(model), "draft"), *drafters], arms=policy.arms, policy=policy
+    )
+    return decoder.generate(PROMPT, max_new_tokens=60, do_sample=False)
+
+
+def test_rounds_are_observed_late_and_in_order_and_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = Late((OFF, DRAFT))
+    plain = written(at_once)
+    assert not any(context.unobserved for context in at_once.contexts), "on a CPU nothing is put off"
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    late = Late((OFF, DRAFT))
+    made = written(late)
+    assert made.tokens == plain.tokens
+    assert late.rounds == list(made.rounds), "each once, in order"
+    assert sum(context.unobserved for context in late.contexts) > len(late.contexts) / 2
+    assert late.events[-1].startswith("observe"), "the last one at once: no other follows"
+    first, second = (next(i for i, e in enumerate(late.events) if e.startswith(f"{what} off")) for what in
+                     ("choose", "observe"))  # fmt: skip
+    assert first < second
+
+
+def test_a_policy_that_is_not_late_knows_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    monkeypatch.setattr(Late, "late", False)
+    policy = Late((OFF, DRAFT))
+    written(policy)
+    assert not any(context.unobserved for context in policy.contexts)
+    kinds = [event.split()[0] for event in policy.events]
+    assert kinds == ["choose", "observe"] * (len(kinds) // 2)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_cheap_drafters_know_the_whole_text_when_they_propose(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if alone:
+        monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    texts: list[list[int]] = []
+    propose = PromptLookup.propose
+
+    def noting(self: PromptLookup, *given: Any) -> Any:
+        texts.append(list(self._text))
+        return propose(self, *given)
+
+    monkeypatch.setattr(PromptLookup, "propose", noting)
+    policy = Late((OFF, MATCH, DRAFT))
+    lookup = PromptLookup()
+    made = written(policy, [lookup])
+    whole = [*PROMPT, *made.tokens]
+    known, wanted = len(PROMPT) + 1, []  # the prompt's forward gives the first token
+    for round in made.rounds:
+        wanted += [known] if round.arm == MATCH else []
+        known += round.emitted
+    assert [len(text) for text in texts] == wanted
+    assert all(text == whole[: len(text)] for text in texts)
+    assert lookup._text == whole, "and at the end"
