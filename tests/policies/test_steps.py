@@ -45,7 +45,7 @@ def test_the_cost_of_resuming_drafting_is_measured() -> None:
 class Script:
     """Plays the arms it is given, and remembers what it is told."""
 
-    carries = False
+    carries = exploring = False
 
     def __init__(self, *arms: Arm) -> None:
         self.arms = list(arms)
@@ -218,6 +218,35 @@ def test_a_choice_is_held_while_the_load_is_about_the_same() -> None:
     assert rounds.hold(61, 61, 122, False) is not joined
     assert rounds.hold(59, 59, 118, False) is None, "another load"
     assert len(policy.contexts) == 3
+
+
+def test_while_prompts_keep_coming_nothing_is_played_to_learn_of_it() -> None:
+    """The bug: at 128 requests, where most steps also prefill, a probe of one token was made in 45 steps in a row."""
+    off, two, four = ARMS
+    policy, rounds = played(two, two, four, four, four, off)
+    lengths = []
+    for number, mixed in enumerate((False, False, True, True, True, False)):
+        policy.exploring = number >= 2
+        step = rounds.plan(32, 32, 0, mixed)
+        lengths.append(step.length)
+        rounds.observe(step, 0, 32, 0.01)
+        assert rounds.trying == (number in (2, 5))
+    assert lengths == [2, 2, 4, 2, 2, 0]
+
+
+def test_a_text_that_begins_alone_has_as_much_lag_as_nobody_drafted() -> None:
+    """The bug: what a head had missed while matching drafted counted as steps without drafts, and a probe was made."""
+    arms = (OFF, Arm("suffix", 4), Arm("eagle", 4))
+    policy: Any = Script(*[arms[1]] * 20, *[OFF] * 4)
+    policy.tries_cheaper = False
+    rounds, lags = StepRounds(policy, arms), []
+    for number in range(24):
+        rounds.observe(rounds.plan(1, 1, 0, number in (10, 23)), 0, 1, 0.01)
+        lags.append(policy.contexts[-1].lag.get("eagle", 0))
+    assert lags[9] == 9 * 5
+    assert lags[10] == 0
+    assert lags[22] == 20 * 5 + 2
+    assert lags[23] == 3
 
 
 def test_a_probe_is_due_by_the_steps_that_a_drafter_has_missed() -> None:

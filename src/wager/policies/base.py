@@ -91,6 +91,7 @@ class Policy(Learner, ABC):
     late: ClassVar[bool] = False  # a round may be observed after the next choice (``Context.unobserved``)
     tries_cheaper: ClassVar[bool] = False  # an engine may play another drafter's arm of that length now and then
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
+    exploring: bool = False  # whether the last choice was made to learn from its round, which is not to be repeated
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         policy = super().__new__(cls)

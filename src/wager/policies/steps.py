@@ -65,6 +65,8 @@ class StepRounds:
         self._others = sorted({arm.drafter for arm in arms if arm.length} - {self._drafter})
         self._trials: dict[int, CheaperTrials] = {}  # by bucket of batch sizes
         self.trying = False  # whether the arm of the last step was played to learn of it
+        self._valued = arms[0]  # the arm that the policy chose last for what it brings
+        self._mixed = False  # whether the last step that was planned also prefills
         self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
         self._kinds: set[tuple[int, Kind]] = set()  # buckets of batch sizes and drafts that have passed, with overlap
         self._chose = policy  # the arm of the last step
@@ -72,6 +74,7 @@ class StepRounds:
         self._batch = 0  # that the last step was planned for
         self._held: Step | None = None  # the step that is planned again while the choice is held
         self._pause = 0  # tokens at most since the last drafter drafted
+        self._idle = 0  # steps since anything was drafted
         self._lag = 0  # the same when that was last resumed, until that round's step is planned
 
     def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
@@ -84,23 +87,36 @@ class StepRounds:
         arm = drafted_by or self._arm
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
         self._lag, self._batch, self._held, self.trying = 0, batch, None, False
+        again, self._mixed = mixed and self._mixed, mixed
         self._chose = self.policy
         if off or (mixed and not self._known_load(batch)):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
             # cost, where it costs most.
             step.next_arm = self.arms[0]
         elif batch:
-            lag = {self._drafter: self._pause} if self._pause else {}
-            previous = None if mixed and batch == 1 else self._arm  # None: a text begins
-            step.next_arm = chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
+            begins = mixed and batch == 1  # a text, of which nothing was missed yet: it counts how long nobody drafted
+            missed, previous = (self._idle, None) if begins else (self._pause, self._arm)
+            lag = {self._drafter: missed} if missed else {}
+            chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
+            step.next_arm = chosen = self._to_learn(chosen, again)
             if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)
-                self.trying = step.next_arm is not chosen
+                self.trying = self.trying or step.next_arm is not chosen
             step.resumed = bool(self._pause and step.next_arm.drafter == self._drafter)
             self._lag = self._pause if step.resumed else 0
         self._pass(step.next_arm)
         self._arm = step.next_arm
         return step
+
+    def _to_learn(self, chosen: Arm, again: bool) -> Arm:
+        """The arm chosen, unless that is to learn of it and one mixed step follows the other (``again``): rounds of
+        such steps are not observed, so that a probe would be made again in each."""
+        if not self.policy.exploring:
+            self._valued = chosen
+        elif again:
+            return self._valued
+        self.trying = chosen is not self._valued
+        return chosen
 
     def _known_load(self, batch: int) -> bool:
         """Whether a round was observed at about this batch size, or where that is of use at half or twice as many."""
@@ -116,6 +132,7 @@ class StepRounds:
     def _pass(self, arm: Arm) -> None:
         """Count what the last drafter misses in a step in which this arm drafts."""
         self._pause = 0 if arm.drafter == self._drafter else self._pause + 1 + arm.length
+        self._idle = 0 if arm.length else self._idle + 1
 
     def _kind(self, arm: Arm) -> Kind:
         """Drafts of one kind take equally long."""
@@ -153,6 +170,7 @@ class StepRounds:
     def repeat(self, steps: int) -> None:
         """So many steps have passed since that were like the last held one, which had no drafts."""
         self._pause += steps
+        self._idle += steps
 
     def observe(
         self, step: Step, accepted: int, emitted: int, seconds: float, survivors: tuple[int, ...] = ()

@@ -33,8 +33,8 @@ class Lengths:
         self._decision = 0.0  # seconds spent here since the last step was counted
         self._choosing = 0.0  # seconds of the last choice
         self._longest = 0  # steps a choice may be held for, by what deciding and learning took last
-        self._repeated = 0  # times in a row that the policy chose the same
-        self._before = arms[0], 0  # what was chosen before that, and how often
+        self._repeated = 0  # times in a row that the policy chose the same, trials left out
+        self._chosen = arms[0]  # what that was
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
         self._plain: Step | None = None  # the last step, if it was held and neither drafted nor verified drafts
@@ -62,13 +62,12 @@ class Lengths:
         self._choosing = self.clock() - began
         self._decision += self._choosing
         # Right after a change every step tells something new, but not where a probe is over.
-        arm, chosen = step.arm, step.next_arm
-        if chosen is arm:
+        chosen, trying = step.next_arm, self.rounds.trying
+        if chosen is self._chosen:
             self._repeated += not mixed  # beside a prefill the choice may be none
-        else:
-            (other, times), self._before = self._before, (arm, self._repeated)
-            self._repeated = times if chosen is other and times > self._repeated else 0  # else that was no probe
-        asked = mixed or self.rounds.trying or not self.rounds.policy.holds
+        elif not trying:
+            self._repeated, self._chosen = 0, chosen
+        asked = mixed or trying or not self.rounds.policy.holds
         longest = min(LONGEST_HOLD, self._longest) if chosen.length else min(LONGEST_OFF, 4 * self._longest)
         self._hold = 0 if asked else min(longest, self._repeated)
         return step, began

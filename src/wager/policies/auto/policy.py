@@ -98,6 +98,7 @@ class Auto(Probing):
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
         self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
+        self.exploring = True
         timing = context.unobserved and context.previous == OFF  # plain decoding, in the round before
         if batch == 1 and table.off and not timing and self._plain_overdue():
             self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
@@ -128,8 +129,11 @@ class Auto(Probing):
             goodput = [e[1] / e[2] if e else 0.0 for e in (none, best, None)]
             if exploration.trials.choose(bucket(batch), (off, value, -inf), goodput)[0] == OFF_STEP:
                 best = none
-        elif value <= off:
-            best = none
+            self.exploring = (best is none) is not (value <= off)
+        else:
+            self.exploring = probing
+            if value <= off:
+                best = none
         if best is None:  # nobody proposes, and plain decoding is not available
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
         elif probing and best is not none:  # one token tells what drafting costs by now
