@@ -212,6 +212,14 @@ def test_beside_a_prefill_nobody_catches_up_and_nothing_is_lost() -> None:
     assert run.head.cache == run.expected
 
 
+@pytest.mark.parametrize(("size", "window"), [(SIZE, 512), (100_000, 67), (300_000, 32)])
+def test_as_much_is_kept_as_fits(size: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "zeros", torch.empty)  # memory that is not touched
+    head = Head()
+    head.hidden_size = size
+    assert Lagging(head, SimpleNamespace(remove_request=int)).window == window
+
+
 def test_a_dummy_run_skips_nothing() -> None:
     run = Run(0, 8)
     run.ends = {0: 0}

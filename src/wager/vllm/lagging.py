@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
 BATCH, HIDDEN, AUXILIARY, SAMPLED, LAST = 0, 3, 4, 5, 7  # arguments of propose() by position
-WINDOW = 128  # tokens of a request that are kept at most, and at least a quarter of that
+WINDOW, LEAST = 512, 32  # tokens of a request that are kept at most, and at least
 RING_BYTES = 128 << 20  # of GPU memory; fewer tokens are kept where they would take more
 BLOCK = 1024  # numbers of a hidden state that one program of a kernel copies
 NO_SLOT = -1  # as a place in the KV cache: nothing is written
@@ -48,7 +48,7 @@ class Lagging:
         slots, device, dtype = speculator.max_num_reqs, speculator.device, speculator.dtype
         self.head = speculator
         fitting = RING_BYTES // (slots * speculator.hidden_size * dtype.itemsize)
-        self.window = window or max(WINDOW // 4, min(WINDOW, fitting))
+        self.window = window or max(LEAST, min(WINDOW, fitting))
         places = slots * self.window
         self.hidden = torch.zeros(places, speculator.hidden_size, dtype=dtype, device=device)
         self.tokens = torch.zeros(places, dtype=torch.int32, device=device)
