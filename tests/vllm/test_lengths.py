@@ -117,8 +117,9 @@ def test_what_is_written_has_every_step_so_far_also_of_a_hold_and_the_last_befor
     assert 20 < written < 50, "every five or six steps"
 
 
+@pytest.mark.parametrize("exploring", [False, True])
 @pytest.mark.parametrize(("other", "most"), [(OFF, 10), (ARMS[1], 16)])
-def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int) -> None:
+def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int, exploring: bool) -> None:
     """Of 100 steps after a long hold; the other arm is chosen once every 25, or for good."""
     policy = Slow(build("off", ARMS, tokens=1000), 20 * DECIDING * 0.010)
     policy.holds = True
@@ -129,8 +130,8 @@ def test_a_probe_does_not_end_what_makes_holds_long(other: Arm, most: int) -> No
     def choose(context: Any) -> Arm:
         nonlocal asked, probe
         asked, policy.now = asked + 1, policy.now + policy.seconds
-        policy.exploring = number >= probe + 25
-        if policy.exploring:
+        policy.exploring = exploring and number >= probe + 25
+        if number >= probe + 25:
             probe = number
             return ARMS[1]
         return other if number > 200 else OFF

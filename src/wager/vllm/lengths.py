@@ -35,6 +35,7 @@ class Lengths:
         self._longest = 0  # steps a choice may be held for, by what deciding and learning took last
         self._repeated = 0  # times in a row that the policy chose the same, trials left out
         self._chosen = arms[0]  # what that was
+        self._before = arms[0], 0  # what was chosen before that, and how often
         self._hold = 0  # steps that its choice is still held for
         self._arm = arms[0]  # that is held
         self._plain: Step | None = None  # the last step, if it was held and neither drafted nor verified drafts
@@ -61,12 +62,14 @@ class Lengths:
         step = self.rounds.plan(batch, verifying, drafted, mixed, drafted_by, off=off)
         self._choosing = self.clock() - began
         self._decision += self._choosing
-        # Right after a change every step tells something new, but not where a probe is over.
+        # Right after a change every step tells something new, but not where a probe is over, or a few steps of another.
         chosen, trying = step.next_arm, self.rounds.trying
         if chosen is self._chosen:
             self._repeated += not mixed  # beside a prefill the choice may be none
         elif not trying:
-            self._repeated, self._chosen = 0, chosen
+            (other, times), self._before = self._before, (self._chosen, self._repeated)
+            few = chosen is other and self._repeated < min(times, LONGEST_HOLD)
+            self._repeated, self._chosen = times if few else 0, chosen
         asked = mixed or trying or not self.rounds.policy.holds
         longest = min(LONGEST_HOLD, self._longest) if chosen.length else min(LONGEST_OFF, 4 * self._longest)
         self._hold = 0 if asked else min(longest, self._repeated)
