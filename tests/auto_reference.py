@@ -14,6 +14,7 @@ class Slow:
     def __init__(self, policy: Auto) -> None:
         self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
         self.known.load_state_dict(policy.state_dict())
+        self.seen = policy._plain_seen
         self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
         self.drawn: dict[str, float] = {}  # log odds by which each drafter or tree is taken to be better than expected
         self.trees: set[str] = set()  # drafters of which there are trees
@@ -171,20 +172,22 @@ class Slow:
     def draw(self, context: Context) -> None:
         """Draw for every drafter without hints, and for each of its trees; a draw fades over some choices."""
         known, shared = self.known.positional, dict[str, float]()
-        for name in self.known.drafters:
-            own = [arm for arm in self.known.arms if arm in context.arms and arm.drafter == name]
-            for tree in dict.fromkeys(arm.tree for arm in sorted(own, key=lambda arm: arm.length)):
-                if name in self.known.hinted or name in context.hints:
-                    continue
-                key = name if tree is None else f"{name}@{tree}"
-                known.of(key, max(arm.length for arm in own if arm.tree == tree))
-                numbers, last = known.draws_for(2), known.drawn.get(key)
-                number = numbers.pop()
-                known.drawn[key] = number if last is None else 0.9 * last + math.sqrt(1 - 0.9**2) * number
-                self.drawn[key] = known.drawn[key] * self.deviations(key)[0]
-                if known.counts[key].card:
-                    shared[name] = shared[name] if name in shared else numbers.pop()
-                    self.drawn[key] += shared[name] * self.deviations(key)[1]
+        keys = [
+            (name, name if tree is None else f"{name}@{tree}", max(arm.length for arm in own if arm.tree == tree))
+            for name in self.known.drafters
+            if name not in self.known.hinted and name not in context.hints
+            for own in [[arm for arm in self.known.arms if arm in context.arms and arm.drafter == name]]
+            for tree in dict.fromkeys(arm.tree for arm in sorted(own, key=lambda arm: arm.length))
+        ]
+        numbers = known.draws_for(len(keys) + len(known.shifts))
+        for name, key, longest in keys:
+            card, number = known.of(key, longest).card, numbers.pop()
+            if card:
+                number = 0.9 * known.drawn[key] + math.sqrt(1 - 0.9**2) * number if key in known.drawn else number
+                known.drawn[key] = number
+                shared[name] = shared[name] if name in shared else numbers.pop()
+            own, others = self.deviations(key)
+            self.drawn[key] = number * own + (shared[name] * others if card else 0.0)
 
     def deviations(self, key: str) -> tuple[float, float]:
         """Of a drafter's or tree's log odds: its own, and that of all the drafter's, where there is a card."""
@@ -257,7 +260,7 @@ class Slow:
         if widths.rounds[1] < 3 or widths.overdue():
             return False
         fresh = bound.timed and widths.learned_rounds - widths.last_seen[1] <= 50
-        return fresh or bound.balance >= -1
+        return fresh or bound.balance >= 0
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""
@@ -265,6 +268,7 @@ class Slow:
         if context.previous is None:
             self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
             self.known.exploration.begin()
+            self.known.exploration.bound.timed = self.seen and widths.learned_rounds - widths.last_seen[1] <= 50
             self.known.in_text.begin()
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
         if off and not self.timed():

@@ -89,9 +89,9 @@ def test_cheap_drafters_know_the_whole_text_when_they_propose(alone: bool, monke
     made = written(policy, [lookup])
     whole = [*PROMPT, *made.tokens]
     known, wanted = len(PROMPT) + 1, []  # the prompt's forward gives the first token
-    for round in made.rounds:
-        wanted += [known] if round.arm == MATCH else []
-        known += round.emitted
+    for played in made.rounds:
+        wanted += [known] if played.arm == MATCH else []
+        known += played.emitted
     assert [len(text) for text in texts] == wanted
     assert all(text == whole[: len(text)] for text in texts)
     assert lookup._text == whole, "and at the end"

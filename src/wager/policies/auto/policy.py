@@ -38,6 +38,7 @@ class Auto(Probing):
     learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
     __slots__ = (
         "_awaiting",
+        "_plain_seen",
         "_timed",
         "_verify_seconds",
         "batch",
@@ -67,6 +68,7 @@ class Auto(Probing):
         self._awaiting = 0  # rounds in which a new text's first draft may still be under way
         self._wait = 0  # rounds until it is considered again who reads
         self._earlier = None
+        self._plain_seen = False  # whether plain decoding was timed since this policy was made, loaded or reset
 
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
@@ -91,9 +93,7 @@ class Auto(Probing):
             self._read(context.arms)
         self._keep_earlier(context.unobserved)
         if batch == 1 and context.previous is None:
-            self.acceptance.begin()
-            self.in_text.begin()
-            exploration.begin()
+            self._begin_text()
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
@@ -146,6 +146,12 @@ class Auto(Probing):
         assert best is not None
         self._chosen = best
         return best[0]
+
+    def _begin_text(self) -> None:
+        self.acceptance.begin()
+        self.in_text.begin()
+        self.exploration.begin()
+        self.exploration.bound.timed = self._plain_seen and self._recent_plain()
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
@@ -288,6 +294,7 @@ class Auto(Probing):
             bound.drafted(round.emitted, round.seconds - reading, most, plain)
             bound.balance -= reading / plain
         else:
+            self._plain_seen = True
             bound.decoded(round.emitted, (round.draft_seconds + reading) / plain)
 
     def options(self) -> list[Option]:

@@ -8,7 +8,7 @@ What a head's card says of its chains and trees holds in proportion: where one o
 there, so are the others, by about the same log odds. So what was not run in a text is known from what was.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import exp, sqrt
 from operator import mul
@@ -108,7 +108,7 @@ class PositionalAcceptance(Learner):
         self.shifts: dict[str, Shift] = {}  # of drafters with a card
         self.counts: dict[str, AcceptanceCounts] = {}
         self.draws: list[float] = []
-        self.drawn: dict[str, float] = {}  # the present Thompson draws
+        self.drawn: dict[str, float] = {}  # the present Thompson draws of what has a card
         self.unsettled: set[str] = set()  # whose drafter's shift has changed
 
     def of(self, key: str, length: int) -> AcceptanceCounts:
@@ -147,30 +147,30 @@ class PositionalAcceptance(Learner):
             self.draws = self.rng.standard_normal(DRAWS + count).tolist()
         return self.draws
 
-    def draw(self, keys: Iterable[str], *, anew: bool) -> dict[str, float]:
+    def draw(self, keys: Sequence[str], *, anew: bool) -> dict[str, float]:
         """For each a factor on the odds of all positions, drawn from what its counts allow.
 
-        A draw fades into another over some choices, unless all are to be made ``anew``: what is tried because of it is
-        tried more than once. Of what has a card a part is drawn for all of its drafter's chains and trees together, for
-        each choice.
+        Of what has a card one part is drawn for all of its drafter's chains and trees together, and one for itself;
+        this one fades into another over some choices, unless it is to be drawn ``anew``: a shape that is tried because
+        of it is tried more than once, for the first draft of another shape takes longer.
         """
         for key in self.unsettled:
             self.counts[key].settle()
         self.unsettled.clear()
         keep = 0.0 if anew else 1.0 - 1.0 / self.config.draw_memory
-        more, drawn, factors, shared = sqrt(1.0 - keep * keep), self.drawn, {}, dict[str, float]()
+        more, factors, shared = sqrt(1.0 - keep * keep), {}, dict[str, float]()
+        fresh = self.draws_for(len(keys) + len(self.shifts))
         for key in keys:
-            own = self.counts[key]
-            fresh = self.draws_for(2)
-            before = drawn.get(key)
-            drawn[key] = at = fresh.pop() if before is None else keep * before + more * fresh.pop()
-            logarithm = at * own.own
-            if own.shift is not None:
-                drafter = key.partition("@")[0]
-                if drafter not in shared:
-                    shared[drafter] = fresh.pop()
-                logarithm += shared[drafter] * own.shift.deviation
-            factors[key] = exp(logarithm)
+            own, drawn = self.counts[key], fresh.pop()
+            if own.shift is None:
+                factors[key] = exp(drawn * own.deviation)
+                continue
+            if key in self.drawn:
+                drawn = keep * self.drawn[key] + more * drawn
+            self.drawn[key], drafter = drawn, key.partition("@")[0]
+            if drafter not in shared:
+                shared[drafter] = fresh.pop()
+            factors[key] = exp(drawn * own.own + shared[drafter] * own.shift.deviation)
         return factors
 
     def read(self, key: str, hits: Sequence[float]) -> list[float]:

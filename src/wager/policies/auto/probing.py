@@ -112,11 +112,13 @@ class Probing(Reading):
             least = min(least, seconds[width] + (line.fixed + line.each * length + late) / batch)
         return int(min(1.0, least / seconds[1] - 1.0) * interval)
 
+    def _recent_plain(self) -> bool:
+        return self.latency.verify.since_plain() <= 1.0 / self.config.allowed_share
+
     def _plain_overdue(self) -> bool:
-        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it, more
-        than a draft or two takes."""
+        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it."""
         verify, bound = self.latency.verify, self.exploration.bound
         if verify.overdue():
             return True
-        stale = not bound.timed or verify.since_plain() > 1.0 / self.config.allowed_share
-        return stale and bound.balance < -1.0
+        stale = not bound.timed or not self._recent_plain()
+        return stale and bound.balance < 0.0
