@@ -268,7 +268,8 @@ class Slow:
         if context.previous is None:
             self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
             self.known.exploration.begin()
-            self.known.exploration.bound.timed = self.seen and widths.learned_rounds - widths.last_seen[1] <= 50
+            seen = self.seen and context.remaining is not None
+            self.known.exploration.bound.timed = seen and widths.learned_rounds - widths.last_seen[1] <= 50
             self.known.in_text.begin()
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
         if off and not self.timed():

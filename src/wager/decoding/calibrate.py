@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,9 +24,10 @@ from wager.models.runner import Runner
 log = logging.getLogger("wager")
 
 FILE = "rounds.json"  # in the user's cache folder
-VERSION = 4  # of what is timed, and how
+VERSION = 5  # of what is timed, and how
 BUDGET = {"cpu": 0.5, "cuda": 0.05}  # seconds, by kind of device
 PASSES = 2  # over everything that is timed; the least counts
+ROUNDS = 4  # in a row of each arm whose rounds stay on the device
 READ = (64, 16)  # tokens of the text that drafters read to be timed, in each pass
 DOUBT = 1.25  # times that the cost of the widest round may be off before everything is timed again
 
@@ -115,16 +117,26 @@ class RoundTimer:
         return max(0.0, self.clock() - began - draft.lag_seconds), draft
 
     def _play(self, arm: Arm) -> tuple[float, Draft] | None:
-        """The same where the whole round stays on the device, after all of the text; None where it does not."""
+        """The same where whole rounds stay on the device, after all of the text; None where they do not.
+
+        Drafts are then begun ahead, all but the first: the others count, and of the first what it had to catch up on.
+        """
         drafter, length = self.models[arm.drafter], self.target.length
         drafter.begin(self.text)
-        began = self.clock()
-        played = drafter.play(arm.length, arm.tree, likeliest)
-        if played is None:
-            return None
-        taken = self.clock() - began - played.verify_seconds - played.draft.lag_seconds
+        first, least = None, inf
+        for _ in range(ROUNDS):
+            if self.target.length + arm.budget + 1 > self.target.limit:
+                break
+            began = self.clock()
+            played = drafter.play(arm.length, arm.tree, likeliest)
+            if played is None:
+                break
+            taken = self.clock() - began - played.verify_seconds - played.draft.lag_seconds
+            least = min(least, max(0.0, taken)) if first is not None else max(0.0, taken)
+            first = first or played.draft
+            drafter.extend([*(played.draft.tokens[at] for at in played.path), played.following])
         self.target.crop(length)
-        return max(0.0, taken), played.draft
+        return None if first is None else (least, first)
 
     def _alike(self) -> dict[str, list[str]]:
         """The models that are timed, each with those that take as long."""

@@ -116,9 +116,6 @@ class Draft:
         return Draft(self.tokens[:length], self.hint, probs, self.lag, self.lag_seconds, raw=self.raw)
 
 
-NO_DRAFT = Draft()  # shared: not to be written to
-
-
 @dataclass(frozen=True, slots=True)
 class Verified:
     """A draft that the target has verified on the device."""

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
 
 from wager.core import Hint, Tree
-from wager.drafters.base import NO_DRAFT, Draft
+from wager.drafters.base import Draft
 
 Place = TypeVar("Place")
 
@@ -23,7 +23,7 @@ class Continuation(NamedTuple):
         """As a proposal: its hint holds the probability of each token given those before it."""
         tokens, survival = self.tokens, self.survival
         if not tokens:
-            return NO_DRAFT
+            return Draft()
         if self.parents is not None:
             above = [1.0 if parent < 0 else survival[parent] for parent in self.parents]
         elif survival[0] == survival[-1]:  # it never rises

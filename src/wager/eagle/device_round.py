@@ -80,13 +80,12 @@ class DeviceRounds:
         event: Any = torch.cuda.Event
         self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
         self.waiting: float | None = None  # seconds of a forward alone that the device does not work; None: not timed
-        self.last_key: Hashable = None  # of the last round's draft
         self.meanwhile: Callable[[], Following] = _unknown  # called while the device works
         self.ahead: Ahead | None = None
 
     def forget(self) -> None:
         """A new text: discard the draft made ahead."""
-        self.ahead = self.last_key = None
+        self.ahead = None
 
     def fits(self, depth: int, shape: Tree | None) -> bool:
         """Whether such a draft fits what is captured, and the head's next reading too."""
@@ -140,9 +139,8 @@ class DeviceRounds:
         self._keep(final, states, depth + 1, bool(breadth))
         read = self._read_ahead(self._reading(depth), depth + 1)
         known, following = self.meanwhile()
-        if not known and key == self.last_key:  # the same is expected, as long as it stays the same
+        if not known:  # the same is expected
             following = depth, shape
-        self.last_key = key
         begun: tuple[Hashable, Made, Place | None] | None = None
         if following is not None:
             begun = self._begun(*following, gumbel, (depth, nodes, padded) if following == (depth, shape) else None)

@@ -93,7 +93,7 @@ class Auto(Probing):
             self._read(context.arms)
         self._keep_earlier(context.unobserved)
         if batch == 1 and context.previous is None:
-            self._begin_text()
+            self._begin_text(context)
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
@@ -147,11 +147,12 @@ class Auto(Probing):
         self._chosen = best
         return best[0]
 
-    def _begin_text(self) -> None:
+    def _begin_text(self, context: Context) -> None:
         self.acceptance.begin()
         self.in_text.begin()
         self.exploration.begin()
-        self.exploration.bound.timed = self._plain_seen and self._recent_plain()
+        # An engine's only request may be of another load than the one before.
+        self.exploration.bound.timed = context.remaining is not None and self._plain_seen and self._recent_plain()
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
