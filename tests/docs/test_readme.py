@@ -61,7 +61,7 @@ def drafters(found: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 
 READ = [
-    *[generated] * 10,
+    *[generated] * 11,
     turns("adaptive", "well", "chat", "8B head"),
     turns("adaptive", "fair", "chat", "8B head"),
     turns("adaptive", "bad", "chat", "8B head"),
