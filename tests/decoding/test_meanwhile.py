@@ -7,6 +7,7 @@ import pytest
 from decoders import PROMPT, alike, tiny
 
 import wager
+from wager.cli.shown import Explaining
 from wager.core import OFF, Arm, Context, Round
 from wager.decoding import loop
 from wager.drafters.draft_model import DraftModel
@@ -70,6 +71,16 @@ def test_a_policy_that_is_not_late_knows_every_round(monkeypatch: pytest.MonkeyP
     assert not any(context.unobserved for context in policy.contexts)
     kinds = [event.split()[0] for event in policy.events]
     assert kinds == ["choose", "observe"] * (len(kinds) // 2)
+
+
+def test_whoever_explains_a_choice_asks_before_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    policy = Late((OFF, DRAFT))
+    explaining = Explaining(policy, lambda piece: None)
+    written(policy)
+    assert explaining.policy is policy
+    assert not any(context.unobserved for context in policy.contexts)
+    assert Late.late, "of that policy alone"
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -101,6 +101,7 @@ class Explaining:
 
     def __init__(self, policy: Policy, then: Callable[[Piece], None]) -> None:
         self.policy, self.then = policy, then
+        policy.late = False  # type: ignore[misc]  # of this one: it is asked for its options before it chooses again
         # a round, what was expected of its arm (None: it was not weighed, or the choice before it stands), and of the
         # best of the others
         self.rounds: list[tuple[Round, Option | None, Option | None]] = []
