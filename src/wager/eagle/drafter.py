@@ -226,7 +226,7 @@ class Eagle(Drafter):
 
     def _catch_up(self, target: Runner) -> torch.Tensor:
         """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
-        scoring = self.scorer is not None and self._missed + 1 < len(self._text)  # one token is not worth the waiting
+        scoring = self.scorer is not None and self._missed < len(self._text)
         for start, end in self.head.spans(len(self._text) - 1):
             before = None
             if scoring and self._out is not None and start == self.head.length:
