@@ -66,6 +66,7 @@ class World:
     draft: Callable[[int], float] = lambda n: 1.0
     models: int = 1
     reading: float = 1.0  # times that reading without drafting takes longer than catching up and drafting a token
+    late: bool = False  # whether rounds are observed after the next choice, as on a GPU
     seed: int = 0
     drafts: int = 0
     round: int = 0
@@ -87,13 +88,17 @@ class World:
         """What is lost in one text, in plain tokens; stalls, which strike plain decoding too, do not count."""
         emitted, lost, previous, arms = 0, 0.0, None, arms_of(self.models)
         read = dict.fromkeys(MODELS[: self.models], -40)
+        waiting: Round | None = None  # to be observed
         while emitted < tokens:
             names = policy.select_drafters(Context(arms, previous=previous))
             hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
             plain, lags = PLAIN * self.plain(self.round), {name: emitted - at for name, at in read.items()}
             asking = dict.fromkeys(hints, ASKING * plain)
-            context = Context(arms, 1, emitted, previous, lags, hints, {}, asking, remaining=tokens - emitted)
+            known = (arms, 1, emitted, previous, lags, hints, {}, asking)
+            context = Context(*known, remaining=tokens - emitted, unobserved=waiting is not None)
             arm = policy.choose(context)
+            if waiting is not None:
+                policy.observe(waiting)
             self.drafts += arm.length > 0
             accepted = min(arm.length, self.accept(self, arm)) if arm.length else 0
             verify = plain * self.verify(arm.length + 1) * (self.draft(self.round) if arm.length else 1.0)
@@ -109,10 +114,13 @@ class World:
             emitted += accepted + 1
             taken, more = self.read(policy, context, read, emitted, others)
             self.surprise = max(self.surprise, over, max(0.0, over) + more)
-            policy.observe(
-                Round(arm, arm.length, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
-                      lag=lag if late else 0, lag_seconds=late, others=others, read_seconds=taken)
+            waiting = Round(
+                arm, arm.length, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
+                lag=lag if late else 0, lag_seconds=late, others=others, read_seconds=taken,
             )  # fmt: skip
+            if not self.late or emitted >= tokens:
+                policy.observe(waiting)
+                waiting = None
             if arm.drafter in read:
                 read[arm.drafter] = emitted
             lost += (verify + late + drafting + sum(taken.values())) / plain - accepted - 1

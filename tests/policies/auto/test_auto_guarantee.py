@@ -37,6 +37,22 @@ def test_the_bound_holds_strictly_where_seconds_do_not_vary(
     assert world.surprise < 0.25  # of catching up, which is known by the power of two of the tokens
 
 
+@pytest.mark.parametrize("accept", ADVERSARIES.values(), ids=ADVERSARIES)
+@pytest.mark.parametrize("verify", [steep, fair, flat])
+def test_the_bound_holds_where_rounds_are_observed_late(verify: Callable[[int], float], accept: Accept) -> None:
+    world = World(verify, accept, late=True)
+    assert most_lost(world) <= 3.0 + max(0.0, world.surprise)
+    assert world.surprise < 0.25
+
+
+def test_a_round_that_is_not_reckoned_with_until_it_is_observed_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Auto, "_may_lose", lambda policy: 0.0)
+    worlds = [World(verify, accept, late=True) for verify in (steep, fair) for accept in ADVERSARIES.values()]
+    assert any(most_lost(world) > 3.0 + max(0.0, world.surprise) for world in worlds)
+
+
 @pytest.mark.parametrize("calibrated", [True, False])
 @pytest.mark.parametrize("accept", ADVERSARIES.values(), ids=ADVERSARIES)
 @pytest.mark.parametrize("verify", [steep, fair, flat])
