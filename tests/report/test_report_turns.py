@@ -38,8 +38,8 @@ def both() -> list[dict[str, Any]]:
     return rows
 
 
-def test_all_seven_files_of_turns_are_tried() -> None:
-    assert len(MADE) == 7
+def test_all_eight_files_of_turns_are_tried() -> None:
+    assert len(MADE) == 8
 
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.stem)
