@@ -1,5 +1,8 @@
 """A tiny target and head whose rounds stay on the device; without CUDA in Triton's interpreter."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,14 @@ from wager.policies import Policy
 from wager.policies.plain import fixed
 
 CUDA = torch.cuda.is_available()
+
+
+def run_in_interpreter(file: str) -> None:
+    """Run the tests of a file in a process of their own, with Triton's interpreter in place of a GPU."""
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0", file]
+    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
 
 
 def save_alike(folder: Path, model: Any) -> Path:

@@ -1,15 +1,13 @@
 """What is done while the device works does not change a text: choices made ahead, and drafts begun for them."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from device_setup import Setup, settings
+from device_setup import Setup, run_in_interpreter, settings
 from heads import PROMPT
 
 from wager.core import Arm, Context, Round
@@ -23,10 +21,7 @@ CHAIN, TREE, MATCH = (Arm.parse(name) for name in ("eagle:4", "eagle:3@3x8", "su
 
 @pytest.mark.skipif(INTERPRETED or CUDA, reason="starts itself over in the interpreter")
 def test_what_is_begun_ahead_agrees_with_the_host_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0", str(Path(__file__))]
-    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout
+    run_in_interpreter(__file__)
 
 
 class InTurn(Policy):

@@ -5,14 +5,12 @@ Without CUDA they run in Triton's interpreter, on bodies that nothing captures.
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from device_setup import Setup, settings
+from device_setup import Setup, run_in_interpreter, settings
 from heads import PROMPT, save, tiny
 from small import path_to, tree_of
 
@@ -32,10 +30,7 @@ needs_kernels = pytest.mark.skipif(not CUDA and not INTERPRETED, reason="needs C
 
 @pytest.mark.skipif(INTERPRETED or CUDA, reason="starts itself over in the interpreter")
 def test_rounds_on_the_device_agree_with_the_host_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0", str(Path(__file__))]
-    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout
+    run_in_interpreter(__file__)
 
 
 def grown(depth: int, breadth: int, seed: int) -> tuple[list[torch.Tensor], Any]:

@@ -8,7 +8,7 @@ from wager.core import Arm
 DECIDING = 0.01  # of a round's seconds that asking the policy may take, and learning from a round that it was asked in
 LONGEST = 15  # rounds
 PATIENCE = 3  # times in a row that an arm is chosen before it is held: at first all are only tried
-ATTEMPT = 3  # rounds more of an arm whose draft was not begun ahead; from the third on it is
+ATTEMPT = 3  # rounds more of an arm whose draft was not begun ahead; those after it are
 
 
 class Hold:
