@@ -144,7 +144,8 @@ class Slow:
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
                 here = self.compared(context)
-                tokens = self.tokens(name, key, arms[-1].length, cautious, here=here)
+                drawn = self.is_drawn(key, cautious) if self.several(context) else True
+                tokens = self.tokens(name, key, arms[-1].length, cautious, drawn=drawn, here=here)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
                 again = min(lag, known.latency.drafts.catch_up(name, SKIPPED, seconds[1]))
                 fee = self.fee(name, context)
@@ -159,15 +160,22 @@ class Slow:
 
     def compared(self, context: Context) -> bool:
         """Whether there are several models, and what they read was scored."""
+        return self.several(context) and bool(self.known.in_text.readable) and bool(self.known.in_text.drafters)
+
+    def several(self, context: Context) -> bool:
         silent = {arm.drafter for arm in context.arms if arm.length} - {*self.known.hinted, *context.hints}
-        return len(silent) > 1 and bool(self.known.in_text.readable) and bool(self.known.in_text.drafters)
+        return len(silent) > 1
 
     def shift(self, name: str) -> float:
         """Of a drafter's log odds in this text, beyond that of all drafters."""
         known = self.known.in_text.drafters
         common = sum(own.surplus for own in known.values()) / (2 + sum(own.information for own in known.values()))
         own = known.get(name)
-        return (own.surplus - common * own.information) / (own.information + 8) if own else 0.0
+        return (own.surplus - common * own.information) / (own.information + self.usual()) if own else 0.0
+
+    def usual(self) -> float:
+        """What it is worth to know by how much drafters differ in a text."""
+        return 1 / max(self.known.in_text.variance, 0.01)
 
     def draw(self, context: Context) -> None:
         """Draw for every drafter without hints, and for each of its trees; a draw fades over some choices."""
@@ -187,7 +195,7 @@ class Slow:
                 known.drawn[key] = number
                 shared[name] = shared[name] if name in shared else numbers.pop()
             own, others = self.deviations(key)
-            self.drawn[key] = number * own + (shared[name] * others if card else 0.0)
+            self.drawn[key] = 0.5 * (number * own + shared[name] * others) if card else number * own
 
     def deviations(self, key: str) -> tuple[float, float]:
         """Of a drafter's or tree's log odds: its own, and that of all the drafter's, where there is a card."""
@@ -215,11 +223,10 @@ class Slow:
     def is_drawn(self, key: str, cautious: bool) -> bool:
         return cautious or key not in self.known.in_text.readable or key in self.trees
 
-    def tokens(self, name: str, key: str, length: int, cautious: bool, *, here: bool) -> list[float]:
+    def tokens(self, name: str, key: str, length: int, cautious: bool, *, drawn: bool, here: bool) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, …; by the mean of what is known, for drafters that read here."""
         moved = -math.hypot(*self.deviations(key)) if cautious else self.drawn[key]
-        if here:
-            moved = (moved if self.is_drawn(key, cautious) else 0.0) + self.shift(name)
+        moved = (moved if drawn else 0.0) + (self.shift(name) if here else 0.0)
         odds = [x * math.exp(moved) for x in self.odds(key, length)]
         return [1 + sum(math.prod(x / (1 + x) for x in odds[: k + 1]) for k in range(n)) for n in range(length + 1)]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Calibration, Context, Round
 from wager.policies import build
 from wager.policies.auto import Auto, AutoConfig
 from wager.policies.auto.latency import DraftLatency
@@ -140,12 +140,59 @@ def test_a_text_shifts_each_drafter_beyond_all_of_them() -> None:
     assert text.factors == {}, "nobody reads here"
     text.readable.add("x")
     text.settle()
-    # a surplus of 10 in 30 units of information, 2 of them the prior; then 10 - 10 · 10/32 in 10 + 8 for x
+    # a surplus of 10 in 30 units of information, 2 of them the prior; then 10 - 10 · 10/32 in 10 + 2 for x
     common = 10 / 32
-    assert math.log(text.factors["x"]) == pytest.approx((10 - 10 * common) / 18)
-    assert math.log(text.factors["y"]) == pytest.approx(-10 * common / 18)
+    assert math.log(text.factors["x"]) == pytest.approx((10 - 10 * common) / 12)
+    assert math.log(text.factors["y"]) == pytest.approx(-10 * common / 12)
     text.begin()
     assert text.factors == {}
+
+
+@pytest.mark.parametrize(("apart", "texts"), [(0.0, 60), (0.3, 60), (1.0, 60), (1.0, 6)])
+def test_how_far_drafters_differ_in_a_text_is_learned_from_texts(apart: float, texts: int) -> None:
+    """With shifts of that standard deviation, of three drafters that have drafted for or read 120, 40 and 20 tokens."""
+    rng, found = np.random.default_rng(1), []
+    for _ in range(20):
+        text = TextAcceptance(AutoConfig())
+        text.readable.add("x")
+        for _ in range(texts):
+            for name, tokens in (("x", 120), ("y", 40), ("z", 20)):
+                shifted = 1.0 / (1.0 + math.exp(-apart * rng.standard_normal()))
+                text.learn(name, [0.5] * tokens, float(rng.binomial(tokens, shifted)))
+            text.begin()
+        found.append(text.variance)
+    # accepted tokens are fewer than a line through the middle says, and the first guess of 1/2 counts as one more
+    assert np.mean(found) == pytest.approx(0.8 * apart**2, abs=0.03 + 0.15 * apart**2 + 0.5 / texts)
+    assert text.prior == pytest.approx(1.0 / max(text.variance, 0.01))
+
+
+@pytest.mark.parametrize(("rate", "balance", "remaining", "keeps"), [
+    (0.3, -1.0, 250, True),  # others may be better in this text
+    (0.3, 1.0, 250, False),  # it does not lose
+    (0.01, -1.0, 250, False),  # others are far worse: reading would tell nothing
+    (0.3, -1.0, 2, False),  # too few tokens to come
+])  # fmt: skip
+def test_a_text_that_loses_keeps_what_other_models_need_to_read(
+    rate: float, balance: float, remaining: int, keeps: bool
+) -> None:
+    arms = (OFF, Arm("x", 4), Arm("y", 4), Arm("z", 4))
+    policy = build("auto", arms, seed=0)
+    assert isinstance(policy, Auto)
+    published = {"x": (0.35,) * 4, "y": (rate,) * 4, "z": (rate,) * 4}
+    policy.calibrate(
+        Calibration({1: 1e-3, 5: 1e-3}, dict.fromkeys(arms[1:], 2e-4), {n: {64: 2e-4} for n in "xyz"}, published)
+    )
+    policy.choose(Context(arms, lag=dict.fromkeys("xyz", 64), remaining=remaining))
+    policy.observe(Round(arms[1], 4, 1, 2, draft_seconds=2e-4, verify_seconds=1e-3))
+    policy.exploration.bound.balance, policy.exploration.bound.timed = balance, True
+    context = Context(arms, previous=arms[1], lag={"x": 0, "y": 66, "z": 66}, remaining=remaining)
+    policy.choose(context)
+    bound, reading = policy.exploration.bound, policy._reading_seconds("y", 67, 1e-3)[1] / 1e-3
+    assert bound.kept == pytest.approx(min(1.5, 2 * reading) if keeps else 0.0)
+    assert bound.draft_room == pytest.approx(bound.room - bound.kept)
+    policy.in_text.of("y").information = 1.0  # it has read
+    policy.choose(context)
+    assert bound.kept == pytest.approx(min(1.5, reading) if keeps else 0.0)
 
 
 def test_reading_tells_the_more_the_less_is_known() -> None:

@@ -113,6 +113,12 @@ class CardAsPrinted(Slow):
         return super().odds(key, length)
 
 
+class WideDraws(Slow):
+    def deviations(self, key: str) -> tuple[float, float]:
+        own, shared = super().deviations(key)
+        return (2 * own, 2 * shared) if self.known.positional.counts[key].card else (own, shared)
+
+
 class DrawsAnew(Slow):
     def draw(self, context: Context) -> None:
         self.known.positional.drawn.clear()
@@ -120,7 +126,7 @@ class DrawsAnew(Slow):
 
 
 MISTAKEN = [BestRatio, LeavesAtNoCost, NobodyBeside, NoAverage, NeverCautious, FullTrust, FirstPositionOnly, PlainPace,
-            NeverOverdue, NothingShared, CardAsPrinted, DrawsAnew]  # fmt: skip
+            NeverOverdue, NothingShared, CardAsPrinted, WideDraws, DrawsAnew]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", MISTAKEN)
@@ -138,7 +144,14 @@ class WholeShift(Slow):
 
     def shift(self, name: str) -> float:
         own = self.known.in_text.drafters.get(name)
-        return own.surplus / (own.information + 8) if own else 0.0
+        return own.surplus / (own.information + self.usual()) if own else 0.0
+
+
+class TextsDifferAlike(Slow):
+    """Does not learn by how much drafters differ in a text."""
+
+    def usual(self) -> float:
+        return 8.0
 
 
 class AlwaysDrawn(Slow):
@@ -158,6 +171,6 @@ class SpreadChange(Slow):
         return None
 
 
-@pytest.mark.parametrize("mistaken", [NoShift, WholeShift, AlwaysDrawn, FreeChange, SpreadChange])
+@pytest.mark.parametrize("mistaken", [NoShift, WholeShift, TextsDifferAlike, AlwaysDrawn, FreeChange, SpreadChange])
 def test_the_comparison_of_several_models_notices_a_planted_mistake(mistaken: type[Slow]) -> None:
     assert part_from(mistaken, 0.002, SEVERAL)

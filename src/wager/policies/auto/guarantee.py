@@ -12,7 +12,7 @@ from wager.policies.base import Learner
 class LossBound(Learner):
     """What this text has gained and lost so far, in tokens of plain decoding."""
 
-    __slots__ = ("asking", "balance", "config", "excess", "slower", "timed", "tokens", "unobserved", "waits")
+    __slots__ = ("asking", "balance", "config", "excess", "kept", "slower", "timed", "tokens", "unobserved", "waits")
     learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "asking")
 
     def __init__(self, config: AutoConfig) -> None:
@@ -29,6 +29,7 @@ class LossBound(Learner):
         self.timed = False  # whether plain decoding was timed in this text
         self.asking = 0.0  # plain tokens' time of the last proposals
         self.unobserved = 0.0  # what a round that was not observed yet may have lost
+        self.kept = 0.0  # of the room, for idle models to read with
 
     @property
     def standing(self) -> float:
@@ -41,6 +42,11 @@ class LossBound(Learner):
         """What the next round may lose, proposals included."""
         config = self.config
         return config.allowed_tokens + config.allowed_share * self.tokens + self.standing
+
+    @property
+    def draft_room(self) -> float:
+        """What the next round may lose by its draft."""
+        return self.room - self.kept
 
     def trials(self, remaining: int | None) -> float:
         """What the next round may lose though it is not known to pay: a part of the room, and no more than the tokens

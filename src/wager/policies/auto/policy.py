@@ -121,7 +121,9 @@ class Auto(Probing):
         # what the round may take, were its draft rejected: then the text is still within its bound
         timed = min(plain, self.latency.verify.plain or plain)
         bound = exploration.bound
-        room = (timed * (1.0 + bound.room) - sum(self._called.values())) / bound.slower if bounded else inf
+        if self._several and bounded:
+            bound.kept = self._kept_for_reading(context, rate)
+        room = (timed * (1.0 + bound.draft_room) - sum(self._called.values())) / bound.slower if bounded else inf
         value, best = self._weigh(context, seconds, rate, off, room)
         if batch == 1 and self.hinted:
             self._note_proposals((value, best), off)

@@ -158,7 +158,7 @@ class PositionalAcceptance(Learner):
             self.counts[key].settle()
         self.unsettled.clear()
         keep = 0.0 if anew else 1.0 - 1.0 / self.config.draw_memory
-        more, factors, shared = sqrt(1.0 - keep * keep), {}, dict[str, float]()
+        more, width, factors, shared = sqrt(1.0 - keep * keep), self.config.draw_width, {}, dict[str, float]()
         fresh = self.draws_for(len(keys) + len(self.shifts))
         for key in keys:
             own, drawn = self.counts[key], fresh.pop()
@@ -170,7 +170,7 @@ class PositionalAcceptance(Learner):
             self.drawn[key], drafter = drawn, key.partition("@")[0]
             if drafter not in shared:
                 shared[drafter] = fresh.pop()
-            factors[key] = exp(drawn * own.own + shared[drafter] * own.shift.deviation)
+            factors[key] = exp(width * (drawn * own.own + shared[drafter] * own.shift.deviation))
         return factors
 
     def read(self, key: str, hits: Sequence[float]) -> list[float]:

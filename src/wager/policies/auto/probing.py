@@ -63,7 +63,7 @@ class Probing(Reading):
         if self._several:  # until it is to be considered who reads: only then another is found to be better
             memory = min(memory, max(self.config.repeats, self.in_text.wait))
         lost = self._may_lose()
-        rounds = memory if lost <= 0.0 else self.exploration.bound.room / lost - 1.0  # one was chosen already
+        rounds = memory if lost <= 0.0 else self.exploration.bound.draft_room / lost - 1.0  # one was chosen already
         return max(0, int(min(rounds, memory)))
 
     def _may_lose(self) -> float:

@@ -23,20 +23,15 @@ class Reading(ArmWeighing):
         two drafters is missed now and then, in every round. That has been growing as the square root of the tokens it
         missed, so all rounds since it read last have cost two thirds of as many of the present one.
         """
-        config, plain, here = self.config, self._plain_seconds, self.in_text
-        names = [name for _, name, _, _, _ in self._plans.get(1) or self._plan(1)]
-        values = {name: self._value_in_text(name, 0.0, rate) for name in dict.fromkeys(names)}
-        best, mine = chosen[1] - rate * chosen[2], chosen[0].drafter
-        if mine in values:  # without the draw that it was chosen by
-            best = values.pop(mine)
-        to_come = config.round_memory
-        if context.remaining is not None:
-            to_come = min(to_come, context.remaining / chosen[1])
+        here, mine, wait = self.in_text, chosen[0].drafter, self.config.round_memory
+        values = self._values_in_text(rate)
+        # without the draw that it was chosen by
+        best = values.pop(mine) if mine in values else chosen[1] - rate * chosen[2]
+        to_come = self._rounds_to_come(context, chosen[1])
         found: dict[str, tuple[float, float, float]] = {}
-        wait = config.round_memory
         for name, value in values.items():
             missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].length + 1
-            seconds, most = self._reading_seconds(name, lag, plain)
+            seconds, most = self._reading_seconds(name, lag, self._plain_seconds)
             cost, waited = rate * seconds, max(1.0, missed / chosen[1])
             gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
             if min(2.0 / 3.0 * waited, to_come) * gain >= cost and missed:
@@ -46,6 +41,35 @@ class Reading(ArmWeighing):
                 times = (1.5 * cost / (gain * waited)) ** (2.0 / 3.0) if gain > 0.0 else 2.0
                 wait = min(wait, waited * (min(2.0, max(1.25, times)) - 1.0))
         return {name: found[name][1:] for name in sorted(found, key=lambda name: -found[name][0])}, int(wait)
+
+    def _kept_for_reading(self, context: Context, rate: float) -> float:
+        """What a text that is losing may not lose by drafts, in plain tokens: the time of the idle models to read of
+        which nothing is known in it, if that is expected to pay in the rounds to come. One half of the bound at most.
+
+        Otherwise the model that drafts first would use up the bound where it is the wrong one, and the right one would
+        never be found.
+        """
+        here, bound, plain, kept = self.in_text, self.exploration.bound, self._plain_seconds, 0.0
+        if bound.standing >= 0.0 or not here.current:
+            return 0.0
+        values = self._values_in_text(rate)
+        best = max(1.0 - rate * plain, values.pop(here.current, -inf))
+        for name, value in values.items():
+            if not here.of(name).information:
+                seconds, most = self._reading_seconds(name, context.lag.get(name, 0) + 1, plain)
+                gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
+                kept += most / plain if self._rounds_to_come(context, 1.0) * gain >= rate * seconds else 0.0
+        return min(0.5 * self.config.allowed_tokens, kept)
+
+    def _rounds_to_come(self, context: Context, tokens: float) -> float:
+        """In this text, if each brings so many tokens; no more than can be known of."""
+        memory = self.config.round_memory
+        return memory if context.remaining is None else min(memory, context.remaining / tokens)
+
+    def _values_in_text(self, rate: float) -> dict[str, float]:
+        """What the best arm of every model is worth in this text, catching up left out."""
+        names = dict.fromkeys(name for _, name, _, _, _ in self._plans.get(1) or self._plan(1))
+        return {name: self._value_in_text(name, 0.0, rate) for name in names}
 
     def _value_in_text(self, drafter: str, deviations: float, rate: float) -> float:
         """What a drafter's best arm is worth if reading moves its log odds by so many standard deviations."""

@@ -38,12 +38,14 @@ class TextAcceptance(Learner):
     the text is, not which drafter is the right one: it is taken out, and not used.
     """
 
-    learned = ("drafters", "readable", "aside", "wait", "current", "credit")
+    learned = ("drafters", "readable", "aside", "wait", "current", "credit", "variance", "weight")
     elements: ClassVar = {"drafters": DrafterInText}
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.prior = config.shrinkage  # information, p (1 - p) a token, that drafters differ as usual
+        # Of a drafter's shift in a text, learned from the texts before; and how many comparisons that is worth. At
+        # first it is large: then idle drafters read soon, and it is learned.
+        self.variance, self.weight = 4.0 / config.shrinkage, 1.0
         self.common = config.shrinkage / 4.0  # and that the text is as usual: texts differ more than drafters do
         self.drafters: dict[str, DrafterInText] = {}
         # drafters that were scored at tokens that they read: they need not be run to be known
@@ -56,10 +58,33 @@ class TextAcceptance(Learner):
         self.credit: dict[str, float] = {}  # drafter -> tokens that it would have brought beyond what was run
         self.wait = 0  # rounds until it is considered again who reads
 
+    @property
+    def prior(self) -> float:
+        """Information, p (1 - p) a token, that drafters differ as usual."""
+        return 1.0 / max(self.variance, 1.0 / self.config.round_memory)
+
     def begin(self) -> None:
         """A new text, or another kind of text."""
+        if self.readable and len(self.drafters) > 1:
+            self._compare_texts()
         self.drafters.clear()
         self.factors, self.credit, self.aside, self.current, self.wait = {}, {}, [], "", 0
+
+    def _compare_texts(self) -> None:
+        """Learn how far drafters' shifts differ in one text, from each beside the one that is known best.
+
+        The difference of two shifts has twice the variance of one, and that of the chance in both estimates. What is
+        left of its square without that counts the more the smaller the chance is.
+        """
+        best, *others = sorted(self.drafters.values(), key=lambda own: -own.information)
+        for own in others:
+            if own.information <= 0.0:
+                break
+            chance = 1.0 / own.information + 1.0 / best.information
+            apart = own.surplus / own.information - best.surplus / best.information
+            share = (1.0 / (1.0 + 0.25 * self.config.shrinkage * chance)) ** 2
+            self.weight = min(self.weight + share, self.config.round_memory)
+            self.variance += share / self.weight * (0.5 * (apart * apart - chance) - self.variance)
 
     def of(self, drafter: str) -> DrafterInText:
         """What is known of the drafter."""

@@ -178,13 +178,14 @@ class ArmWeighing(Policy):
         weighed = self._weighed
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         starts, previous = drafts.starts, context.previous
-        text = self.in_text.factors if batch == 1 and self._several else {}
+        several = batch == 1 and self._several
+        text = self.in_text.factors if several else {}
         self._values = {}
         to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
             odds, factor = counts.odds, exp(-counts.deviation) if cautious else drawn[group.key]
-            if text:
+            if several:
                 if not cautious and self._settled(group):
                     factor = 1.0
                 factor *= text.get(drafter, 1.0)
