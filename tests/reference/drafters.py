@@ -26,8 +26,15 @@ def prompt_lookup(text: Sequence[int], length: int, longest: int, shortest: int,
         match = size
         while match < min(cap, earlier[-1]) and text[earlier[-1] - 1 - match] == text[-1 - match]:
             match += 1
-        return known[len(text) :], match, []
+        sure = [_share_of_pairs(text, known[at - 1], known[at]) for at in range(len(text), len(known))]
+        return known[len(text) :], match, sure
     return [], 0, []
+
+
+def _share_of_pairs(text: Sequence[int], before: int, token: int) -> float:
+    """How often the text has the token after the one before it, over one more than the times that one is followed."""
+    following = [text[at + 1] for at in range(len(text) - 1) if text[at] == before]
+    return following.count(token) / (len(following) + 1)
 
 
 def suffix(

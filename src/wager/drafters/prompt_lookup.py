@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import ClassVar
 
 from wager.core import Hint
 from wager.drafters.base import Draft, Drafter, DraftSampler
+
+ALL = -1  # stands for every token; no token is negative
+NOTHING: dict[int, int] = {}
 
 
 class PromptLookup(Drafter):
@@ -15,6 +19,8 @@ class PromptLookup(Drafter):
 
     # Saxena (2023). One table per size of n-gram, from the n-gram to the position after its latest occurrence. The
     # n-gram that ends the text enters it only with the token that follows: so a lookup never finds the text's own end.
+    # A match says nothing of how often the text went on otherwise. So every token has a confidence: how often the text
+    # has it after the one before it, over one more than the times that one occurs, so that many occurrences count more.
 
     servable: ClassVar[bool] = True
 
@@ -42,6 +48,12 @@ class PromptLookup(Drafter):
             # later positions overwrite earlier ones; the last n-gram has nothing after it and stays out
             grams = zip(*(text[i : i + max(0, len(text) - size)] for i in range(size)), strict=True)
             after.update(zip(grams, count(size)))
+        # a token -> what followed it, how often; under ALL: how often anything did
+        self._followers: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        for before, token in pairwise(text):
+            own = self._followers[before]
+            own[token] = own.get(token, 0) + 1
+            own[ALL] = own.get(ALL, 0) + 1
 
     def extend(self, tokens: Sequence[int]) -> None:
         text = self._text
@@ -50,6 +62,10 @@ class PromptLookup(Drafter):
             for size, after in zip(self.sizes, self._after, strict=True):
                 if end >= size:
                     after[tuple(text[-size:])] = end
+            if text:
+                own = self._followers[text[-1]]
+                own[token] = own.get(token, 0) + 1
+                own[ALL] = own.get(ALL, 0) + 1
             text.append(token)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
@@ -62,8 +78,17 @@ class PromptLookup(Drafter):
                 copied = text[start : start + length]
                 if len(copied) < length:  # past the text's end come those just proposed: it goes on in its period
                     copied = (copied * (length // len(copied) + 1))[:length]
-                return Draft(copied, Hint(self._match(start, size), size=len(copied)))
+                return Draft(copied, Hint(self._match(start, size), self._confidence(copied)))
         return Draft()
+
+    def _confidence(self, tokens: Sequence[int]) -> tuple[float, ...]:
+        """How often each token followed the one before it, over one more than the times that anything did."""
+        sure, before, followers = [], self._text[-1], self._followers
+        for token in tokens:
+            own = followers.get(before, NOTHING)
+            sure.append(own.get(token, 0) / (own.get(ALL, 0) + 1))
+            before = token
+        return tuple(sure)
 
     def _match(self, start: int, size: int) -> int:
         """How many tokens before the position agree with those that end the text."""
