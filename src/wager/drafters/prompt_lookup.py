@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count, pairwise
 from typing import ClassVar
 
 from wager.core import Hint
 from wager.drafters.base import Draft, Drafter, DraftSampler
-
-ALL = -1  # stands for every token; no token is negative
-NOTHING: dict[int, int] = {}
 
 
 class PromptLookup(Drafter):
@@ -48,12 +45,8 @@ class PromptLookup(Drafter):
             # later positions overwrite earlier ones; the last n-gram has nothing after it and stays out
             grams = zip(*(text[i : i + max(0, len(text) - size)] for i in range(size)), strict=True)
             after.update(zip(grams, count(size)))
-        # a token -> what followed it, how often; under ALL: how often anything did
-        self._followers: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        for before, token in pairwise(text):
-            own = self._followers[before]
-            own[token] = own.get(token, 0) + 1
-            own[ALL] = own.get(ALL, 0) + 1
+        self._pairs = Counter(pairwise(text))  # of a token and the one after it
+        self._followed = Counter(text[:-1])  # times that anything came after a token
 
     def extend(self, tokens: Sequence[int]) -> None:
         text = self._text
@@ -63,9 +56,8 @@ class PromptLookup(Drafter):
                 if end >= size:
                     after[tuple(text[-size:])] = end
             if text:
-                own = self._followers[text[-1]]
-                own[token] = own.get(token, 0) + 1
-                own[ALL] = own.get(ALL, 0) + 1
+                self._pairs[text[-1], token] += 1
+                self._followed[text[-1]] += 1
             text.append(token)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:
@@ -83,12 +75,9 @@ class PromptLookup(Drafter):
 
     def _confidence(self, tokens: Sequence[int]) -> tuple[float, ...]:
         """How often each token followed the one before it, over one more than the times that anything did."""
-        sure, before, followers = [], self._text[-1], self._followers
-        for token in tokens:
-            own = followers.get(before, NOTHING)
-            sure.append(own.get(token, 0) / (own.get(ALL, 0) + 1))
-            before = token
-        return tuple(sure)
+        pairs, followed = self._pairs.get, self._followed.get  # what is missing need not be added
+        before = (self._text[-1], *tokens[:-1])
+        return tuple([pairs(pair, 0) / (followed(pair[0], 0) + 1) for pair in zip(before, tokens, strict=True)])
 
     def _match(self, start: int, size: int) -> int:
         """How many tokens before the position agree with those that end the text."""
