@@ -115,7 +115,8 @@ def random_reading(rng: np.random.Generator, context: Context, played: Round, po
     assert drafter not in names
     lag = context.lag.get(drafter, 0)
     scored = {
-        name: tuple((rng.random(1 + context.lag[name]) < 0.7).astype(float)) for name in {*names, drafter} & {*"wvu"}
+        name: tuple((rng.random(1 + context.lag[name]) < 0.7).astype(float))
+        for name in sorted({*names, drafter} & {*"wvu"})
     }
     drafting = 0.0005 * played.arm.length if lag else 0.0
     taken = {name: 0.0005 + 0.0001 * context.lag[name] for name in names if name in context.lag}

@@ -157,6 +157,7 @@ class HostEngine:
 
     seed: int = 0
     noise: float = 0.05
+    slow: float = 1.0  # times as long as usual that the host takes at present
     lengths: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -168,7 +169,7 @@ class HostEngine:
     def seconds(self, batch: int, verified: int, drafted: int) -> float:
         """In which the host launches a step; SmolLM2 on an H200 takes 1.70 ms without drafts and 2.15 with two."""
         base = SMALL_LOADS[batch][0] + 0.1
-        return 1e-3 * (base + (0.35 + 0.02 * verified if verified else 0.0) + 0.05 * bool(drafted))
+        return 1e-3 * self.slow * (base + (0.35 + 0.02 * verified if verified else 0.0) + 0.05 * bool(drafted))
 
     def run(self, steps: int, batch: int, chances: Sequence[float], *, joins: float = 0.0, text: int = 0) -> float:
         """Expected tokens a second over so many steps, as a share of the best fixed length's; ``joins``: the share of

@@ -65,3 +65,18 @@ def test_auto_drafts_while_requests_leave_and_join(batch: int) -> None:
         engine.run(100, batch, chances, joins=0.4)
         shares.append(engine.run(300, batch, chances, joins=0.4))
     assert min(shares) >= 0.97
+
+
+@pytest.mark.parametrize(("batch", "least"), [(8, 0.955), (32, 0.975), (128, 0.98)])
+def test_plain_decoding_is_timed_again_while_drafts_seem_to_pay(batch: int, least: float) -> None:
+    """The bug: it was timed while the host was slow, and later one step at a time. Between steps with drafts such a
+    step has no seconds of its own, so that what it took at first was believed forever."""
+    chats = (0.12, 0.3, 0.3, 0.3, 0.3)
+    shares = []
+    for seed in range(5):
+        engine = HostEngine(seed, slow=1.6)
+        engine.run(60, batch, (0.6, 0.9, 0.92, 0.92, 0.9))
+        engine.slow = 1.0
+        engine.run(400, batch, chats)
+        shares.append(engine.run(800, batch, chats))
+    assert sum(shares) / len(shares) >= least

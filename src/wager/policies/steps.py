@@ -7,6 +7,7 @@ import numpy as np
 
 from wager.core import Arm, Context, Round
 from wager.core.batch import Ints
+from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.latency import Kind, StepLatency
 from wager.policies.auto.verify import bucket
 from wager.policies.base import Policy
@@ -52,6 +53,7 @@ class StepRounds:
     done, and the next step's seconds have that drafting in them: they are then the round's, just as they are. But that
     is so where the device is the slower one. Where the host is, it launches the successor in these seconds, and they
     are the next arm's. So where the arm changes, the round is given the seconds of such steps between others like them.
+    A single step without drafts would then have no seconds of its own: where it is played to time it, others follow.
 
     The last arm's drafter is the one that lags in steps in which it does not draft. Another beside it drafts for next
     to nothing: what the last one's drafts cost is told by rounds of the same length.
@@ -66,6 +68,7 @@ class StepRounds:
         self._trials: dict[int, CheaperTrials] = {}  # by bucket of batch sizes
         self.trying = False  # whether the arm of the last step was played to learn of it
         self._valued = arms[0]  # the arm that the policy chose last for what it brings
+        self._plain_left = 0  # steps without drafts that are still to be played to time them
         self._mixed = False  # whether the last step that was planned also prefills
         self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
         self._kinds: set[tuple[int, Kind]] = set()  # buckets of batch sizes and drafts that have passed, with overlap
@@ -98,7 +101,7 @@ class StepRounds:
             missed, previous = (self._idle, None) if begins else (self._pause, self._arm)
             lag = {self._drafter: missed} if missed else {}
             chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
-            step.next_arm = chosen = self._to_learn(chosen, again)
+            step.next_arm = chosen = self._in_a_row(self._to_learn(chosen, again), mixed or batch == 1)
             if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)
                 self.trying = self.trying or step.next_arm is not chosen
@@ -116,6 +119,18 @@ class StepRounds:
         elif again:
             return self._valued
         self.trying = chosen is not self._valued
+        return chosen
+
+    def _in_a_row(self, chosen: Arm, alone: bool) -> Arm:
+        """The arm chosen, or none where plain steps are timed and not enough of them have passed; ``alone``: this step
+        is like no other."""
+        if alone or not self.overlap:
+            self._plain_left = 0
+        elif self._plain_left:
+            self._plain_left -= 1
+            chosen, self.trying = self.arms[0], True
+        elif self.trying and not chosen.length:
+            self._plain_left = PLAIN_BURST - 1
         return chosen
 
     def _known_load(self, batch: int) -> bool:

@@ -10,6 +10,8 @@ from wager.policies.auto.guarantee import LossBound
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
 from wager.policies.base import Learner
 
+PLAIN_BURST = 4  # steps of a batch in a row without drafts that are played to time them
+
 
 class DrafterSelection(Learner):
     """Which cheap drafters are called: one that brings less than its seconds are worth is called ever more rarely."""
@@ -73,6 +75,7 @@ class StepTrials(Learner):
         self.rng, self.config = rng, config
         self.steps: dict[int, list[int]] = {}  # bucket of batch sizes -> steps of each kind that were learned from
         self._tried: dict[tuple[int, int], int] = {}  # bucket, kind -> times it was chosen to learn of it first
+        self._drafted: dict[int, int] = {}  # bucket -> choices since plain decoding was chosen
 
     def note(self, size: int, kind: int) -> None:
         """A step of this kind was learned from."""
@@ -82,6 +85,18 @@ class StepTrials(Learner):
         """Whether `choose` has to be asked, or the best kind is played."""
         steps = self.steps.get(size)
         return steps is None or min(steps) < self.config.repeats or self.rng.random() < self.config.trial_share
+
+    def plain_due(self, size: int, loss: float, *, chosen: bool) -> bool:
+        """Whether a batch for which drafts are chosen is decoded plainly, to time that; ``loss``: the steps that this
+        is expected to cost; ``chosen``: it is decoded plainly anyway.
+
+        Such steps cost `trial_share` of the time, or are every tenth choice.
+        """
+        choices = self._drafted[size] = 0 if chosen else self._drafted.get(size, 0) + 1
+        if choices < max(self.config.short_memory, loss / self.config.trial_share):
+            return False
+        self._drafted[size] = 0
+        return True
 
     def choose(self, size: int, values: Sequence[float], goodput: Sequence[float]) -> tuple[int, int]:
         """The kind of step to play, and whether with more (1) or fewer (-1) draft tokens than seems best.

@@ -127,11 +127,8 @@ class Auto(Probing):
         value, best = self._weigh(context, seconds, rate, off, room)
         if batch == 1 and self.hinted:
             self._note_proposals((value, best), off)
-        if batch > 1 and not probing and exploration.trials.due(bucket(batch)):
-            goodput = [e[1] / e[2] if e else 0.0 for e in (none, best, None)]
-            if exploration.trials.choose(bucket(batch), (off, value, -inf), goodput)[0] == OFF_STEP:
-                best = none
-            self.exploring = (best is none) is not (value <= off)
+        if batch > 1 and not probing:
+            best = self._step_kind((off, value), none, best, batch)
         else:
             self.exploring = probing
             if value <= off:

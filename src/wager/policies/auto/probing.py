@@ -6,8 +6,9 @@ from operator import attrgetter
 from typing import Any
 
 from wager.core import Context, Round
+from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
-from wager.policies.auto.verify import bucket
+from wager.policies.auto.verify import OFF_STEP, bucket
 from wager.policies.auto.weighing import Best, Estimate
 
 # What a choice leaves behind for its round to be learned from.
@@ -111,6 +112,28 @@ class Probing(Reading):
             length, width = arms[0][1:]
             least = min(least, seconds[width] + (line.fixed + line.each * length + late) / batch)
         return int(min(1.0, least / seconds[1] - 1.0) * interval)
+
+    def _step_kind(
+        self, values: tuple[float, float], none: Estimate | None, draft: Estimate | None, batch: int
+    ) -> Estimate | None:
+        """Of a step of a batch without drafts and one with them, the better one, or the other to learn of it."""
+        trials, size, best = self.exploration.trials, bucket(batch), none if values[1] <= values[0] else draft
+        chosen = best
+        if trials.due(size):
+            goodput = [e[1] / e[2] if e else 0.0 for e in (none, draft, None)]
+            chosen = none if trials.choose(size, (*values, -inf), goodput)[0] == OFF_STEP else draft
+        if none is not None and draft is not None:
+            chosen = none if trials.plain_due(size, self._plain_loss(draft, batch), chosen=chosen is none) else chosen
+        self.exploring = chosen is not best
+        return chosen
+
+    def _plain_loss(self, best: Estimate, batch: int) -> float:
+        """What a few steps of a batch without this draft, to time them, are expected to cost, in steps."""
+        (arm, tokens, seconds), steps, plain = best, PLAIN_BURST, self._plain_seconds
+        late = 0.0
+        if arm.length and arm.drafter not in self.hinted:
+            late = self.latency.drafts.catch_up(arm.drafter, steps * batch, plain) / (plain * batch)
+        return steps * (1.0 - seconds / (plain * tokens)) + late
 
     def _recent_plain(self) -> bool:
         return self.latency.verify.since_plain() <= 1.0 / self.config.allowed_share
