@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, Context, Round
 from wager.policies import build
 from wager.policies.steps import Step, StepRounds
 
@@ -200,3 +200,21 @@ class HostEngine:
         survivors = tuple(sum(n >= k for n in right) for k in range(1, len(own) + 1))
         step.mixed = step.mixed or not timed
         self.rounds.observe(step, sum(right), batch + sum(right), took, survivors)
+
+
+class Script:
+    """Plays the arms it is given, and remembers what it is told."""
+
+    carries = exploring = False
+
+    def __init__(self, *arms: Arm) -> None:
+        self.arms = list(arms)
+        self.contexts: list[Context] = []
+        self.rounds: list[Round] = []
+
+    def choose(self, context: Context) -> Arm:
+        self.contexts.append(context)
+        return self.arms.pop(0)
+
+    def observe(self, round: Round) -> None:
+        self.rounds.append(round)

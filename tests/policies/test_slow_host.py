@@ -1,7 +1,12 @@
 """`auto` in an engine whose host is slower than its device, as with small models on a GPU."""
 
+from typing import Any
+
 import pytest
-from step_engine import HostEngine
+from step_engine import HostEngine, Script
+
+from wager.core import OFF, Arm, Context
+from wager.policies.steps import StepRounds
 
 
 @pytest.mark.parametrize("batch", [1, 8, 32])
@@ -80,3 +85,34 @@ def test_plain_decoding_is_timed_again_while_drafts_seem_to_pay(batch: int, leas
         engine.run(400, batch, chats)
         shares.append(engine.run(800, batch, chats))
     assert sum(shares) / len(shares) >= least
+
+
+class Tries(Script):
+    """Chooses a draft for what it brings, and once `off` to learn of it."""
+
+    exploring = False
+
+    def choose(self, context: Context) -> Arm:
+        chosen = super().choose(context)
+        self.exploring = not chosen.length
+        return chosen
+
+
+def burst(*plans: tuple[int, bool], policies: int = 1) -> list[int]:
+    """Lengths after `off` was tried once, in the second of these steps: (requests, whether it prefills)."""
+    two = Arm("ngram", 2)
+    scripts: Any = [Tries(two, OFF, *[two] * 20), Tries(*[two] * 20)]
+    rounds, lengths = StepRounds(scripts[0], (OFF, two), overlap=True), []
+    rounds._observed.update(range(10))
+    for at, (batch, mixed) in enumerate(plans):
+        rounds.policy = scripts[min(at // 2, policies - 1)]
+        lengths.append(rounds.plan(batch, batch, 2 * batch, mixed).length)
+    return lengths
+
+
+def test_where_steps_overlap_plain_steps_are_timed_in_a_row() -> None:
+    assert burst(*[(8, False)] * 8) == [2, 0, 0, 0, 0, 2, 2, 2]
+    assert burst(*[(1, False)] * 4) == [2, 0, 2, 2], "a single request is timed as it was"
+    assert burst((8, False), (8, True), (8, False), (8, True), *[(8, False)] * 4) == [2, 2, 0, 2, 0, 0, 0, 2]
+    assert burst((8, False), (8, False), (64, False), (8, False)) == [2, 0, 2, 2], "another load"
+    assert burst(*[(8, False)] * 4, policies=2) == [2, 0, 2, 2], "another policy"

@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 import pytest
-from step_engine import CHAT, COPYING, LOADS, PROFILES, SMALL_LOADS, MixedEngine, StepEngine
+from step_engine import CHAT, COPYING, LOADS, PROFILES, SMALL_LOADS, MixedEngine, Script, StepEngine
 
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context
 from wager.policies import build
 from wager.policies.auto.latency import StepLatency
 from wager.policies.steps import Step, StepRounds
@@ -40,24 +40,6 @@ def test_the_cost_of_resuming_drafting_is_measured() -> None:
             resumed = step == 4
             latency.observe(1, was, now, 0.05 + 0.02 * (was > 0) + 0.01 * (now > 0) + 0.03 * resumed, resumed=resumed)
     assert latency.switching > 0.01
-
-
-class Script:
-    """Plays the arms it is given, and remembers what it is told."""
-
-    carries = exploring = False
-
-    def __init__(self, *arms: Arm) -> None:
-        self.arms = list(arms)
-        self.contexts: list[Context] = []
-        self.rounds: list[Round] = []
-
-    def choose(self, context: Context) -> Arm:
-        self.contexts.append(context)
-        return self.arms.pop(0)
-
-    def observe(self, round: Round) -> None:
-        self.rounds.append(round)
 
 
 def played(*arms: Arm) -> tuple[Any, StepRounds]:

@@ -17,7 +17,7 @@ class PromptLookup(Drafter):
     # Saxena (2023). One table per size of n-gram, from the n-gram to the position after its latest occurrence. The
     # n-gram that ends the text enters it only with the token that follows: so a lookup never finds the text's own end.
     # A match says nothing of how often the text went on otherwise. So every token has a confidence: how often the text
-    # has it after the one before it, over one more than the times that one occurs, so that many occurrences count more.
+    # has it after the one before it, over one more than the times that anything follows that one: many count more.
 
     servable: ClassVar[bool] = True
 

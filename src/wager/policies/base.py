@@ -172,9 +172,9 @@ class Policy(Learner, ABC):
 
     def forget(self) -> None:
         """Forget everything learned, as before a new text, and go on with the random numbers."""
-        going_on = self.rng
+        going_on = self.rng.bit_generator.state
         self.reset()
-        self.rng = going_on
+        self.rng.bit_generator.state = going_on  # of the generator that all parts of the policy have now
 
     # Which arms are available changes rarely, so the answer is kept for as long as the engine passes the same tuple.
     def available(self, arms: tuple[Arm, ...]) -> list[int]:

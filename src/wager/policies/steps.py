@@ -68,7 +68,8 @@ class StepRounds:
         self._trials: dict[int, CheaperTrials] = {}  # by bucket of batch sizes
         self.trying = False  # whether the arm of the last step was played to learn of it
         self._valued = arms[0]  # the arm that the policy chose last for what it brings
-        self._plain_left = 0  # steps without drafts that are still to be played to time them
+        self._plain_left = 0  # steps without drafts that are still to be played to time them ...
+        self._plain_of: tuple[Policy, int] | None = None  # ... for this policy and bucket of batch sizes
         self._mixed = False  # whether the last step that was planned also prefills
         self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
         self._kinds: set[tuple[int, Kind]] = set()  # buckets of batch sizes and drafts that have passed, with overlap
@@ -90,6 +91,8 @@ class StepRounds:
         arm = drafted_by or self._arm
         step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
         self._lag, self._batch, self._held, self.trying = 0, batch, None, False
+        if self._plain_of != (self.policy, bucket(batch)):
+            self._plain_left = 0
         again, self._mixed = mixed and self._mixed, mixed
         self._chose = self.policy
         if off or (mixed and not self._known_load(batch)):
@@ -101,7 +104,7 @@ class StepRounds:
             missed, previous = (self._idle, None) if begins else (self._pause, self._arm)
             lag = {self._drafter: missed} if missed else {}
             chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
-            step.next_arm = chosen = self._in_a_row(self._to_learn(chosen, again), mixed or batch == 1)
+            step.next_arm = chosen = self._in_a_row(self._to_learn(chosen, again), batch, mixed)
             if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)
                 self.trying = self.trying or step.next_arm is not chosen
@@ -121,17 +124,20 @@ class StepRounds:
         self.trying = chosen is not self._valued
         return chosen
 
-    def _in_a_row(self, chosen: Arm, alone: bool) -> Arm:
-        """The arm chosen, or none where plain steps are timed and not enough of them have passed; ``alone``: this step
-        is like no other."""
-        if alone or not self.overlap:
-            self._plain_left = 0
-        elif self._plain_left:
-            self._plain_left -= 1
-            chosen, self.trying = self.arms[0], True
-        elif self.trying and not chosen.length:
-            self._plain_left = PLAIN_BURST - 1
-        return chosen
+    def _in_a_row(self, chosen: Arm, batch: int, mixed: bool) -> Arm:
+        """The arm chosen, or `off` while plain steps of a batch are timed and not enough of them have passed. Steps
+        that also prefill are not timed: others are, after them."""
+        if not self.overlap or batch == 1:
+            return chosen
+        if self.trying and not chosen.length and not self._plain_left:
+            self._plain_left, self._plain_of = PLAIN_BURST, (self.policy, bucket(batch))
+        if not self._plain_left:
+            return chosen
+        self.trying = not mixed
+        if mixed:
+            return self._valued
+        self._plain_left -= 1
+        return self.arms[0]
 
     def _known_load(self, batch: int) -> bool:
         """Whether a round was observed at about this batch size, or where that is of use at half or twice as many."""

@@ -62,7 +62,7 @@ def test_reading_by_idle_models_is_within_the_bound_though_all_that_they_tell_is
     world = World(verify, accept, models=3)
     # Catching up on more tokens than ever looks like a stall, which is forgiven: once for each model.
     assert most_lost(world, calibrated=calibrated, texts=2) <= 3.0 + world.models * max(0.0, world.surprise)
-    assert world.surprise < 0.25
+    assert world.surprise < 0.3
     assert world.reads > 0 or accept is not nothing
 
 

@@ -155,6 +155,7 @@ def test_how_far_drafters_differ_in_a_text_is_learned_from_texts(apart: float, t
     for _ in range(20):
         text = TextAcceptance(AutoConfig())
         text.readable.add("x")
+        text.familiar.update("xyz")
         for _ in range(texts):
             for name, tokens in (("x", 120), ("y", 40), ("z", 20)):
                 shifted = 1.0 / (1.0 + math.exp(-apart * rng.standard_normal()))
@@ -164,6 +165,20 @@ def test_how_far_drafters_differ_in_a_text_is_learned_from_texts(apart: float, t
     # accepted tokens are fewer than a line through the middle says, and the first guess of 1/2 counts as one more
     assert np.mean(found) == pytest.approx(0.8 * apart**2, abs=0.03 + 0.15 * apart**2 + 0.5 / texts)
     assert text.prior == pytest.approx(1.0 / max(text.variance, 0.01))
+
+
+def test_the_first_text_with_a_drafter_does_not_tell_how_far_texts_differ() -> None:
+    """Its usual acceptance is that text's own."""
+    text = TextAcceptance(AutoConfig())
+    text.readable.add("x")
+    for name, accepted in (("x", 100.0), ("y", 20.0)) * 2:
+        text.learn(name, [0.5] * 120, accepted)
+    text.begin()
+    assert text.variance == 0.5
+    for name, accepted in (("x", 100.0), ("y", 20.0)) * 2:
+        text.learn(name, [0.5] * 120, accepted)
+    text.begin()
+    assert text.variance > 1.0
 
 
 @pytest.mark.parametrize(("rate", "balance", "remaining", "keeps"), [
@@ -182,7 +197,9 @@ def test_a_text_that_loses_keeps_what_other_models_need_to_read(
     policy.calibrate(
         Calibration({1: 1e-3, 5: 1e-3}, dict.fromkeys(arms[1:], 2e-4), {n: {64: 2e-4} for n in "xyz"}, published)
     )
-    policy.choose(Context(arms, lag=dict.fromkeys("xyz", 64), remaining=remaining))
+    first = Context(arms, lag=dict.fromkeys("xyz", 64), remaining=remaining)
+    policy.choose(first)
+    policy.select_readers(first)
     policy.observe(Round(arms[1], 4, 1, 2, draft_seconds=2e-4, verify_seconds=1e-3))
     policy.exploration.bound.balance, policy.exploration.bound.timed = balance, True
     context = Context(arms, previous=arms[1], lag={"x": 0, "y": 66, "z": 66}, remaining=remaining)
@@ -190,9 +207,26 @@ def test_a_text_that_loses_keeps_what_other_models_need_to_read(
     bound, reading = policy.exploration.bound, policy._reading_seconds("y", 67, 1e-3)[1] / 1e-3
     assert bound.kept == pytest.approx(min(1.5, 2 * reading) if keeps else 0.0)
     assert bound.draft_room == pytest.approx(bound.room - bound.kept)
+    if keeps:  # all that is left is kept, and they can read with it
+        bound.balance -= bound.draft_room
+        for name in "yz":
+            policy.in_text.of(name).missed = 64
+        assert policy.choose(context) == OFF
+        assert bound.room == pytest.approx(bound.kept)
+        assert policy.select_readers(context), "somebody reads"
     policy.in_text.of("y").information = 1.0  # it has read
     policy.choose(context)
-    assert bound.kept == pytest.approx(min(1.5, reading) if keeps else 0.0)
+    assert bound.kept == pytest.approx(reading if keeps else 0.0)
+
+
+def test_nothing_is_kept_in_an_engine_in_which_nobody_reads() -> None:
+    arms = (OFF, Arm("x", 4), Arm("y", 4))
+    policy = build("auto", arms, seed=0)
+    assert isinstance(policy, Auto)
+    for previous in (None, *[arms[1]] * 30):
+        policy.choose(Context(arms, previous=previous, lag={"x": 0, "y": 66}, remaining=250))
+        assert policy.exploration.bound.kept == 0.0
+        policy.observe(Round(arms[1], 4, 0, 1, draft_seconds=2e-4, verify_seconds=1e-3))
 
 
 def test_reading_tells_the_more_the_less_is_known() -> None:

@@ -27,7 +27,7 @@ class AutoConfig:
     allowed_share: float = 0.02  # ... and this share of its tokens
 
     # Exploration
-    draw_width: float = 0.5  # standard deviations by which Thompson draws of what has a card differ: it is no stranger
+    draw_width: float = 0.5  # width of the Thompson draws of a drafter with a card, as a share of its deviation
     value_credit: float = 0.6  # of its cost that a drafter has to bring; it also tells something of the others
 
     # What follows from round_memory: replay cannot tell half or double of these.

@@ -90,7 +90,7 @@ class StepTrials(Learner):
         """Whether a batch for which drafts are chosen is decoded plainly, to time that; ``loss``: the steps that this
         is expected to cost; ``chosen``: it is decoded plainly anyway.
 
-        Such steps cost `trial_share` of the time, or are every tenth choice.
+        Such steps cost `trial_share` of the time at most, and are not chosen more often than every tenth time.
         """
         choices = self._drafted[size] = 0 if chosen else self._drafted.get(size, 0) + 1
         if choices < max(self.config.short_memory, loss / self.config.trial_share):

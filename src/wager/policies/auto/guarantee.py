@@ -61,9 +61,12 @@ class LossBound(Learner):
 
     def reading(self, remaining: int | None) -> float:
         """What idle models may take for reading: one half of the room, so that a draft can still follow from what they
-        tell, and no more than the tokens that are still to come can be expected to bring."""
-        own = 0.5 * self.room
-        return own if remaining is None else min(own, self.config.allowed_share * remaining)
+        tell, or what was kept for them, and no more than the tokens that are still to come can be expected to bring."""
+        return min(max(0.5 * self.room, self.kept), self.readable(remaining))
+
+    def readable(self, remaining: int | None) -> float:
+        """What idle models may take for reading if everything else does without."""
+        return self.room if remaining is None else min(self.room, self.config.allowed_share * remaining)
 
     def drafted(self, emitted: int, seconds: float, most: float, plain: float) -> None:
         """A round with a draft took so long, at ``most`` with all noise, where a plain one takes ``plain``.

@@ -121,8 +121,7 @@ class Auto(Probing):
         # what the round may take, were its draft rejected: then the text is still within its bound
         timed = min(plain, self.latency.verify.plain or plain)
         bound = exploration.bound
-        if self._several and bounded:
-            bound.kept = self._kept_for_reading(context, rate)
+        bound.kept = self._kept_for_reading(context, rate) if self._several and bounded else 0.0
         room = (timed * (1.0 + bound.draft_room) - sum(self._called.values())) / bound.slower if bounded else inf
         value, best = self._weigh(context, seconds, rate, off, room)
         if batch == 1 and self.hinted:
@@ -155,7 +154,7 @@ class Auto(Probing):
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
-        self._reading = {}
+        self._reading, self._reads = {}, True
         if self.in_text.wait > 0 or not self._several or context.batch > 1 or self._chosen is None:
             return ()
         arm, bound, plain = self._chosen[0], self.exploration.bound, self._plain_seconds

@@ -44,22 +44,25 @@ class Reading(ArmWeighing):
 
     def _kept_for_reading(self, context: Context, rate: float) -> float:
         """What a text that is losing may not lose by drafts, in plain tokens: the time of the idle models to read of
-        which nothing is known in it, if that is expected to pay in the rounds to come. One half of the bound at most.
+        which nothing is known in it, where they can still read and that is expected to pay in the rounds to come. One
+        half of the bound at most.
 
         Otherwise the model that drafts first would use up the bound where it is the wrong one, and the right one would
         never be found.
         """
         here, bound, plain, kept = self.in_text, self.exploration.bound, self._plain_seconds, 0.0
-        if bound.standing >= 0.0 or not here.current:
+        if bound.standing >= 0.0 or not here.current or not self._reads:
             return 0.0
+        most_kept = min(0.5 * self.config.allowed_tokens, bound.readable(context.remaining) + 1e-6)
         values = self._values_in_text(rate)
         best = max(1.0 - rate * plain, values.pop(here.current, -inf))
         for name, value in values.items():
             if not here.of(name).information:
                 seconds, most = self._reading_seconds(name, context.lag.get(name, 0) + 1, plain)
                 gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
-                kept += most / plain if self._rounds_to_come(context, 1.0) * gain >= rate * seconds else 0.0
-        return min(0.5 * self.config.allowed_tokens, kept)
+                pays = self._rounds_to_come(context, 1.0) * gain >= rate * seconds
+                kept += most / plain if pays and kept + most / plain <= most_kept else 0.0
+        return kept
 
     def _rounds_to_come(self, context: Context, tokens: float) -> float:
         """In this text, if each brings so many tokens; no more than can be known of."""

@@ -5,6 +5,7 @@ drafting. Reading takes seconds; an idle model reads when not knowing it has cos
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from math import exp, sqrt
 from typing import ClassVar
 
@@ -38,15 +39,16 @@ class TextAcceptance(Learner):
     the text is, not which drafter is the right one: it is taken out, and not used.
     """
 
-    learned = ("drafters", "readable", "aside", "wait", "current", "credit", "variance", "weight")
+    learned = ("drafters", "readable", "aside", "wait", "current", "credit", "variance", "weight", "familiar")
     elements: ClassVar = {"drafters": DrafterInText}
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        # Of a drafter's shift in a text, learned from the texts before; and how many comparisons that is worth. At
-        # first it is large: then idle drafters read soon, and it is learned.
+        # The variance of a drafter's shift in a text, learned from the texts before, and how many comparisons it is
+        # from. At first it is large: then idle drafters read soon, and it is learned.
         self.variance, self.weight = 4.0 / config.shrinkage, 1.0
         self.common = config.shrinkage / 4.0  # and that the text is as usual: texts differ more than drafters do
+        self.familiar: set[str] = set()  # drafters whose usual acceptance is known from other texts
         self.drafters: dict[str, DrafterInText] = {}
         # drafters that were scored at tokens that they read: they need not be run to be known
         self.readable: set[str] = set()
@@ -65,21 +67,21 @@ class TextAcceptance(Learner):
 
     def begin(self) -> None:
         """A new text, or another kind of text."""
-        if self.readable and len(self.drafters) > 1:
-            self._compare_texts()
+        if self.readable:
+            self._compare_drafters()
+        self.familiar.update(name for name, own in self.drafters.items() if own.information > 0.0)
         self.drafters.clear()
         self.factors, self.credit, self.aside, self.current, self.wait = {}, {}, [], "", 0
 
-    def _compare_texts(self) -> None:
-        """Learn how far drafters' shifts differ in one text, from each beside the one that is known best.
+    def _compare_drafters(self) -> None:
+        """Learn the variance of shifts from the text that ends: from each drafter beside the one that is known best.
 
-        The difference of two shifts has twice the variance of one, and that of the chance in both estimates. What is
-        left of its square without that counts the more the smaller the chance is.
+        The difference of two shifts has twice that variance, and the variance by chance of both estimates. The squared
+        difference less the latter counts the more the smaller that is.
         """
-        best, *others = sorted(self.drafters.values(), key=lambda own: -own.information)
-        for own in others:
-            if own.information <= 0.0:
-                break
+        known = [own for name, own in self.drafters.items() if name in self.familiar and own.information > 0.0]
+        known.sort(key=lambda own: -own.information)
+        for best, own in product(known[:1], known[1:]):
             chance = 1.0 / own.information + 1.0 / best.information
             apart = own.surplus / own.information - best.surplus / best.information
             share = (1.0 / (1.0 + 0.25 * self.config.shrinkage * chance)) ** 2

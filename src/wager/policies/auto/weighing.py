@@ -33,7 +33,7 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_chains", "_other", "_several", "_table", "_values", "_weighed"),
+        *("_chains", "_other", "_reads", "_several", "_table", "_values", "_weighed"),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -62,6 +62,7 @@ class ArmWeighing(Policy):
         self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
         self._chains: set[str] = set()  # drafters without hints of which there are chains alone
         self._several = False  # whether several drafters without hints are available: then idle ones may read
+        self._reads = False  # whether they do in this engine
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
         menu = [self.arms[i] for i in self.available(arms)]
