@@ -99,7 +99,7 @@ def test_a_stopping_rule_that_drafts_nothing_is_no_evidence(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="drafts nothing"):
         check_stopping([played, stopped], ("draft:ofa",))
     with pytest.raises(ValueError, match="with confidence"):
-        recordings.find(Wanted(("prompt-lookup",), confidence=True), RESULTS / "recordings")
+        recordings.find(Wanted(("prompt-lookup", "eagle:ofa"), confidence=True), RESULTS / "recordings")
 
 
 def test_speeds_of_single_tasks_that_are_no_medians_are_flagged() -> None:
