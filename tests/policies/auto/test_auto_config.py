@@ -66,3 +66,15 @@ def test_every_field_can_be_scaled_in_an_experiment(field: str) -> None:
         assert (getattr(policy.config, field) - plain) * (times - 1) > 0
     with pytest.raises(ValueError, match="auto has no field 'luck'; it has learning_rate, "):
         build("auto-scaled:field=luck,times=2", arms)
+
+
+def test_after_forgetting_the_draws_are_others() -> None:
+    """The bug: its parts kept a generator of their own, so that every text that was begun anew had the same draws."""
+    policy = build("auto", (OFF, Arm("x", 3)), seed=1)
+    assert isinstance(policy, Auto)
+    first = policy.positional.draws_for(4)[:4]
+    policy.forget()
+    assert policy.positional.rng is policy.exploration.trials.rng is policy.rng
+    assert policy.positional.draws_for(4)[:4] != first
+    policy.reset()
+    assert policy.positional.draws_for(4)[:4] == first
