@@ -237,8 +237,9 @@ class Served:
         assert found["wager_accepted_tokens_total"] <= found["wager_drafted_tokens_total"]
         assert found["wager_emitted_tokens_total"] >= found["wager_pulls_total"] > 0
         # A request's first token belongs to no round, and what was verified after its end is not generated.
-        of_rounds = found["vllm:generation_tokens_total"] - found["vllm:request_success_total"]
-        after_ends = (1 + self.settings.max_length) * found["vllm:request_success_total"]
+        begun = found["vllm:time_to_first_token_seconds_count"]  # vLLM's count of successes leaves out the aborted one
+        of_rounds = found["vllm:generation_tokens_total"] - begun
+        after_ends = (1 + self.settings.max_length) * begun
         assert of_rounds <= found["wager_emitted_tokens_total"] <= of_rounds + after_ends
         assert found["wager_steps_total"] > 0
         assert 0 < found["wager_decision_seconds_total"] / found["wager_steps_total"] < allowed(0.005)
