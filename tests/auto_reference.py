@@ -266,8 +266,7 @@ class Slow:
         widths, bound = self.known.latency.verify, self.known.exploration.bound
         if widths.rounds[1] < 3 or widths.overdue():
             return False
-        fresh = bound.timed and widths.learned_rounds - widths.last_seen[1] <= 50
-        return fresh or bound.balance >= 0
+        return bound.timed or bound.balance >= 0
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""
@@ -275,8 +274,7 @@ class Slow:
         if context.previous is None:
             self.known.acceptance.text_ema = list(self.known.acceptance.mean_ema)
             self.known.exploration.begin()
-            seen = self.seen and context.remaining is not None
-            self.known.exploration.bound.timed = seen and widths.learned_rounds - widths.last_seen[1] <= 50
+            self.known.exploration.bound.timed = self.seen and context.remaining is not None
             self.known.in_text.begin()
         off = {OFF: self.value(1.0, widths.seconds[1])} if OFF in context.arms else {}
         if off and not self.timed():

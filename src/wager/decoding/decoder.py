@@ -22,6 +22,7 @@ from wager.decoding.arms import build_arms, build_drafters, fit_arms
 from wager.decoding.checks import check_config, check_listeners, check_policy, check_settings, check_setup, check_tokens
 from wager.decoding.features import Prompts
 from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
+from wager.decoding.hold import Hold
 from wager.decoding.loop import EVERYTHING, Loop
 from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
@@ -79,13 +80,11 @@ class Decoder:
         check_setup(tokenizer, state, tokens, trace)
         model = unwrapped(model)
         self.model, self.tokenizer, self.trace, self.reset_per_request = model, tokenizer, trace, reset_per_request
+        name = type(model).__name__
         if model.config.is_encoder_decoder:
-            raise ValueError(f"{type(model).__name__} is an encoder-decoder; wager decodes decoder-only models")
+            raise ValueError(f"{name} is an encoder-decoder; wager decodes decoder-only models")
         if hasattr(model, "can_generate") and not model.can_generate():
-            name = type(model).__name__
-            raise ValueError(
-                f"{name} has no language-model head; load the model with transformers.AutoModelForCausalLM"
-            )
+            raise ValueError(f"{name} has no language-model head; load it with transformers.AutoModelForCausalLM")
         require(sampling in RULES, f"sampling is {' or '.join(RULES)}, not {sampling!r}")
         self.sampling = sampling
         if reset_per_request and state is not False:
@@ -96,7 +95,7 @@ class Decoder:
         known = {} if tokens is None else {"tokens": tokens}
         self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         check_policy(self.policy, self.arms)
-        self.prompts = Prompts()
+        self.prompts, self.hold = Prompts(), Hold()
         self._busy = False
         self._calibration: Calibration | None = None  # what rounds cost here; timed once texts are long enough
         self._generated = 0  # tokens of all texts so far
@@ -167,7 +166,7 @@ class Decoder:
     def reset(self) -> None:
         """Forget what policy and drafters learned; a policy with a state file goes back to what was loaded."""
         self._refuse_if_busy()
-        self.prompts = Prompts()
+        self.prompts, self.hold = Prompts(), Hold()
         self.policy.reset()
         if self.state is not None:
             self.state.restore()
@@ -183,12 +182,12 @@ class Decoder:
         """
         self._refuse_if_busy()
         self._generated += REPAID  # more is to come
-        kept, known = (self.policy, self.trace, self.prompts), self._calibration
-        self.policy, self.trace, self.prompts = copy.deepcopy(self.policy), None, copy.deepcopy(self.prompts)
+        kept, trace, known = (self.policy, self.prompts, self.hold), self.trace, self._calibration
+        (self.policy, self.prompts, self.hold), self.trace = copy.deepcopy(kept), None
         try:
             yield
         finally:
-            self.policy, self.trace, self.prompts = kept
+            (self.policy, self.prompts, self.hold), self.trace = kept, trace
             if self._calibration is not known:
                 self._recalibrate()
             for drafter in self.drafters.values():
@@ -322,10 +321,11 @@ class Decoder:
         if self.reset_per_request:
             self.policy.forget()
             self._recalibrate()
+            self.hold = Hold()
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
         ready = partial(self._prepare_rounds, target, unknown)
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, ready)
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, ready, self.hold)
         self.finish = ""
         self._busy = True
         played = False

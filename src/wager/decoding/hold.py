@@ -12,18 +12,17 @@ ATTEMPT = 3  # rounds more of an arm whose draft was not begun ahead; those afte
 
 
 class Hold:
-    """For how many rounds a choice stands, if any may."""
+    """For how many rounds a choice stands, from text to text."""
 
-    def __init__(self, allowed: bool) -> None:
-        self.allowed = allowed
-        self.begin()
-
-    def begin(self) -> None:
-        """A new text."""
+    def __init__(self) -> None:
         self.arm: Arm | None = None  # chosen last
         self.in_a_row = 0  # times that it was
         self.before: tuple[Arm | None, int] = None, 0  # what was chosen before it, and how often
         self.left = 0  # rounds
+
+    def begin(self) -> None:
+        """A new text: it is asked for; if the arm is that of the last text, it need not be chosen as often again."""
+        self.left = 0
 
     def take(self) -> Arm | None:
         """The arm of the next round, if it is held."""
@@ -44,7 +43,7 @@ class Hold:
             known, times = self.before
             self.before = self.arm, self.in_a_row
             self.arm, self.in_a_row = arm, times if arm == known and self.in_a_row == 1 else 1
-        if not self.allowed or played <= 0.0:
+        if played <= 0.0:
             return
         longest = min(LONGEST, (1 << max(0, self.in_a_row - PATIENCE)) - 1)
         rounds = max(min(longest, int((deciding + learning) / (DECIDING * played))), 0 if begun else ATTEMPT)

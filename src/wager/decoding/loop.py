@@ -35,8 +35,8 @@ class Loop(Rounds):
     """
 
     def __init__(self, target: Runner, drafters: Mapping[str, Drafter], policy: Policy, arms: tuple[Arm, ...],
-                 needs: frozenset[Signal], features: Features,
-                 calibrate: Callable[[Sequence[int]], object] | None = None) -> None:  # fmt: skip
+                 needs: frozenset[Signal], features: Features, calibrate: Callable[[Sequence[int]], None] | None = None,
+                 hold: Hold | None = None) -> None:  # fmt: skip
         self.target, self.drafters, self.policy = target, drafters, policy
         self.needs, self.features = needs, features
         self.calibrate = calibrate  # called with the text before its first round, once the first token is out
@@ -51,7 +51,7 @@ class Loop(Rounds):
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
-        self.hold = Hold(self.selective)
+        self.hold = hold or Hold()
         self.finish = ""
 
     def run(self, request: Prepared, sampler: Sampler) -> Iterator[Piece]:
@@ -147,7 +147,9 @@ class Loop(Rounds):
         self.unobserved, ended = played, perf_counter()
         if self.finish or not (self.late or (self.alone and self.hold.left and context is None)):
             self._observe()  # otherwise in the next round, while the device works
-        if context is not None:  # where the next choice is made, the round takes no seconds that it could be held for
+        if (
+            context is not None and self.selective
+        ):  # where the next choice is made, the round takes no seconds that it could be held for
             learning, seconds = selecting + perf_counter() - ended, 0.0 if self.chosen else verified - chose
             deciding = chose - began if asked else 0.0
             self.hold.chosen(arm, self.policy.may_stand, deciding, seconds, learning, begun=draft.begun)

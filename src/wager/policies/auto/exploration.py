@@ -130,7 +130,7 @@ class Exploration(Learner):
     """The state of all exploration but Thompson sampling."""
 
     learned = ("bound", "rounds_since_draft", "expected_stay", "rounds_stayed", "last_drafter", "proposed_gain",
-               "selection", "trials")  # fmt: skip
+               "usual_gain", "selection", "trials")  # fmt: skip
 
     def __init__(self, drafters: Sequence[str], rng: np.random.Generator, config: AutoConfig) -> None:
         self.config = config
@@ -141,16 +141,19 @@ class Exploration(Learner):
         self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
-        self.proposed_gain = 0.5  # tokens a round that proposals bring beyond what could be chosen without asking
+        # tokens a round that proposals bring beyond what could be chosen without asking: lately, and over all texts
+        self.proposed_gain = self.usual_gain = 0.5
 
     def begin(self) -> None:
         """A new text."""
         self.bound.begin()
         self.selection.begin()
+        self.proposed_gain = self.usual_gain
 
     def proposed(self, gain: float) -> None:
         """Proposals were asked for, and the best of them is worth so many tokens more than all that is none."""
         self.proposed_gain += (gain - self.proposed_gain) / self.config.short_memory
+        self.usual_gain += (gain - self.usual_gain) / self.config.round_memory
 
     def drafted(self, again: bool) -> None:
         """Something was drafted; a probe is repeated if it is to be made again."""

@@ -150,7 +150,7 @@ class Auto(Probing):
         self.in_text.begin()
         self.exploration.begin()
         # An engine's only request may be of another load than the one before.
-        self.exploration.bound.timed = context.remaining is not None and self._plain_seen and self._recent_plain()
+        self.exploration.bound.timed = context.remaining is not None and self._plain_seen
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""

@@ -58,9 +58,11 @@ class Probing(Reading):
             return 0
         memory = self.config.round_memory
         if self.hinted:
-            if self.exploration.proposed_gain > self._value_rate * asking:
+            gain, cost = self.exploration.proposed_gain, self._value_rate * asking
+            if gain > cost:
                 return 0
-            memory = 0.5 * self.config.short_memory  # one that comes in the meantime waits no longer
+            # one that comes in the meantime waits no longer; the less they bring, the longer it may
+            memory = min(memory, 0.5 * self.config.short_memory * cost / max(gain, 1e-9))
         if self._several:  # until it is to be considered who reads: only then another is found to be better
             memory = min(memory, max(self.config.repeats, self.in_text.wait))
         lost = self._may_lose()
@@ -135,13 +137,8 @@ class Probing(Reading):
             late = self.latency.drafts.catch_up(arm.drafter, steps * batch, plain) / (plain * batch)
         return steps * (1.0 - seconds / (plain * tokens)) + late
 
-    def _recent_plain(self) -> bool:
-        return self.latency.verify.since_plain() <= 1.0 / self.config.allowed_share
-
     def _plain_overdue(self) -> bool:
-        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it."""
-        verify, bound = self.latency.verify, self.exploration.bound
-        if verify.overdue():
-            return True
-        stale = not bound.timed or not self._recent_plain()
-        return stale and bound.balance < 0.0
+        """Whether plain decoding has to be timed: at first, now and then, and in a first text that seems to lose to
+        it."""
+        bound = self.exploration.bound
+        return self.latency.verify.overdue() or (not bound.timed and bound.balance < 0.0)
