@@ -27,9 +27,14 @@ def test_any_arms_can_be_compared(data: Path, tmp_path: Path, tiny: Any, cli: Wa
     ]  # fmt: skip
     assert result["differences"]["unexplained"] == 0
     assert result["methods"][-1]["arms"]
-    assert cli(*words, "--arms", "suffix:2", "-p", "random", "--no-plain", "--temperature", "0.7").code == 0
+    sampling = ("--arms", "suffix:2", "-p", "random", "--no-plain", "--temperature", "0.7")
+    assert cli(*words, *sampling, "--repeats", "2").code == 0
+    twice = json.loads(made.read_text())
+    assert (twice["repeats"], twice["differences"]) == (2, {"answers": 8, "texts": 0})
+    assert cli(*words, *sampling).code == 0
     sampled = json.loads(made.read_text())
     assert sampled["methods"][0]["method"] == "off"
+    assert twice["methods"][0]["tokens"] == 2 * sampled["methods"][0]["tokens"]
     assert sampled["differences"] == {"answers": 4, "texts": 0}
     made.write_text(json.dumps({**sampled, "differences": {"answers": 4, "texts": 1}}))
     assert cli("report", made, "-o", "page.html").code == 0

@@ -77,6 +77,14 @@ class TextGenerator:
     decoder: Decoder | None = None  # of wager's own methods: what they learn is there
     latest: Generation | None = None  # and how the last answer came about
     trials: int = 0  # texts its policy learns from before it is measured
+    repetition: int = 0  # how often it was started anew
+
+    def restart(self) -> None:
+        """Forget all texts; what is drawn at random is drawn anew."""
+        self.repetition += 1
+        if self.decoder is not None:
+            self.decoder.policy.seed += 1
+            self.decoder.reset()
 
     def warm_up(self, device: Any, count: int) -> int:
         """Warm up kernels, graphs and caches on a text that is no prompt's; the number of tokens made."""
@@ -194,8 +202,8 @@ def decoder_generator(name: str, decoder: Decoder, target: Target, before: Befor
     def run(ids: torch.Tensor, count: int) -> Answer:
         began = perf_counter()
         before(ids[0].tolist())
-        # All methods draw a text with the same seed, and every prompt has another one.
-        drawn = (target.seed + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
+        # All methods draw a text with the same seed, and every prompt has another one, in every repetition.
+        drawn = (target.seed + generator.repetition + crc32(ids.cpu().numpy().tobytes())) % (1 << 63)
         made = decoder.generate(ids, seed=drawn, **{"max_new_tokens": count, "do_sample": False, **target.settings})
         seconds = perf_counter() - began
         own = made.decode_seconds - sum(r.seconds for r in made.rounds)

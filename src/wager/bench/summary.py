@@ -36,6 +36,18 @@ class Answer:
     pieces: list[Any] | None = None  # its tokens one by one, for the report
 
 
+def joined(repeated: Sequence[Answer]) -> Answer:
+    """Several answers to one prompt as one: the tokens, seconds and rounds of all."""
+    return Answer(
+        [token for answer in repeated for token in answer.tokens],
+        sum(answer.seconds for answer in repeated),
+        sum(answer.forwards for answer in repeated),
+        [played for answer in repeated for played in answer.rounds],
+        sum(answer.own for answer in repeated),
+        sum(answer.prefill_seconds for answer in repeated),
+    )
+
+
 def tokens_per_second(answers: Sequence[Answer]) -> float:
     """Tokens of all answers over their seconds."""
     return sum(len(a.tokens) for a in answers) / sum(a.seconds for a in answers)

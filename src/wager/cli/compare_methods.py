@@ -12,6 +12,7 @@ from rich.console import Console
 from wager.bench import methods as made
 from wager.bench import verdict
 from wager.bench.methods import Method
+from wager.bench.repeats import Repeats
 from wager.bench.runs import Run, tokenize
 from wager.bench.summary import by_method
 from wager.bench.workloads import TASKS, chat_ids, prompts
@@ -39,6 +40,7 @@ class Tasks(Workload):
     shuffle: bool = opt(False, "Prompts of all tasks in one shuffled row.")
     seed: int = opt(0, "For prompts, their order, policies and sampled texts.")
     reset: given.Reset = PAPER
+    repeats: int = opt(1, "Times that all prompts are answered; policies and drafters start anew with each.", min=1)
 
     def __post_init__(self) -> None:
         require(self.reset in RESETS, f"--reset is {' or '.join(RESETS)}, not {self.reset!r}")
@@ -119,9 +121,14 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
     methods, arms = plan.methods(draft, classify)
     every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
-    run = Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=tasks.seed)
+    run = Repeats(
+        [
+            Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=tasks.seed + repetition)
+            for repetition in range(tasks.repeats)
+        ]
+    )
     generators = [method.make(shared, arms) for method in methods]
-    with progress(Console(stderr=True), len(asked) * len(methods)) as (tell, warming):
+    with progress(Console(stderr=True), tasks.repeats * len(asked) * len(methods)) as (tell, warming):
         for prompt, name in run.play(generators, warming=warming):
             tell(f"{prompt.prompt.task}: {name}")
     summary = run.summary(None if how else model)
@@ -138,6 +145,7 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
         "longest_prompt": tasks.longest,
         "shuffled": tasks.shuffle,
         "reset": tasks.reset,
+        "repeats": tasks.repeats,
     }
     output.write({**settings, "differences": texts, "methods": by_method(summary)})
 
