@@ -7,6 +7,7 @@ import numpy as np
 
 from wager.core import OFF, Arm, Calibration, Context, Hint, Round
 from wager.core.round import Accepted
+from wager.decoding.hold import Hold
 from wager.policies import build
 from wager.policies.auto import Auto
 
@@ -67,12 +68,15 @@ class World:
     models: int = 1
     reading: float = 1.0  # times that reading without drafting takes longer than catching up and drafting a token
     late: bool = False  # whether rounds are observed after the next choice, as on a GPU
+    deciding: float = 0.0  # of plain decoding that choosing takes: where that is much, a choice is held
     seed: int = 0
     drafts: int = 0
     round: int = 0
     worst: float = -1e9  # the most that was lost beyond 2 % of a text's tokens so far, in plain tokens
     surprise: float = 0.0  # the most that a draft took beyond what the policy expected at most, in plain tokens
     reads: int = 0
+    held: int = 0  # rounds for which the policy was not asked
+    hold: Hold | None = None
     rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,14 +93,20 @@ class World:
         emitted, lost, previous, arms = 0, 0.0, None, arms_of(self.models)
         read = dict.fromkeys(MODELS[: self.models], -40)
         waiting: Round | None = None  # to be observed
+        hold = self.hold = self.hold if self.hold is not None and self.hold.policy is policy else Hold(policy)
+        hold.begin()
         while emitted < tokens:
-            names = policy.select_drafters(Context(arms, previous=previous))
-            hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
             plain, lags = PLAIN * self.plain(self.round), {name: emitted - at for name, at in read.items()}
-            asking = dict.fromkeys(hints, ASKING * plain)
-            known = (arms, 1, emitted, previous, lags, hints, {}, asking)
-            context = Context(*known, remaining=tokens - emitted, unobserved=waiting is not None)
-            arm = policy.choose(context)
+            arm, context = hold.take(), None
+            hints: dict[str, Hint] = {}
+            asking: dict[str, float] = {}
+            if arm is None:
+                names = policy.select_drafters(Context(arms, previous=previous))
+                hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
+                asking = dict.fromkeys(hints, ASKING * plain)
+                known = (arms, 1, emitted, previous, lags, hints, {}, asking)
+                context = Context(*known, remaining=tokens - emitted, unobserved=waiting is not None)
+                arm = policy.choose(context)
             if waiting is not None:
                 policy.observe(waiting)
             self.drafts += arm.length > 0
@@ -112,7 +122,7 @@ class World:
                 name: min(self.accept(self, Arm(name, 8)), accepted + 1) for name in hints if name != arm.drafter
             }
             emitted += accepted + 1
-            taken, more = self.read(policy, context, read, emitted, others)
+            taken, more = self.read(policy, context, read, emitted, others) if context else ({}, 0.0)
             self.surprise = max(self.surprise, over, max(0.0, over) + more)
             waiting = Round(
                 arm, arm.length, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
@@ -121,6 +131,9 @@ class World:
             if not self.late or emitted >= tokens:
                 policy.observe(waiting)
                 waiting = None
+            if context is not None:
+                hold.chosen(arm, self.deciding * plain, verify + late + drafting)
+                self.held += hold.left
             if arm.drafter in read:
                 read[arm.drafter] = emitted
             lost += (verify + late + drafting + sum(taken.values())) / plain - accepted - 1

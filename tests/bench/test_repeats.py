@@ -1,5 +1,6 @@
 """A run that is repeated: every repetition starts from nothing, and the figures are those of all."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from letters import Letters
 from wager.bench.methods import Target, TextGenerator, arms_of, parse_methods
 from wager.bench.repeats import Repeats
 from wager.bench.runs import Run, tokenize
-from wager.bench.summary import joined
+from wager.bench.summary import joined, mat
 from wager.bench.workloads import Prompt
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,6 +65,10 @@ def test_figures_are_of_all_repetitions(model: Any) -> None:
         assert row["prompts"] == 3
         assert row["tokens"] == sum(len(answer.tokens) for answer in answers)
         assert row["seconds"] == pytest.approx(sum(answer.seconds for answer in answers), abs=1e-4)
-        assert len(row["by_prompt"]["mat"]) == 3
+        assert row["mat"] == pytest.approx(mat(answers), abs=1e-4)
+        assert row["by_prompt"]["mat"] == pytest.approx([mat(answers[at : at + 2]) for at in (0, 2, 4)], abs=1e-4)
     one = runs[0].answers["qa-0", "off"]
     assert joined([one]) == one
+    both = joined([one, replace(one, own=0.5, forwards=7, prefill_seconds=0.25)])
+    assert (both.own, both.forwards) == (one.own + 0.5, one.forwards + 7)
+    assert both.prefill_seconds == one.prefill_seconds + 0.25

@@ -43,6 +43,13 @@ class Plain(Policy):
         return self.stands
 
 
+def standing(rounds: int) -> Hold:
+    """The choices of a policy that lets each stand for so many rounds."""
+    policy = Plain((OFF, DRAFT))
+    policy.stands = rounds
+    return Hold(policy)
+
+
 def written(policy: Policy, drafters: Sequence[Any] = ()) -> list[int]:
     model = tiny()
     made = [DraftModel(alike(model), "draft"), *drafters]
@@ -68,7 +75,7 @@ def test_asking_that_takes_much_of_a_round_gets_rarer_and_every_round_is_told(mo
     assert len(always.asked) == len(always.rounds)
 
 
-@pytest.mark.parametrize("between", ["nothing", "rehearsal", "reset", "reset_per_request"])
+@pytest.mark.parametrize("between", ["nothing", "rehearsal", "reset", "reset_per_request", "policy"])
 def test_what_was_chosen_throughout_a_text_is_held_sooner_in_the_next(
     between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,21 +84,22 @@ def test_what_was_chosen_throughout_a_text_is_held_sooner_in_the_next(
     made = {"drafters": [DraftModel(alike(model), "draft")], "arms": policy.arms, "policy": policy}
     decoder = wager.Decoder(model, **made, reset_per_request=between == "reset_per_request")
     asked = []
+    if between == "rehearsal":  # nothing is learned from it
+        with decoder.rehearsal():
+            decoder.generate(PROMPT, max_new_tokens=25, do_sample=False)
     for text in range(3):
         policy.asked.clear()
         decoder.generate(PROMPT, max_new_tokens=25, do_sample=False)
         asked.append(len(policy.asked))
-        if between == "reset" and text == 0:
+        if text == 0 and between == "reset":
             decoder.reset()
-        if between == "rehearsal" and text == 0:
-            with decoder.rehearsal():
-                decoder.generate(PROMPT, max_new_tokens=4, do_sample=False)
+        if text == 0 and between == "policy":  # as --compare does for plain decoding
+            decoder.policy = Plain(policy.arms)
+            decoder.generate(PROMPT, max_new_tokens=25, do_sample=False)
+            decoder.policy = policy
     first, second, third = asked
     assert first > PATIENCE
-    if between in ("reset", "reset_per_request"):
-        assert second == first
-    else:
-        assert second < PATIENCE
+    assert second < PATIENCE if between in ("nothing", "rehearsal") else second == first
     assert third == first if between == "reset_per_request" else third < PATIENCE
 
 
@@ -131,32 +139,33 @@ def test_nothing_is_held_for_a_policy_that_does_not_allow_it(monkeypatch: pytest
 
 @pytest.mark.parametrize(("deciding", "stands", "most"), [(0.5e-5, 99, 0), (2e-5, 99, 2), (1, 99, LONGEST), (1, 4, 4)])
 def test_as_long_as_keeps_choosing_a_small_share(deciding: float, stands: int, most: int) -> None:
-    held = Hold()
+    held = standing(stands)
     for _ in range(PATIENCE + LONGEST + 5):
-        held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
+        held.chosen(DRAFT, deciding, 1e-3)
     assert held.left == most
     assert [held.take() for _ in range(50)] == [DRAFT] * most + [None] * (50 - most)
-    held.chosen(OFF, lambda asking: stands, deciding, 1e-3)
+    held.chosen(OFF, deciding, 1e-3)
     assert held.take() is None
-    held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
+    held.chosen(DRAFT, deciding, 1e-3)
     assert held.left == most, "another arm that was chosen but once leaves things as they were"
     held.left = 0
     for _ in range(2):
-        held.chosen(OFF, lambda asking: stands, deciding, 1e-3)
-    held.chosen(DRAFT, lambda asking: stands, deciding, 1e-3)
+        held.chosen(OFF, deciding, 1e-3)
+    held.chosen(DRAFT, deciding, 1e-3)
     assert held.take() is None
 
 
-def test_learning_from_rounds_that_it_was_asked_in_counts_as_much_as_asking() -> None:
+def test_learning_from_rounds_that_it_was_asked_in_counts_as_much_as_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
 
-    def stands(asking: float) -> int:
+    def may_stand(self: Plain, asking: float) -> int:
         told.append(asking)
-        return 99
+        return self.stands
 
-    held = Hold()
+    monkeypatch.setattr(Plain, "may_stand", may_stand)
+    held = standing(99)
     for _ in range(PATIENCE + LONGEST):
-        held.chosen(DRAFT, stands, 2e-5, 1e-3, 5e-5)
+        held.chosen(DRAFT, 2e-5, 1e-3, 5e-5)
     assert held.left == 7
     assert set(told) == {2e-5}, "proposals are weighed against asking alone"
 
@@ -165,9 +174,9 @@ def test_the_loop_tells_how_long_learning_took(monkeypatch: pytest.MonkeyPatch) 
     told: list[float] = []
     real = Hold.chosen
 
-    def chosen(self: Hold, arm: Arm, stands: Any, asking: float, played: float, learning: float, **how: bool) -> None:
+    def chosen(self: Hold, arm: Arm, asking: float, played: float, learning: float, **how: bool) -> None:
         told.append(learning)
-        real(self, arm, stands, asking, played, learning, **how)
+        real(self, arm, asking, played, learning, **how)
 
     monkeypatch.setattr(Hold, "chosen", chosen)
     monkeypatch.setattr(Plain, "observe", lambda self, played: sleep(0.01))
@@ -176,13 +185,14 @@ def test_the_loop_tells_how_long_learning_took(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_arm_whose_drafts_are_begun_ahead_stays_until_they_are() -> None:
-    held = Hold()
-    held.chosen(DRAFT, lambda asking: 99, 1e-9, 1e-3, begun=False)
+    held = standing(99)
+    held.chosen(DRAFT, 1e-9, 1e-3, begun=False)
     assert [held.take() for _ in range(ATTEMPT + 1)] == [DRAFT] * ATTEMPT + [None]
-    held.chosen(DRAFT, lambda asking: 99, 1e-9, 1e-3)
+    held.chosen(DRAFT, 1e-9, 1e-3)
     assert held.take() is None, "choosing takes nothing here"
-    held.chosen(DRAFT, lambda asking: 0, 1e-9, 1e-3, begun=False)
-    assert held.take() is None, "the policy does not allow it"
+    refused = standing(0)
+    refused.chosen(DRAFT, 1e-9, 1e-3, begun=False)
+    assert refused.take() is None, "the policy does not allow it"
 
 
 @pytest.mark.parametrize("lost", [0.4, 1.5])
@@ -208,10 +218,11 @@ def test_beside_proposals_auto_is_asked_as_long_as_they_bring_more_than_asking_t
     auto.calibrate(Calibration(verify={1: plain, 9: plain}, draft={DRAFT: 0.1 * plain}))
     silent, sure = {"suffix": Hint()}, {"suffix": Hint(match=9, size=8, confidence=(0.99,) * 8)}
 
-    def play(hints: dict[str, Hint], rounds: int) -> int:
+    def play(hints: dict[str, Hint], rounds: int, *, begins: bool = False) -> int:
         stands = 0
-        for _ in range(rounds):
-            arm = auto.choose(Context(auto.arms, 1, 50, OFF, {"draft": 1}, hints, {}, {"suffix": 1e-5}, remaining=500))
+        for at in range(rounds):
+            known = (auto.arms, 1, 50, None if begins and not at else OFF, {"draft": 1}, hints, {}, {"suffix": 1e-5})
+            arm = auto.choose(Context(*known, remaining=500))
             stands = auto.may_stand(0.2 * plain)
             drafted = 8 if arm == suffix else 2 * (arm == DRAFT)
             others = {"suffix": 8 if hints is sure else 0} if arm != suffix else {}
@@ -228,6 +239,12 @@ def test_beside_proposals_auto_is_asked_as_long_as_they_bring_more_than_asking_t
     assert 0 < few < play(silent, 20), "the less they bring, the longer one may wait"
     play(sure, 3)
     assert play(silent, 1) == 0, "it is asked again as soon as they do"
+    play(silent, 400)
+    play(sure, 2)
+    assert play(silent, 1, begins=True) > 0, "a text starts from what they bring as a rule ..."
+    play(sure, 100)
+    assert play(silent, 60) > 0
+    assert play(silent, 1, begins=True) == 0, "... whatever they brought at the end of the last one"
 
 
 def test_auto_learns_what_drafts_take_from_those_that_were_begun_ahead() -> None:

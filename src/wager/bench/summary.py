@@ -34,6 +34,7 @@ class Answer:
     own: float = 0.0  # seconds that were neither prompt nor drafter nor target
     prefill_seconds: float = 0.0  # until the first token was there, and of timing rounds at a Decoder's first prompt
     pieces: list[Any] | None = None  # its tokens one by one, for the report
+    texts: int = 1  # that these are the sums of
 
 
 def joined(repeated: Sequence[Answer]) -> Answer:
@@ -45,6 +46,7 @@ def joined(repeated: Sequence[Answer]) -> Answer:
         [played for answer in repeated for played in answer.rounds],
         sum(answer.own for answer in repeated),
         sum(answer.prefill_seconds for answer in repeated),
+        texts=sum(answer.texts for answer in repeated),
     )
 
 
@@ -59,8 +61,8 @@ def ratio(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
 
 def mat(answers: Sequence[Answer]) -> float:
     """Tokens per forward after the prompt's own, which gives the first."""
-    rounds = sum(a.forwards - 1 for a in answers)
-    return sum(len(a.tokens) - 1 for a in answers) / rounds if rounds else 1.0
+    rounds = sum(a.forwards - a.texts for a in answers)
+    return sum(len(a.tokens) - a.texts for a in answers) / rounds if rounds else 1.0
 
 
 def regret(ours: Sequence[Answer], best: Sequence[Answer]) -> float:
@@ -225,7 +227,7 @@ def _over_rounds(rounds: Sequence[Round]) -> list[dict[str, float]]:
 def _unsteady(plain: Sequence[Answer]) -> float:
     """How many times as fast decoding without drafts was on its fastest prompt as on its slowest."""
     # Every token after the first takes one forward, so what differs is the machine.
-    timed = [(a.seconds - a.prefill_seconds, len(a.tokens) - 1) for a in plain]
+    timed = [(a.seconds - a.prefill_seconds, len(a.tokens) - a.texts) for a in plain]
     paces = [seconds / tokens for seconds, tokens in timed if tokens > 0 and seconds > 0]
     return round(max(paces) / min(paces), 2) if paces else 1.0
 

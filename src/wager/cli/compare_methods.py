@@ -121,21 +121,17 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
     methods, arms = plan.methods(draft, classify)
     every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
-    run = Repeats(
-        [
-            Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=tasks.seed + repetition)
-            for repetition in range(tasks.repeats)
-        ]
-    )
+    seeds = range(tasks.seed, tasks.seed + tasks.repeats)
+    runs = Repeats([Run(methods, asked, list(every), max_tokens=tasks.tokens, seed=seed) for seed in seeds])
     generators = [method.make(shared, arms) for method in methods]
     with progress(Console(stderr=True), tasks.repeats * len(asked) * len(methods)) as (tell, warming):
-        for prompt, name in run.play(generators, warming=warming):
+        for prompt, name in runs.play(generators, warming=warming):
             tell(f"{prompt.prompt.task}: {name}")
-    summary = run.summary(None if how else model)
+    summary = runs.summary(None if how else model)
     texts, said = summary.get("differences"), verdict.texts(summary)
     if how and plan.sampling == "shared-noise":  # then a seed has one text
         drafting = [method.name for method in methods if method.kind in ("arm", "policy")]
-        texts = run.differences(str(OFF), drafting)
+        texts = runs.differences(str(OFF), drafting)
         said = f"{texts['texts']} of {texts['answers']} sampled texts are not those of off with the same seed."
     show(summary)
     print(said)

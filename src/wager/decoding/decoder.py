@@ -95,7 +95,8 @@ class Decoder:
         known = {} if tokens is None else {"tokens": tokens}
         self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         check_policy(self.policy, self.arms)
-        self.prompts, self.hold = Prompts(), Hold()
+        self.prompts = Prompts()
+        self.hold: Hold | None = None  # for how long choices stand, from text to text
         self._busy = False
         self._calibration: Calibration | None = None  # what rounds cost here; timed once texts are long enough
         self._generated = 0  # tokens of all texts so far
@@ -166,7 +167,7 @@ class Decoder:
     def reset(self) -> None:
         """Forget what policy and drafters learned; a policy with a state file goes back to what was loaded."""
         self._refuse_if_busy()
-        self.prompts, self.hold = Prompts(), Hold()
+        self.prompts, self.hold = Prompts(), None
         self.policy.reset()
         if self.state is not None:
             self.state.restore()
@@ -321,14 +322,13 @@ class Decoder:
         if self.reset_per_request:
             self.policy.forget()
             self._recalibrate()
-            self.hold = Hold()
+            self.hold = None
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
         ready = partial(self._prepare_rounds, target, unknown)
         self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, ready, self.hold)
-        self.finish = ""
-        self._busy = True
-        played = False
+        self.hold, self.finish = self.loop.hold, ""
+        self._busy, played = True, False
         try:
             if streamer is not None:
                 streamer.put(prepared.ids.cpu())

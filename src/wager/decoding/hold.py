@@ -1,9 +1,8 @@
 """A choice that stands for a few rounds without asking the policy: where asking takes too much of a round, and where
 drafts like the last one are begun ahead, so that the first of another kind take longer than those after them."""
 
-from collections.abc import Callable
-
 from wager.core import Arm
+from wager.policies import Policy
 
 DECIDING = 0.01  # of a round's seconds that asking the policy may take, and learning from a round that it was asked in
 LONGEST = 15  # rounds
@@ -12,16 +11,17 @@ ATTEMPT = 3  # rounds more of an arm whose draft was not begun ahead; those afte
 
 
 class Hold:
-    """For how many rounds a choice stands, from text to text."""
+    """For how many rounds a choice stands, from text to text of one policy."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
         self.arm: Arm | None = None  # chosen last
         self.in_a_row = 0  # times that it was
         self.before: tuple[Arm | None, int] = None, 0  # what was chosen before it, and how often
         self.left = 0  # rounds
 
     def begin(self) -> None:
-        """A new text: it is asked for; if the arm is that of the last text, it need not be chosen as often again."""
+        """A new text: nothing is held until its first choice; how often an arm was chosen in a row goes on counting."""
         self.left = 0
 
     def take(self) -> Arm | None:
@@ -31,10 +31,7 @@ class Hold:
         self.left -= 1
         return self.arm
 
-    def chosen(
-        self, arm: Arm, may_stand: Callable[[float], int], deciding: float, played: float, learning: float = 0.0,
-        *, begun: bool = True,
-    ) -> None:  # fmt: skip
+    def chosen(self, arm: Arm, deciding: float, played: float, learning: float = 0.0, *, begun: bool = True) -> None:
         """The policy chose this arm in so many seconds, the round took so many, and so did learning from it, which a
         device hides in rounds for which the choice stands; ``begun``: if its drafts are begun ahead, this one was."""
         if arm == self.arm:
@@ -48,4 +45,4 @@ class Hold:
         longest = min(LONGEST, (1 << max(0, self.in_a_row - PATIENCE)) - 1)
         rounds = max(min(longest, int((deciding + learning) / (DECIDING * played))), 0 if begun else ATTEMPT)
         if rounds:
-            self.left = min(rounds, may_stand(deciding))
+            self.left = min(rounds, self.policy.may_stand(deciding))

@@ -51,7 +51,7 @@ class Loop(Rounds):
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
-        self.hold = hold or Hold()
+        self.hold = hold if hold is not None and hold.policy is policy else Hold(policy)
         self.finish = ""
 
     def run(self, request: Prepared, sampler: Sampler) -> Iterator[Piece]:
@@ -147,12 +147,10 @@ class Loop(Rounds):
         self.unobserved, ended = played, perf_counter()
         if self.finish or not (self.late or (self.alone and self.hold.left and context is None)):
             self._observe()  # otherwise in the next round, while the device works
-        if (
-            context is not None and self.selective
-        ):  # where the next choice is made, the round takes no seconds that it could be held for
+        if context is not None and self.selective:
+            # where the next choice is made already, the round takes no seconds that it could be held for
             learning, seconds = selecting + perf_counter() - ended, 0.0 if self.chosen else verified - chose
-            deciding = chose - began if asked else 0.0
-            self.hold.chosen(arm, self.policy.may_stand, deciding, seconds, learning, begun=draft.begun)
+            self.hold.chosen(arm, chose - began if asked else 0.0, seconds, learning, begun=draft.begun)
         self.previous, self.prompt = arm, None
         self._prepare(arm, room)
         # Seconds that are neither model nor drafter.

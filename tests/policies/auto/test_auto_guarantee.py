@@ -66,6 +66,40 @@ def test_reading_by_idle_models_is_within_the_bound_though_all_that_they_tell_is
     assert world.reads > 0 or accept is not nothing
 
 
+@pytest.mark.parametrize(("late", "models"), [(False, 1), (True, 1), (True, 3)])
+@pytest.mark.parametrize("accept", ADVERSARIES.values(), ids=ADVERSARIES)
+@pytest.mark.parametrize("verify", [steep, fair, flat])
+def test_the_bound_holds_where_choices_stand_without_asking(
+    verify: Callable[[int], float], accept: Accept, late: bool, models: int
+) -> None:
+    world = World(verify, accept, late=late, models=models, deciding=0.3)
+    assert most_lost(world, texts=3) <= 3.0 + models * max(0.0, world.surprise)
+    assert world.held > 50 or accept is not nothing
+
+
+@pytest.mark.parametrize("bug", ["may_stand", "_most_reading"])
+def test_a_choice_that_stands_longer_than_the_bound_allows_would_be_noticed(
+    bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bug == "may_stand":
+        monkeypatch.setattr(Auto, bug, lambda policy, asking: 15)
+    else:  # what idle models read in a round that is not observed yet is left out
+        keep = Auto._keep_earlier
+
+        def unread(policy: Auto, unobserved: bool) -> None:
+            policy._most_reading = 0.0
+            keep(policy, unobserved)
+
+        monkeypatch.setattr(Auto, "_keep_earlier", unread)
+    worlds = (
+        World(verify, accept, late=True, models=models, deciding=0.3)
+        for models in (3, 1)
+        for verify in (flat, steep)
+        for accept in ADVERSARIES.values()
+    )
+    assert any(most_lost(world) > 3.0 + world.models * max(0.0, world.surprise) for world in worlds)
+
+
 @pytest.mark.parametrize("reading", [0.2, 5.0, 20.0])
 @pytest.mark.parametrize("accept", [nothing, by_chance(0.5), until(20)])
 def test_reading_that_takes_longer_than_expected_is_charged(accept: Accept, reading: float) -> None:

@@ -65,6 +65,7 @@ class Auto(Probing):
         self._value_rate, self._timed = 0.0, False
         self._most_seconds = inf  # that the round chosen last takes at most, proposals left out
         self._reading: dict[str, int] = {}  # drafter that reads after this round -> tokens that it had not read before
+        self._most_reading = 0.0
         self._awaiting = 0  # rounds in which a new text's first draft may still be under way
         self._wait = 0  # rounds until it is considered again who reads
         self._earlier = None
@@ -154,7 +155,7 @@ class Auto(Probing):
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
-        self._reading, self._reads = {}, True
+        self._reading, self._most_reading, self._reads = {}, 0.0, True
         if self.in_text.wait > 0 or not self._several or context.batch > 1 or self._chosen is None:
             return ()
         arm, bound, plain = self._chosen[0], self.exploration.bound, self._plain_seconds
@@ -167,6 +168,7 @@ class Auto(Probing):
         for name, (_, most) in readers.items():
             if most <= min(left, share):
                 self._reading[name] = context.lag.get(name, 0)
+                self._most_reading += most
                 left, share = left - most, share - most
         return tuple(self._reading)
 
@@ -278,7 +280,7 @@ class Auto(Probing):
             self.latency.drafts.caught_up(name, read, max(0.0, seconds - step))
         for name in (*round.read_seconds, *((drafter,) if key else ())):
             here.of(name).missed = 0
-        here.wait, self._wait, self._reading = max(here.wait, self._wait) - 1, 0, {}
+        here.wait, self._wait, self._reading, self._most_reading = max(here.wait, self._wait) - 1, 0, {}, 0.0
         here.settle()
 
     def _keep_account(self, round: Round) -> None:

@@ -12,17 +12,18 @@ from wager.policies.auto.verify import OFF_STEP, bucket
 from wager.policies.auto.weighing import Best, Estimate
 
 # What a choice leaves behind for its round to be learned from.
-OF_A_ROUND = ("_called", "_chosen", "_gains", "_most_seconds", "_plain_seconds", "_proposals", "_reading",
-              "_value_rate", "_values", "_wait")  # fmt: skip
+OF_A_ROUND = ("_called", "_chosen", "_gains", "_most_reading", "_most_seconds", "_plain_seconds", "_proposals",
+              "_reading", "_value_rate", "_values", "_wait")  # fmt: skip
 _decided = attrgetter(*OF_A_ROUND)
 
 
 class Probing(Reading):
     """The part of `auto` that times plain decoding, tries texts that begin, lets a choice stand, and learns late."""
 
-    __slots__ = ("_chosen", "_earlier", "_most_seconds", "_reading", "_value_rate", "_wait")
+    __slots__ = ("_chosen", "_earlier", "_most_reading", "_most_seconds", "_reading", "_value_rate", "_wait")
     _chosen: Estimate | None  # in the last round
     _most_seconds: float  # that the round chosen last takes at most, proposals left out
+    _most_reading: float  # seconds of those that read after that round, at most
     _value_rate: float
     _reading: dict[str, int]
     _wait: int
@@ -44,8 +45,12 @@ class Probing(Reading):
 
     def _keep_earlier(self, unobserved: bool) -> None:
         """Before a choice: keep what the last one left behind, if its round is not observed yet."""
-        bound = self.exploration.bound
-        self._earlier, bound.unobserved = (_decided(self), max(0.0, self._may_lose())) if unobserved else (None, 0.0)
+        bound, self._earlier = self.exploration.bound, None
+        bound.unobserved = 0.0
+        if unobserved:
+            self._earlier = _decided(self)
+            reading = self._most_reading / self._plain_seconds if self._most_reading else 0.0
+            bound.unobserved = max(0.0, self._may_lose()) + reading
 
     def _restore(self, decided: tuple[Any, ...]) -> None:
         for name, value in zip(OF_A_ROUND, decided, strict=True):
@@ -55,6 +60,8 @@ class Probing(Reading):
         """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that
         propose, as long as their proposals bring less than asking for them takes."""
         if self._chosen is None or (self._chosen[0].length and self._chosen[0].drafter in self.hinted):
+            return 0
+        if self._reading:  # in a round that is not observed yet: what that took is not charged
             return 0
         memory = self.config.round_memory
         if self.hinted:
@@ -138,7 +145,7 @@ class Probing(Reading):
         return steps * (1.0 - seconds / (plain * tokens)) + late
 
     def _plain_overdue(self) -> bool:
-        """Whether plain decoding has to be timed: at first, now and then, and in a first text that seems to lose to
-        it."""
+        """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it, where
+        it never was; in an engine, where it was not in this text."""
         bound = self.exploration.bound
         return self.latency.verify.overdue() or (not bound.timed and bound.balance < 0.0)
