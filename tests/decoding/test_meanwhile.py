@@ -8,7 +8,7 @@ from decoders import PROMPT, alike, tiny
 
 import wager
 from wager.cli.shown import Explaining
-from wager.core import OFF, Arm, Context, Round
+from wager.core import OFF, Arm, Context, Round, Signal
 from wager.decoding import loop
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
@@ -106,3 +106,45 @@ def test_cheap_drafters_know_the_whole_text_when_they_propose(alone: bool, monke
     assert [len(text) for text in texts] == wanted
     assert all(text == whole[: len(text)] for text in texts)
     assert lookup._text == whole, "and at the end"
+
+
+class Foreseeing(Late):
+    """Wants proposals before every choice, and notes when it was asked for what."""
+
+    needs = frozenset({Signal.HINTS})
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        super().__init__(arms)
+        self.foreseen: Context | None = None
+        self.hits = 0
+
+    def select_drafters(self, context: Context) -> tuple[str, ...]:
+        self.events.append("select")
+        return ("prompt-lookup",)
+
+    def foresee(self, context: Context) -> None:
+        self.foreseen = context
+
+    def choose(self, context: Context) -> Arm:
+        if context.unobserved and self.foreseen is not None:
+            assert self.foreseen.previous == context.previous
+            assert self.foreseen.arms is context.arms
+            assert "prompt-lookup" in context.hints
+            self.hits += 1
+        self.foreseen = None
+        return super().choose(context)
+
+    def observe(self, round: Round) -> None:
+        self.foreseen = None
+        super().observe(round)
+
+
+def test_the_next_choice_is_foreseen_and_who_proposes_for_it_selected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = written(Foreseeing((MATCH, DRAFT)), [PromptLookup()])
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    policy = Foreseeing((MATCH, DRAFT))
+    made = written(policy, [PromptLookup()])
+    assert made.tokens == plain.tokens
+    chosen = sum(event.startswith("choose") for event in policy.events)
+    assert policy.hits >= chosen - 4, "all but the first, and at the end of the text"
+    assert policy.events.count("select") <= chosen + 2

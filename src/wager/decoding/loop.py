@@ -72,6 +72,7 @@ class Loop(Rounds):
         self.late = self.alone and self.selective and self.policy.late
         self.untold: list[int] = []  # tokens of the text that the cheap drafters were not told of
         self.chosen: tuple[Context, Arm] | None = None  # for the next round
+        self.wanted: tuple[str, ...] = ()  # cheap drafters that propose for it, where that is known; none: it is not
         self.playing: tuple[Arm, Context | None] | None = None  # in this round
         self.selected: tuple[str, ...] | None = None  # models that read after it
         self.drafted: tuple[Arm, int] | None = None  # by a model, and the rounds since
@@ -160,10 +161,13 @@ class Loop(Rounds):
 
     def _take(self) -> tuple[Context | None, Arm | None]:
         """The arm of the next round, if it was chosen already or is held, with what it was chosen by."""
-        if self.chosen is None:
-            return None, self.hold.take()
-        taken, self.chosen = self.chosen, None
-        return taken
+        if self.chosen is not None:
+            taken, self.chosen = self.chosen, None
+            return taken
+        held = self.hold.take()
+        if held is not None:
+            self.wanted = ()  # who is to propose is known anew before the next choice
+        return None, held
 
     def meanwhile(self) -> Arm | None:
         """While the device works: learn from the last round, and choose for the next one, if no proposals are wanted.
@@ -180,11 +184,15 @@ class Loop(Rounds):
         if self.hold.left:
             return self.hold.arm
         left = self.stopping.limit - len(self.text) - 1 - arm.length  # at least, after this round
-        if arm != self.previous or left < 2 or self.chosen is not None:
+        if left < 2 or self.chosen is not None or self.wanted:
             return None
         lag = {d.name: d.lag for d in self.dear}
         following = Context(self.arms, 1, self.position + 1, arm, lag, remaining=left, unobserved=True)
-        if self.cheap and self.policy.select_drafters(following):
+        if self.cheap:
+            self.wanted = self.policy.select_drafters(following)
+        if self.wanted:
+            self.policy.foresee(following)
+        if self.wanted or arm != self.previous:
             return None
         self.chosen = following, self.policy.choose(following)
         return self.chosen[1]
@@ -216,11 +224,13 @@ class Loop(Rounds):
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
         lag, late = {d.name: d.lag for d in self.dear}, self.unobserved is not None
         known = (self.arms, 1, self.position, self.previous, lag)
-        context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late)
-        if not room or not self.cheap:
-            return context, {}
+        names, self.wanted = self.wanted, ()
+        if not names or not room:
+            context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late)
+            if not room or not self.cheap:
+                return context, {}
+            names = self.policy.select_drafters(context) if self.selective else tuple(self.drafters)
         self._tell()
-        names = self.policy.select_drafters(context) if self.selective else self.drafters
         proposals: dict[str, Draft] = {}
         seconds: dict[str, float] = {}
         before = perf_counter()

@@ -49,15 +49,18 @@ class PromptLookup(Drafter):
         self._followed = Counter(text[:-1])  # times that anything came after a token
 
     def extend(self, tokens: Sequence[int]) -> None:
-        text = self._text
+        text, pairs, followed, longest = self._text, self._pairs, self._followed, self.sizes[0]
         for token in tokens:
             end = len(text)
+            last = tuple(text[-longest:])
             for size, after in zip(self.sizes, self._after, strict=True):
                 if end >= size:
-                    after[tuple(text[-size:])] = end
-            if text:
-                self._pairs[text[-1], token] += 1
-                self._followed[text[-1]] += 1
+                    after[last[-size:]] = end
+            if end:
+                before = last[-1]
+                pair = before, token
+                pairs[pair] = pairs.get(pair, 0) + 1
+                followed[before] = followed.get(before, 0) + 1
             text.append(token)
 
     def propose(self, length: int, sample: DraftSampler | None = None) -> Draft:

@@ -130,6 +130,10 @@ class Policy(Learner, ABC):
         ``Round.others`` says what they would have had accepted; asked after ``choose``. No side effect."""
         return ()
 
+    def foresee(self, context: Context) -> None:
+        """Work out ahead what the next choice needs beside proposals; called while a device works, with what will be
+        known then, and nothing is observed in between. No other effect; unless overridden, nothing is."""
+
     @abstractmethod
     def choose(self, context: Context) -> Arm:
         """The arm to play, one of ``context.arms``."""

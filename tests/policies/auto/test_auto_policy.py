@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,3 +207,53 @@ def test_a_new_text_is_tried_in_an_engine_where_proposals_are_not_known_beforeha
     begun = policy.choose(Context(arms, previous=None, hints=hints))
     assert (begun.length > 0) is not hinted
     assert policy.choose(Context(arms, previous=OFF, hints=hints)) == OFF, "one draft is awaited"
+
+
+def test_what_is_foreseen_while_a_device_works_changes_no_choice() -> None:
+    rng = np.random.default_rng(3)
+    plain, foreseeing = Auto(WITH_TREES), Auto(WITH_TREES)
+    chosen, used = [], 0
+    waiting: Round | None = None  # observed after the next choice
+    for number in range(600):
+        now = replace(random_context(rng, plain, number), arms=plain.arms, unobserved=waiting is not None)
+        if waiting is not None and now.previous is not None:
+            foreseeing.foresee(replace(now, hints={}, agreement={}))
+            used += foreseeing._foreseen is not None
+        arm = plain.choose(now)
+        assert foreseeing.choose(now) == arm, number
+        assert foreseeing._foreseen is None
+        for one in (plain, foreseeing) if waiting is not None else ():
+            one.observe(waiting)
+        waiting = random_round(rng, now, arm)
+        if number % 7 == 0:
+            for one in (plain, foreseeing):
+                one.observe(waiting)
+            waiting = None
+        chosen.append(arm)
+    assert used > 300
+    assert sum(arm.drafter == "w" for arm in chosen) > 50
+    assert foreseeing.state_dict() == plain.state_dict()
+
+
+@pytest.mark.parametrize("changed", ["lag", "previous", "observed", "arms"])
+def test_nothing_is_taken_for_foreseen_that_has_changed_since(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arms = (OFF, *(Arm.parse(name) for name in ("w:3", "w:5", "x:4")))
+    policy = Auto(arms)
+    policy.calibrate(Calibration(verify=dict.fromkeys(range(1, 7), 0.02), draft={arms[1]: 0.001}))
+    now = Context(policy.arms, previous=arms[1], lag={"w": 0}, remaining=100, hints={"x": Hint()})
+    played = Round(arms[1], 3, 2, 3, draft_seconds=0.001, verify_seconds=0.02)
+    for _ in range(5):
+        policy.choose(now)
+        policy.observe(played)
+    weighed = []
+    weigh = Auto._weigh_models
+    monkeypatch.setattr(Auto, "_weigh_models", lambda *given, **named: weighed.append(1) or weigh(*given, **named))
+    policy.foresee(now)
+    policy.choose(now)
+    assert len(weighed) == 1, "it was foreseen"
+    policy.foresee(now)
+    if changed == "observed":
+        policy.observe(played)
+    other = {"lag": {"lag": {"w": 300}}, "previous": {"previous": arms[2]}, "arms": {"arms": arms[:2]}}
+    policy.choose(replace(now, **other.get(changed, {})))
+    assert len(weighed) == 3

@@ -216,6 +216,8 @@ class LatencyModel(Learner):
 
     def worst_catch_up(self, drafter: str, tokens: int, plain: float) -> float:
         """Seconds in which one request's drafter reads so many tokens at most, noise left out."""
+        if tokens < 2:
+            return 0.0
         by_width = self.verify.seconds
         widths = max(1, len(by_width) - 2)
         target = max((by_width[-1] - by_width[1]) / widths, plain / LONG)

@@ -203,7 +203,9 @@ class Auto(Probing):
             found = self._weigh(context, seconds, rate, off, room, cautious=True)
         if found[1] is None or found[0] <= off or (probing and found[1] is not best):
             return None
-        self._most_seconds = self._worst(found[1][0], context)
+        known = self._worst_of
+        same = known is not None and known[0] is found[1][0]
+        self._most_seconds = known[1] if known is not None and same else self._worst(found[1][0], context)
         return found[1]
 
     def _untried(self, arm: Arm) -> bool:
@@ -212,6 +214,7 @@ class Auto(Probing):
         return known < self.config.shrinkage - 0.5
 
     def _learn(self, round: Round) -> None:
+        self._foreseen = None
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
         if drafted:
             self._awaiting = 0

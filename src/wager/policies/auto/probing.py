@@ -5,7 +5,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from wager.core import Context, Round
+from wager.core import OFF, Context, Round
 from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import OFF_STEP, bucket
@@ -55,6 +55,14 @@ class Probing(Reading):
     def _restore(self, decided: tuple[Any, ...]) -> None:
         for name, value in zip(OF_A_ROUND, decided, strict=True):
             setattr(self, name, value)
+
+    def foresee(self, context: Context) -> None:
+        """Weigh the arms of a model for the next choice; of several, what each has missed by then is not known."""
+        self._foreseen = None
+        if context.arms is not self._read_arms or not self._plans.get(1) or self._several:
+            return
+        if not (self._table.off and context.previous != OFF and self._plain_overdue()):
+            self._foreseen = self._weigh_models(context, *self._costs(1), cautious=False)
 
     def may_stand(self, asking: float) -> int:
         """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import exp, inf
 from operator import itemgetter
+from typing import NamedTuple
 
 from wager.core import OFF, Arm, Context
 from wager.policies.auto.acceptance import AcceptanceModel
@@ -22,7 +23,18 @@ Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, D
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
 Table = list[float]
+Weighed = list[tuple[ArmGroup, list[float], float, float, float]]  # with odds, the factor on them, and seconds
 _value = itemgetter(0)
+
+
+class Models(NamedTuple):
+    """What the arms of drafters without hints are worth, and what it was worked out from."""
+
+    previous: Arm | None
+    lag: Mapping[str, int]
+    arms: list[tuple[float, Estimate]]
+    by_drafter: dict[str, float]  # of its best arm, catching up left out
+    weighed: Weighed
 
 
 class ArmWeighing(Policy):
@@ -33,7 +45,7 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_chains", "_other", "_reads", "_several", "_table", "_values", "_weighed"),
+        *("_chains", "_foreseen", "_other", "_reads", "_several", "_table", "_values", "_weighed", "_worst_of"),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -55,12 +67,14 @@ class ArmWeighing(Policy):
         self._plans: dict[int, Plan] = {}  # by bucket of batch sizes
         self._proposals: list[Proposal] = []  # of this round
         self._estimates: list[Estimate] = []
-        self._weighed: list[tuple[ArmGroup, list[float], float, float, float]] = []
+        self._weighed: Weighed = []
         self._gains: Sequence[float] = ()  # tokens each drafter's proposal brought beyond the others'
         self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
         self._plain_seconds = 0.0
         self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
         self._chains: set[str] = set()  # drafters without hints of which there are chains alone
+        self._foreseen: Models | None = None  # weighed while the device works, for the next choice
+        self._worst_of: tuple[Arm, float] | None = None  # what an arm of this choice takes at most
         self._several = False  # whether several drafters without hints are available: then idle ones may read
         self._reads = False  # whether they do in this engine
 
@@ -68,7 +82,7 @@ class ArmWeighing(Policy):
         menu = [self.arms[i] for i in self.available(arms)]
         self._table = ArmTable(menu, self.drafters, self.longest, self._key)
         self._plans.clear()
-        self._read_arms = arms
+        self._read_arms, self._foreseen = arms, None
 
     def _key(self, arm: Arm) -> str:
         """What an arm shares its acceptance with: the drafter's chains, or its tree."""
@@ -99,6 +113,7 @@ class ArmWeighing(Policy):
         Where that is cautious, acceptance is taken to be the lower the less is known of it.
         """
         self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
+        self._worst_of = None
         found: Best = -inf, None
         if context.hints:
             found = self._weigh_hinted(context, seconds, rate, off, room, cautious)
@@ -168,20 +183,29 @@ class ArmWeighing(Policy):
     def _weigh_unhinted(
         self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
     ) -> Best:
+        """The best arm of the drafters that say nothing beforehand, if better than what was found."""
+        known, self._foreseen = self._foreseen, None
+        if known is None or cautious or known.previous != context.previous or known.lag != context.lag:
+            known = self._weigh_models(context, seconds, rate, cautious)
+        self._values, self._weighed = known.by_drafter, known.weighed
+        better = [one for one in known.arms if one[0] > found[0]]
+        return self._fitting(better, context, room) or found
+
+    def _weigh_models(self, context: Context, seconds: Table, rate: float, cautious: bool) -> Models:
         """Evaluate every arm of the drafters that say nothing beforehand, by Thompson draws."""
-        most, batch, lags, drafts = found[0], context.batch, context.lag, self.latency.drafts
-        better: list[tuple[float, Estimate]] = []
+        batch, lags, drafts = context.batch, context.lag, self.latency.drafts
+        arms_found: list[tuple[float, Estimate]] = []
         plan = self._plans.get(bucket(batch)) or self._plan(batch)
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         if batch > 1 and not self.latency.batches.drafted_nearby(batch):  # one token tells what the others will take
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
         drawn = {} if cautious else self.positional.draw([group.key for group, *_ in plan], anew=batch > 1)
-        weighed = self._weighed
+        weighed: Weighed = []
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         starts, previous = drafts.starts, context.previous
         several = batch == 1 and self._several
         text = self.in_text.factors if several else {}
-        self._values = {}
+        values: dict[str, float] = {}
         to_come, least = context.remaining or inf, 1.0 / self.config.round_memory
         for group, drafter, arms, counts, line in plan:
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
@@ -197,7 +221,7 @@ class ArmWeighing(Policy):
             if drafter in lags:
                 if text and self._stays(drafter):
                     fee = self._switching(drafter, context, rate)
-                else:
+                elif lags[drafter]:
                     late = again = drafts.catch_up(drafter, lags[drafter] * batch, seconds[1])
                     if batch == 1:  # the rest of what it missed, a prompt as a rule, is read once in a text
                         again = min(late, drafts.catch_up(drafter, SKIPPED, seconds[1]))
@@ -214,24 +238,27 @@ class ArmWeighing(Policy):
                     tokens += reach
                     done += 1
                 taken = seconds[width] + fixed + each * length
-                if start and arm != previous:
+                if start and arm is not previous and arm != previous:
                     taken += start
                 value = tokens - rate * taken
                 if text:
-                    self._values[drafter] = max(value, self._values.get(drafter, value))
+                    values[drafter] = max(value, values.get(drafter, value))
                     value -= fee
                 if once:
                     value -= once * max(least, tokens / to_come)
-                if value > most and width <= widest:
-                    better.append((value, (arm, tokens, taken)))
-                    most = value if room == inf else most
-        return self._fitting(better, context, room) or found
+                if width <= widest:
+                    arms_found.append((value, (arm, tokens, taken)))
+        return Models(previous, lags, arms_found, values, weighed)
 
     def _fitting(self, better: list[tuple[float, Estimate]], context: Context, room: float) -> Best | None:
         """The best of these that takes at most ``room`` seconds."""
         while better:
             best = max(better, key=_value)
-            if room == inf or self._worst(best[1][0], context) <= room:
+            if room == inf:
+                return best
+            arm = best[1][0]
+            self._worst_of = arm, self._worst(arm, context)
+            if self._worst_of[1] <= room:
                 return best
             better.remove(best)
         return None
