@@ -53,6 +53,7 @@ class Extent:
     window: float = 1.2  # seconds of arrivals in an open loop; twice that at low rates
     stress: float = 80.0  # seconds with random lengths, at most; under the changing load half as many
     batches: tuple[int, ...] = (1, 8, 32, 128, 256)
+    kinds: tuple[str, ...] = ("chat", "copy")  # of prompts, of SmolLM2's closed loads
     policies: tuple[str, ...] = COMPARED  # of the open loops
     profiles: tuple[str, ...] = tuple(PROFILES)  # of the large shape's closed loads
     rates: tuple[float, ...] = (4, 30, 100, 250)  # requests a second
@@ -102,7 +103,7 @@ def _closed_seconds(order: Order, seconds: float | None) -> float:
 def default(extent: Extent) -> list[Order]:
     policies = {"matching": ("off", "auto"), "head": ("auto",), "head and matching": ("auto",)}
     given = {name: policies.get(name, ("none",)) for name in SMALL}
-    kinds = [{"kind": kind, "batch": batch, "profile": ""} for kind in ("chat", "copy") for batch in extent.batches]
+    kinds = [{"kind": kind, "batch": batch, "profile": ""} for kind in extent.kinds for batch in extent.batches]
     return closed("default", given, kinds, extent)
 
 
@@ -134,7 +135,7 @@ def stock(extent: Extent) -> list[Order]:
     """SmolLM2's own head beside stock vLLM: adaptive verification, n-gram, a table of lengths (last, as above)."""
     policies = {"plain": ("none",), "head": ("off", "1", "2", "4", "auto"), "adaptive": ("adaptive",)}
     policies |= {"ngram": ("ngram",), "table": ("table",)}
-    loads = [{"kind": kind, "batch": batch, "profile": ""} for kind in ("chat", "copy") for batch in extent.batches]
+    loads = [{"kind": kind, "batch": batch, "profile": ""} for kind in extent.kinds for batch in extent.batches]
     return closed("stock", policies, loads, extent)
 
 

@@ -144,6 +144,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--window", type=float, default=own.window, help="seconds of arrivals in an open load")
     parser.add_argument("--stress", type=float, default=own.stress, help="seconds with random lengths, at most")
     parser.add_argument("--batches", type=int, nargs="+", default=own.batches, help="requests of the closed loads")
+    parser.add_argument("--kinds", nargs="+", default=own.kinds, choices=own.kinds, help="of prompts, SmolLM2's loads")
     parser.add_argument("--rates", type=float, nargs="+", default=own.rates, help="requests a second of the open ones")
     parser.add_argument("--policies", nargs="+", default=COMPARED, help="under the open loads")
     parser.add_argument("--profiles", nargs="+", default=own.profiles, choices=PROFILES, help="of heads and adaptive")

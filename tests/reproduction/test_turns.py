@@ -46,6 +46,7 @@ def test_every_plan_names_engines_that_there_are_and_lasts_ten_minutes_with_load
             max(order["seconds"] for order in group) for group in turns if group[0]["do"] not in ("sample", "texts")
         )
         assert lasts <= 420, plan
+    assert {order["kind"] for order in orders("default", Extent(kinds=("chat",)))} == {"chat"}
     assert {order["engine"] for order in orders("stress", Extent(only=("head",)))} == {"head"}
 
 
