@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from wager.bench.garbage import loaded_objects_frozen
+from wager.bench.garbage import freeze_answers, loaded_objects_frozen
 from wager.bench.methods import Method, TextGenerator
 from wager.bench.run_folder import RunFolder
 from wager.bench.summary import Answer, summarize
@@ -128,6 +128,7 @@ class Run:
                 state = generator.decoder.policy.state_dict() if learned else None  # type: ignore[union-attr]
                 pieces = generator.latest.pieces(tokenizer) if generator.latest is not None and key in shown else None
                 self.add(key, answer, pieces=pieces, state=state)
+                freeze_answers()
                 yield prompt, generator.name
 
     def _shown(self) -> set[Key]:
