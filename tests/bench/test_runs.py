@@ -1,8 +1,10 @@
 """A run: a killed one is resumed as if nothing had happened, and its folder holds one run only."""
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +177,7 @@ def test_a_run_without_a_folder_gives_the_same_answers_and_writes_nothing(
     named = parse_methods(METHODS)
     target = Target(model, Letters(), tokens=100, seed=1)
     run = Run(named, asked, arms_of(named, model), seed=1, max_tokens=TOKENS)
-    for _ in run.play([method.make(target, run.head["arms"]) for method in named]):
-        pass
+    frozen = [gc.get_freeze_count() for _ in run.play([method.make(target, run.head["arms"]) for method in named])]
     assert outline(run) == outline(undisturbed)
     assert not list(tmp_path.iterdir())
+    assert all(now > before for before, now in pairwise(frozen)), "answers are left out of collections, too"

@@ -1,6 +1,7 @@
 """While the device works the last round is observed, drafters are told, and the next round is chosen for."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import wager
 from wager.cli.shown import Explaining
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.decoding import loop
+from wager.decoding.hold import Hold
 from wager.drafters.draft_model import DraftModel
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.policies import Policy
@@ -148,3 +150,13 @@ def test_the_next_choice_is_foreseen_and_who_proposes_for_it_selected_once(monke
     chosen = sum(event.startswith("choose") for event in policy.events)
     assert policy.hits >= chosen - 4, "all but the first, and at the end of the text"
     assert policy.events.count("select") <= chosen + 2
+
+
+def test_who_proposes_is_selected_anew_after_rounds_for_which_a_choice_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    monkeypatch.setattr(Hold, "chosen", lambda self, arm, *given, **named: vars(self).update(arm=arm, left=2))
+    policy = Foreseeing((MATCH, DRAFT))
+    made = written(policy, [PromptLookup()])
+    before = [earlier for earlier, now in pairwise(policy.events) if now.startswith("choose")]
+    assert len(before) < len(made.rounds) / 2, "choices stand"
+    assert set(before) == {"select"}, "with all that was observed until then"

@@ -62,6 +62,7 @@ def collections_in(monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], list[bo
 def test_rounds_are_not_interrupted_and_what_they_leave_is_collected_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
     gc.set_threshold(40, 10, 10)
+    gc.collect()  # no full collection is due
     seen, called = collections_in(monkeypatch)
     assert len(called) > 5
     assert all(called), "only while the device works"
@@ -108,3 +109,22 @@ def test_thresholds_of_0_mean_never() -> None:
     held.collect()
     held.resume()
     assert gc.get_stats()[0]["collections"] == before
+
+
+@pytest.mark.parametrize(
+    ("counts", "collected"),
+    [((25, 0, 0), []), ((26, 10, 10), [0]), ((26, 11, 10), [1]), ((900, 11, 11), [])],
+    ids=["not due", "young", "older too", "all: that is Python's to decide, between rounds"],
+)
+def test_what_is_due_is_collected(
+    counts: tuple[int, int, int], collected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gc.set_threshold(50, 10, 10)
+    done: list[int] = []
+    monkeypatch.setattr(garbage.gc, "get_count", lambda: counts)
+    monkeypatch.setattr(garbage.gc, "collect", done.append)
+    held = Garbage()
+    held.pause()
+    held.collect()
+    held.resume()
+    assert done == collected

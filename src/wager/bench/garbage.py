@@ -25,4 +25,5 @@ def freeze_answers() -> None:
     The answers of a run are some hundred thousand objects. To collect among them takes as long as a text on a GPU, and
     it happens in the texts of the method that allocates most.
     """
+    gc.collect()  # of what came since the last time; what is garbage must not be kept
     gc.freeze()

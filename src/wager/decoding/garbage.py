@@ -21,9 +21,11 @@ class Garbage:
             gc.disable()
 
     def collect(self) -> None:
-        """The device works: collect, if it would else be due soon."""
-        if self.pausing and 2 * gc.get_count()[0] > gc.get_threshold()[0] > 0:
-            gc.collect(0)
+        """The device works: collect, if it would else be due soon. All objects there are may take longer than a round:
+        that is left to Python, between rounds."""
+        (young, middle, old), (few, some, many) = gc.get_count(), gc.get_threshold()
+        if self.pausing and 2 * young > few > 0 and old <= many:
+            gc.collect(1 if middle > some else 0)
 
     def resume(self) -> None:
         """The round is over."""

@@ -91,8 +91,8 @@ class Loop(Rounds):
             yield self._undisturbed_round() if self.alone else self._round()
 
     def _undisturbed_round(self) -> Piece:
-        self.garbage.pause()
         try:
+            self.garbage.pause()
             return self._round()
         finally:
             self.garbage.resume()
@@ -235,7 +235,7 @@ class Loop(Rounds):
         lag, late = {d.name: d.lag for d in self.dear}, self.unobserved is not None
         known = (self.arms, 1, self.position, self.previous, lag)
         names, self.wanted = self.wanted, ()
-        if not names or not room:
+        if not names:
             context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late)
             if not room or not self.cheap:
                 return context, {}

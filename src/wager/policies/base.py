@@ -131,8 +131,8 @@ class Policy(Learner, ABC):
         return ()
 
     def foresee(self, context: Context) -> None:
-        """Work out ahead what the next choice needs beside proposals; called while a device works, with what will be
-        known then, and nothing is observed in between. No other effect; unless overridden, nothing is."""
+        """Work out ahead what the next choice needs beside proposals. Called while a device works, with what is known
+        of that choice; nothing is observed in between. It may never be made."""
 
     @abstractmethod
     def choose(self, context: Context) -> Arm:

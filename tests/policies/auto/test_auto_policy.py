@@ -235,7 +235,41 @@ def test_what_is_foreseen_while_a_device_works_changes_no_choice() -> None:
     assert foreseeing.state_dict() == plain.state_dict()
 
 
-@pytest.mark.parametrize("changed", ["lag", "previous", "observed", "arms"])
+def test_what_is_foreseen_in_vain_is_not_drawn_again() -> None:
+    rng = np.random.default_rng(3)
+    plain, foreseeing = Auto(WITH_TREES), Auto(WITH_TREES)
+    card = Calibration(acceptance={"w": (0.6, 0.5, 0.4), "w@2x6": (0.8, 0.7, 0.6)})
+    for one in (plain, foreseeing):
+        one.calibrate(card)
+    for number in range(300):
+        now = replace(random_context(rng, plain, number), arms=plain.arms)
+        if now.previous is not None:
+            for _ in range(number % 3):  # choices that are not made, and one that is made with another lag
+                foreseeing.foresee(replace(now, hints={}, agreement={}, lag={"w": 1 + number}))
+        arm = plain.choose(now)
+        assert foreseeing.choose(now) == arm
+        played = random_round(rng, now, arm)
+        for one in (plain, foreseeing):
+            one.observe(played)
+    assert foreseeing.state_dict() == plain.state_dict()
+
+
+def test_what_a_round_takes_at_most_is_not_that_of_an_earlier_choice() -> None:
+    """A match's most seconds go by its length: one that was longer before must not be charged for it."""
+    policy = Auto((OFF, *(Arm.parse(name) for name in ("x:4", "w:3"))))
+    policy.calibrate(Calibration(verify={1: 0.02, 2: 0.021, 3: 0.022, 4: 0.023, 5: 0.04}))
+    policy._worst_of = policy.arms[1], 7.0
+    now = Context(policy.arms, previous=OFF, lag={"w": 0}, remaining=100, hints={"x": Hint(9, (0.99,))})
+    for _ in range(20):
+        arm = policy.choose(now)
+        if arm.drafter == "x":
+            break
+        policy.observe(Round(arm, 0, 0, 1, verify_seconds=0.02, others={"x": 1}))
+    assert arm.drafter == "x"
+    assert policy._most_seconds < 0.1
+
+
+@pytest.mark.parametrize("changed", ["lag", "previous", "observed", "arms", "batch", "calibrated"])
 def test_nothing_is_taken_for_foreseen_that_has_changed_since(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arms = (OFF, *(Arm.parse(name) for name in ("w:3", "w:5", "x:4")))
     policy = Auto(arms)
@@ -254,6 +288,13 @@ def test_nothing_is_taken_for_foreseen_that_has_changed_since(changed: str, monk
     policy.foresee(now)
     if changed == "observed":
         policy.observe(played)
-    other = {"lag": {"lag": {"w": 300}}, "previous": {"previous": arms[2]}, "arms": {"arms": arms[:2]}}
+    if changed == "calibrated":
+        policy.calibrate(Calibration(verify={1: 0.01}))
+    other = {
+        "lag": {"lag": {"w": 300}},
+        "previous": {"previous": arms[2]},
+        "arms": {"arms": arms[:2]},
+        "batch": {"batch": 4},
+    }
     policy.choose(replace(now, **other.get(changed, {})))
     assert len(weighed) == 3

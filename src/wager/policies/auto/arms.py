@@ -1,9 +1,9 @@
-"""The arms available in a round, arranged for the decision."""
+"""The arms available in a round, arranged for the decision, and what each is worth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from wager.core import OFF, Arm
+from wager.core import OFF, Arm, Context
 
 
 class ArmGroup(NamedTuple):
@@ -37,3 +37,22 @@ class ArmTable:
             ArmGroup(name, own[0].drafter, own[-1].length, [(arm, arm.length, arm.budget + 1) for arm in own])
             for name, own in groups.items()
         ]
+
+
+Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
+Weighed = list[tuple[ArmGroup, list[float], float, float, float]]  # with odds, the factor on them, and seconds
+
+
+class Models(NamedTuple):
+    """What the arms of drafters without hints are worth, and what it was worked out from."""
+
+    previous: Arm | None
+    lag: Mapping[str, int]
+    arms: list[tuple[float, Estimate]]
+    by_drafter: dict[str, float]  # of its best arm, catching up left out
+    weighed: Weighed
+    drawn: dict[str, float]  # by what Thompson draws
+
+    def fits(self, context: Context) -> bool:
+        """Whether it is what this context asks for."""
+        return context.batch == 1 and self.previous == context.previous and self.lag == context.lag

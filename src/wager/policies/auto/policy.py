@@ -7,6 +7,7 @@ import numpy as np
 from wager.core import OFF, Arm, Calibration, Context, Hint, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AcceptanceModel
+from wager.policies.auto.arms import Estimate
 from wager.policies.auto.batch import BatchChooser, context_of_one, round_of_one
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
@@ -15,7 +16,7 @@ from wager.policies.auto.positional import PositionalAcceptance
 from wager.policies.auto.probing import Probing
 from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
-from wager.policies.auto.weighing import Best, Estimate
+from wager.policies.auto.weighing import Best
 from wager.policies.base import Arms, Option, require
 
 NO_HINT, NO_HINTS = Hint(), dict[str, Hint]()
@@ -73,6 +74,7 @@ class Auto(Probing):
 
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
+        self._foreseen = None
         self.latency.calibrate(known, self._key)
         for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
             if rates := known.acceptance.get(key, known.acceptance.get(name)):
@@ -203,9 +205,8 @@ class Auto(Probing):
             found = self._weigh(context, seconds, rate, off, room, cautious=True)
         if found[1] is None or found[0] <= off or (probing and found[1] is not best):
             return None
-        known = self._worst_of
-        same = known is not None and known[0] is found[1][0]
-        self._most_seconds = known[1] if known is not None and same else self._worst(found[1][0], context)
+        known, arm = self._worst_of, found[1][0]
+        self._most_seconds = known[1] if known is not None and known[0] is arm else self._worst(arm, context)
         return found[1]
 
     def _untried(self, arm: Arm) -> bool:

@@ -147,6 +147,12 @@ class PositionalAcceptance(Learner):
             self.draws = self.rng.standard_normal(DRAWS + count).tolist()
         return self.draws
 
+    def settle_learned(self) -> None:
+        """Work out what follows for those that something was learned of."""
+        for key in self.unsettled:
+            self.counts[key].settle()
+        self.unsettled.clear()
+
     def draw(self, keys: Sequence[str], *, anew: bool) -> dict[str, float]:
         """For each a factor on the odds of all positions, drawn from what its counts allow.
 
@@ -154,9 +160,7 @@ class PositionalAcceptance(Learner):
         this one fades into another over some choices, unless it is to be drawn ``anew``: a shape that is tried because
         of it is tried more than once, for the first draft of another shape takes longer.
         """
-        for key in self.unsettled:
-            self.counts[key].settle()
-        self.unsettled.clear()
+        self.settle_learned()
         keep = 0.0 if anew else 1.0 - 1.0 / self.config.draw_memory
         more, width, factors, shared = sqrt(1.0 - keep * keep), self.config.draw_width, {}, dict[str, float]()
         fresh = self.draws_for(len(keys) + len(self.shifts))

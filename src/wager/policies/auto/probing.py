@@ -6,10 +6,11 @@ from operator import attrgetter
 from typing import Any
 
 from wager.core import OFF, Context, Round
+from wager.policies.auto.arms import Estimate
 from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import OFF_STEP, bucket
-from wager.policies.auto.weighing import Best, Estimate
+from wager.policies.auto.weighing import Best
 
 # What a choice leaves behind for its round to be learned from.
 OF_A_ROUND = ("_called", "_chosen", "_gains", "_most_reading", "_most_seconds", "_plain_seconds", "_proposals",
@@ -63,6 +64,7 @@ class Probing(Reading):
             return
         if not (self._table.off and context.previous != OFF and self._plain_overdue()):
             self._foreseen = self._weigh_models(context, *self._costs(1), cautious=False)
+            self._drawn = self._foreseen.drawn
 
     def may_stand(self, asking: float) -> int:
         """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that

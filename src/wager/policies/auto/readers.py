@@ -4,8 +4,9 @@ from functools import partial
 from math import exp, inf
 
 from wager.core import Context
+from wager.policies.auto.arms import Estimate
 from wager.policies.auto.reading import expected_gain
-from wager.policies.auto.weighing import ArmWeighing, Estimate
+from wager.policies.auto.weighing import ArmWeighing
 
 
 class Reading(ArmWeighing):

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from math import exp, inf
 from operator import itemgetter
-from typing import NamedTuple
 
 from wager.core import OFF, Arm, Context
 from wager.policies.auto.acceptance import AcceptanceModel
-from wager.policies.auto.arms import ArmGroup, ArmTable
+from wager.policies.auto.arms import ArmGroup, ArmTable, Estimate, Models, Weighed
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
@@ -20,21 +19,9 @@ from wager.policies.base import Policy
 SKIPPED = 8  # tokens that a drafter has missed, as a rule, when it is taken up again after rounds of another kind
 
 Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
-Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
 Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
 Table = list[float]
-Weighed = list[tuple[ArmGroup, list[float], float, float, float]]  # with odds, the factor on them, and seconds
 _value = itemgetter(0)
-
-
-class Models(NamedTuple):
-    """What the arms of drafters without hints are worth, and what it was worked out from."""
-
-    previous: Arm | None
-    lag: Mapping[str, int]
-    arms: list[tuple[float, Estimate]]
-    by_drafter: dict[str, float]  # of its best arm, catching up left out
-    weighed: Weighed
 
 
 class ArmWeighing(Policy):
@@ -45,7 +32,18 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_chains", "_foreseen", "_other", "_reads", "_several", "_table", "_values", "_weighed", "_worst_of"),
+        *(
+            "_chains",
+            "_drawn",
+            "_foreseen",
+            "_other",
+            "_reads",
+            "_several",
+            "_table",
+            "_values",
+            "_weighed",
+            "_worst_of",
+        ),
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -73,6 +71,7 @@ class ArmWeighing(Policy):
         self._plain_seconds = 0.0
         self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
         self._chains: set[str] = set()  # drafters without hints of which there are chains alone
+        self._drawn: dict[str, float] | None = None  # draws that no choice was made by yet
         self._foreseen: Models | None = None  # weighed while the device works, for the next choice
         self._worst_of: tuple[Arm, float] | None = None  # what an arm of this choice takes at most
         self._several = False  # whether several drafters without hints are available: then idle ones may read
@@ -185,8 +184,9 @@ class ArmWeighing(Policy):
     ) -> Best:
         """The best arm of the drafters that say nothing beforehand, if better than what was found."""
         known, self._foreseen = self._foreseen, None
-        if known is None or cautious or known.previous != context.previous or known.lag != context.lag:
+        if known is None or cautious or not known.fits(context):
             known = self._weigh_models(context, seconds, rate, cautious)
+        self._drawn = None
         self._values, self._weighed = known.by_drafter, known.weighed
         better = [one for one in known.arms if one[0] > found[0]]
         return self._fitting(better, context, room) or found
@@ -199,7 +199,7 @@ class ArmWeighing(Policy):
         widest = 1 + (self.budget // batch if self.budget else self.latency.widest)
         if batch > 1 and not self.latency.batches.drafted_nearby(batch):  # one token tells what the others will take
             widest = min(widest, 1 + min((arms[0][1] for _, _, arms, _, _ in plan), default=0))
-        drawn = {} if cautious else self.positional.draw([group.key for group, *_ in plan], anew=batch > 1)
+        drawn = self._draw([group.key for group, *_ in plan], batch) if not cautious else {}
         weighed: Weighed = []
         few, unknown = self.config.repeats, self.config.token_share * seconds[1]
         starts, previous = drafts.starts, context.previous
@@ -248,7 +248,15 @@ class ArmWeighing(Policy):
                     value -= once * max(least, tokens / to_come)
                 if width <= widest:
                     arms_found.append((value, (arm, tokens, taken)))
-        return Models(previous, lags, arms_found, values, weighed)
+        return Models(previous, lags, arms_found, values, weighed, drawn)
+
+    def _draw(self, keys: list[str], batch: int) -> dict[str, float]:
+        """Thompson draws of these groups; those of a choice that was foreseen and not made count for the next one."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is None or batch > 1 or drawn.keys() != set(keys):
+            return self.positional.draw(keys, anew=batch > 1)
+        self.positional.settle_learned()
+        return drawn
 
     def _fitting(self, better: list[tuple[float, Estimate]], context: Context, room: float) -> Best | None:
         """The best of these that takes at most ``room`` seconds."""
