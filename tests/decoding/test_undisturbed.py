@@ -7,9 +7,8 @@ import pytest
 from decoders import PROMPT, alike, tiny
 
 import wager
-from wager.core import OFF, Arm
-from wager.decoding import garbage, loop
-from wager.decoding.garbage import Garbage
+from wager.core import OFF, Arm, garbage
+from wager.decoding import loop
 from wager.drafters.draft_model import DraftModel
 
 
@@ -103,11 +102,8 @@ def test_a_round_that_fails_leaves_collections_on(monkeypatch: pytest.MonkeyPatc
 
 def test_thresholds_of_0_mean_never() -> None:
     gc.set_threshold(0)
-    held = Garbage()
-    held.pause()
     before = gc.get_stats()[0]["collections"]
-    held.collect()
-    held.resume()
+    garbage.collect_due()
     assert gc.get_stats()[0]["collections"] == before
 
 
@@ -123,8 +119,5 @@ def test_what_is_due_is_collected(
     done: list[int] = []
     monkeypatch.setattr(garbage.gc, "get_count", lambda: counts)
     monkeypatch.setattr(garbage.gc, "collect", done.append)
-    held = Garbage()
-    held.pause()
-    held.collect()
-    held.resume()
+    garbage.collect_due()
     assert done == collected

@@ -22,8 +22,8 @@ def loaded_objects_frozen() -> Iterator[None]:
 def freeze_answers() -> None:
     """Leave out what is kept by now, too, inside ``loaded_objects_frozen``.
 
-    The answers of a run are some hundred thousand objects. To collect among them takes as long as a text on a GPU, and
-    it happens in the texts of the method that allocates most.
+    Otherwise a collection takes the longer the more answers there are, and most come in the texts of the method that
+    allocates most.
     """
     gc.collect()  # of what came since the last time; what is garbage must not be kept
     gc.freeze()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
+from wager.core.garbage import collect_due, uncollected
 from wager.core.round import Accepted
 from wager.decoding.acceptance import accept_greedy
 from wager.decoding.arms import fit_arms
-from wager.decoding.garbage import Garbage
 from wager.decoding.generation import BONUS, PLAIN, Piece
 from wager.decoding.hold import Hold
 from wager.decoding.prepare import Prepared, Stopping
@@ -71,7 +72,7 @@ class Loop(Rounds):
         # What is done while the device works, of what would else come between two rounds.
         self.alone = self.target.device.type in WORK_ALONE
         self.late = self.alone and self.selective and self.policy.late
-        self.garbage = Garbage()
+        self.collects = False  # whether the caller has garbage collected automatically
         self.untold: list[int] = []  # tokens of the text that the cheap drafters were not told of
         self.chosen: tuple[Context, Arm] | None = None  # for the next round
         self.wanted: tuple[str, ...] = ()  # cheap drafters that propose for it, where that is known; none: it is not
@@ -91,11 +92,10 @@ class Loop(Rounds):
             yield self._undisturbed_round() if self.alone else self._round()
 
     def _undisturbed_round(self) -> Piece:
-        try:
-            self.garbage.pause()
+        """Without an automatic collection of garbage, which would come while the device waits."""
+        self.collects = gc.isenabled()
+        with uncollected():
             return self._round()
-        finally:
-            self.garbage.resume()
 
     def _prefill(self) -> Piece:
         """Read the prompt and take the first token, which its own forward gives."""
@@ -183,7 +183,8 @@ class Loop(Rounds):
 
         A choice made here does not know what this round brings; so it is made only while the same arm is played again.
         """
-        self.garbage.collect()
+        if self.collects:
+            collect_due()
         self._observe()
         self._tell()
         if not self.late or self.playing is None:

@@ -1,11 +1,11 @@
 """Capturing CUDA graphs that share memory."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+
+from wager.core.garbage import uncollected
 
 Made = TypeVar("Made")
 
@@ -37,18 +37,7 @@ class GraphPool:
 
     def _captured(self, body: Callable[[], Made]) -> tuple[torch.cuda.CUDAGraph, Made]:
         graph = torch.cuda.CUDAGraph()
+        # a graph that is given up while another is captured makes that capture fail
         with uncollected(), torch.cuda.graph(graph, pool=self.handle):
             made = body()
         return graph, made
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Nothing is collected as garbage: a graph that is given up while another is captured makes that capture fail."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

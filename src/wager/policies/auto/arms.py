@@ -51,7 +51,6 @@ class Models(NamedTuple):
     arms: list[tuple[float, Estimate]]
     by_drafter: dict[str, float]  # of its best arm, catching up left out
     weighed: Weighed
-    drawn: dict[str, float]  # by what Thompson draws
 
     def fits(self, context: Context) -> bool:
         """Whether it is what this context asks for."""

@@ -64,7 +64,6 @@ class Probing(Reading):
             return
         if not (self._table.off and context.previous != OFF and self._plain_overdue()):
             self._foreseen = self._weigh_models(context, *self._costs(1), cautious=False)
-            self._drawn = self._foreseen.drawn
 
     def may_stand(self, asking: float) -> int:
         """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that

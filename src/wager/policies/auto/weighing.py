@@ -32,18 +32,8 @@ class ArmWeighing(Policy):
     __slots__ = (
         *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
         *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *(
-            "_chains",
-            "_drawn",
-            "_foreseen",
-            "_other",
-            "_reads",
-            "_several",
-            "_table",
-            "_values",
-            "_weighed",
-            "_worst_of",
-        ),
+        *("_chains", "_drawn", "_foreseen", "_other", "_reads", "_several", "_table", "_values", "_weighed"),
+        "_worst_of",
     )
     acceptance: AcceptanceModel
     positional: PositionalAcceptance
@@ -238,7 +228,7 @@ class ArmWeighing(Policy):
                     tokens += reach
                     done += 1
                 taken = seconds[width] + fixed + each * length
-                if start and arm is not previous and arm != previous:
+                if start and arm != previous:
                     taken += start
                 value = tokens - rate * taken
                 if text:
@@ -248,15 +238,14 @@ class ArmWeighing(Policy):
                     value -= once * max(least, tokens / to_come)
                 if width <= widest:
                     arms_found.append((value, (arm, tokens, taken)))
-        return Models(previous, lags, arms_found, values, weighed, drawn)
+        return Models(previous, lags, arms_found, values, weighed)
 
     def _draw(self, keys: list[str], batch: int) -> dict[str, float]:
         """Thompson draws of these groups; those of a choice that was foreseen and not made count for the next one."""
-        drawn, self._drawn = self._drawn, None
-        if drawn is None or batch > 1 or drawn.keys() != set(keys):
-            return self.positional.draw(keys, anew=batch > 1)
+        if batch > 1 or self._drawn is None or self._drawn.keys() != set(keys):
+            self._drawn = self.positional.draw(keys, anew=batch > 1)
         self.positional.settle_learned()
-        return drawn
+        return self._drawn
 
     def _fitting(self, better: list[tuple[float, Estimate]], context: Context, room: float) -> Best | None:
         """The best of these that takes at most ``room`` seconds."""
