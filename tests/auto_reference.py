@@ -14,7 +14,7 @@ class Slow:
     def __init__(self, policy: Auto) -> None:
         self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
         self.known.load_state_dict(policy.state_dict())
-        self.seen = policy._plain_seen
+        self.seen, self.known._calibrated = policy._plain_seen, policy._calibrated
         self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
         self.drawn: dict[str, float] = {}  # log odds by which each drafter or tree is taken to be better than expected
         self.trees: set[str] = set()  # drafters of which there are trees
@@ -264,9 +264,11 @@ class Slow:
     def timed(self) -> bool:
         """Whether plain decoding is known well enough for now."""
         widths, bound = self.known.latency.verify, self.known.exploration.bound
-        if widths.rounds[1] < 3 or widths.overdue():
+        calibrated = self.known._calibrated
+        lead = self.rate() * widths.seconds[1] - 1 if calibrated and bound.timed else 0.0
+        if widths.rounds[1] < 3 or widths.overdue(lead):
             return False
-        return bound.timed or bound.balance >= 0
+        return bound.timed or bound.balance >= 0 or bound.tokens < 8 * calibrated
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""

@@ -94,10 +94,10 @@ def test_a_choice_that_stands_longer_than_the_bound_allows_would_be_noticed(
     worlds = (
         World(verify, accept, late=True, models=models, deciding=0.3)
         for models in (3, 1)
-        for verify in (flat, steep)
+        for verify in (flat, fair, steep)
         for accept in ADVERSARIES.values()
     )
-    assert any(most_lost(world) > 3.0 + world.models * max(0.0, world.surprise) for world in worlds)
+    assert any(most_lost(world, texts=3) > 3.0 + world.models * max(0.0, world.surprise) for world in worlds)
 
 
 @pytest.mark.parametrize("reading", [0.2, 5.0, 20.0])

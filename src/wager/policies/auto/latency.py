@@ -157,12 +157,21 @@ class ReferenceRate(Learner):
 
     def __init__(self, config: AutoConfig) -> None:
         self.keep = 1.0 - 1.0 / config.round_memory
+        self.worth = config.shrinkage  # tokens that a rate which is expected counts as
         self.sums: dict[int, tuple[float, float]] = {}  # tokens, seconds
 
     def at(self, batch: int, otherwise: float) -> float:
         """At this batch size; if nothing was learned there, ``otherwise``."""
         sums = self.sums.get(bucket(batch))
         return sums[0] / sums[1] if sums is not None else otherwise
+
+    def known(self, batch: int) -> bool:
+        """Whether anything was learned, or is expected, at this batch size."""
+        return bucket(batch) in self.sums
+
+    def expect(self, batch: int, rate: float) -> None:
+        """Start from this rate, which the first tokens are to confirm."""
+        self.sums[bucket(batch)] = self.worth, self.worth / rate
 
     def learn(self, batch: int, tokens: int, seconds: float) -> None:
         """One step more."""

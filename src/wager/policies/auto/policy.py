@@ -70,12 +70,14 @@ class Auto(Probing):
         self._awaiting = 0  # rounds in which a new text's first draft may still be under way
         self._wait = 0  # rounds until it is considered again who reads
         self._earlier = None
+        self._calibrated = False
         self._plain_seen = False  # whether plain decoding was timed since this policy was made, loaded or reset
 
     def calibrate(self, known: Calibration) -> None:
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
         self._foreseen = None
         self.latency.calibrate(known, self._key)
+        self._calibrated = bool(known.verify.get(1))
         for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
             if rates := known.acceptance.get(key, known.acceptance.get(name)):
                 self.positional.expect(key, rates)
@@ -97,6 +99,8 @@ class Auto(Probing):
         self._keep_earlier(context.unobserved)
         if batch == 1 and context.previous is None:
             self._begin_text(context)
+        if batch == 1:
+            self._expect_rate(context)
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         self._proposals, self._gains, self._called = [], (), context.proposal_seconds
@@ -127,7 +131,7 @@ class Auto(Probing):
         bound.kept = self._kept_for_reading(context, rate) if self._several and bounded else 0.0
         room = (timed * (1.0 + bound.draft_room) - sum(self._called.values())) / bound.slower if bounded else inf
         value, best = self._weigh(context, seconds, rate, off, room)
-        if batch == 1 and self.hinted:
+        if batch == 1 and self.hinted and (self._called or context.previous is not None):  # else nobody was asked yet
             self._note_proposals((value, best), off)
         if batch > 1 and not probing:
             best = self._step_kind((off, value), none, best, batch)

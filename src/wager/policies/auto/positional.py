@@ -32,12 +32,17 @@ class Shift(Learner):
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
         self.value = 0.0
-        self.information = config.shrinkage / 4.0  # p (1 - p) a token; at first that the card is right
+        self.information = self.trust  # p (1 - p) a token; at first that the card is right
         self.settle()
 
     def settle(self) -> None:
         self.factor = exp(self.value)  # on all odds
         self.deviation = 1.0 / sqrt(self.information)
+
+    @property
+    def trust(self) -> float:
+        """Information that the card is worth: it tells of many texts, so twice that of other evidence."""
+        return 2.0 * self.config.shrinkage / 4.0
 
     def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
         """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
@@ -54,7 +59,7 @@ class Shift(Learner):
 
     def fade(self) -> None:
         """Something has changed: what is known counts no more than the card did."""
-        self.information = min(self.information, self.config.shrinkage / 4.0)
+        self.information = min(self.information, self.trust)
         self.settle()
 
 

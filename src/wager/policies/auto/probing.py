@@ -21,7 +21,17 @@ _decided = attrgetter(*OF_A_ROUND)
 class Probing(Reading):
     """The part of `auto` that times plain decoding, tries texts that begin, lets a choice stand, and learns late."""
 
-    __slots__ = ("_chosen", "_earlier", "_most_reading", "_most_seconds", "_reading", "_value_rate", "_wait")
+    __slots__ = (
+        "_calibrated",
+        "_chosen",
+        "_earlier",
+        "_most_reading",
+        "_most_seconds",
+        "_reading",
+        "_value_rate",
+        "_wait",
+    )
+    _calibrated: bool  # whether plain decoding was timed before the first round
     _chosen: Estimate | None  # in the last round
     _most_seconds: float  # that the round chosen last takes at most, proposals left out
     _most_reading: float  # seconds of those that read after that round, at most
@@ -156,5 +166,8 @@ class Probing(Reading):
     def _plain_overdue(self) -> bool:
         """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it, where
         it never was; in an engine, where it was not in this text."""
-        bound = self.exploration.bound
-        return self.latency.verify.overdue() or (not bound.timed and bound.balance < 0.0)
+        bound, lead, few = self.exploration.bound, 0.0, 0.0
+        if self._calibrated:  # then it is known from the start, if not from this text
+            lead = self._value_rate * self._plain_seconds - 1.0 if bound.timed else 0.0
+            few = self.config.shrinkage
+        return (not bound.timed and bound.balance < 0.0 and bound.tokens >= few) or self.latency.verify.overdue(lead)

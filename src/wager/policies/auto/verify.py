@@ -213,14 +213,18 @@ class VerifyLatency(Learner):
         """Whether its last round took far from what was expected, and was not learned from."""
         return self.filter.streak.get(width, 0) > 0
 
-    def overdue(self) -> bool:
-        """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed."""
-        late = self.since_plain() > self.config.probe_interval
-        if late or self.checks > 0 or self.rounds[1] < self.config.repeats or self.doubted(1):
+    def overdue(self, lead: float = 0.0) -> bool:
+        """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed; rarely
+        where rounds gain so much over it (``lead``, a share) that it does not matter what exactly it takes."""
+        config, limit, rounds = self.config, self.filter.limit, self.since_plain()
+        if self.rounds[1] < config.repeats:
             return True
+        if lead > config.outlier * limit:
+            return rounds > config.outlier * config.probe_interval
         # other widths say that the machine has changed: that may be true of them alone
         apart = abs(self.scale * self.ratios[1] / self.plain - 1.0) if self.plain else 0.0
-        return apart > self.filter.limit and self.since_plain() > self.config.short_memory
+        doubted = self.checks > 0 or self.doubted(1) or (apart > limit and rounds > config.short_memory)
+        return doubted or rounds > config.probe_interval
 
     def since_plain(self) -> int:
         """Rounds since plain decoding was timed."""

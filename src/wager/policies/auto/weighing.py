@@ -295,6 +295,21 @@ class ArmWeighing(Policy):
         """Seconds of verification by width, each request's share, and the tokens a second is worth."""
         return self.latency.at(batch)
 
+    def _expect_rate(self, context: Context) -> None:
+        """Before anything was timed, a second is worth what the best arm of a model is expected to bring in it: were it
+        worth no more than in plain decoding, long drafts would seem to pay."""
+        if not self.latency.verify.scale or self.latency.rates.known(1):
+            return
+        if context.hints:
+            self._fill(context)  # from then on it is known who has them
+        rates, (seconds, _) = [], self._costs(1)
+        for group, _, arms, counts, _ in self._plans.get(1) or self._plan(1):
+            fixed, each = self.latency.drafts.parts(group.key, 1, seconds[1])
+            tokens = self.positional.tokens(counts.odds, 1.0)
+            rates += [tokens[n] / (seconds[width] + fixed + each * n) for _, n, width in arms]
+        if rates:
+            self.latency.rates.expect(1, max(rates))
+
     def _fill(self, context: Context) -> list[Proposal]:
         """The proposals of this round; drafters that propose nothing are left out."""
         hints, agreement = context.hints, context.agreement
