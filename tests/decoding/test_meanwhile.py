@@ -85,33 +85,6 @@ def test_whoever_explains_a_choice_asks_before_the_next_is_made(monkeypatch: pyt
     assert Late.late, "of that policy alone"
 
 
-@pytest.mark.parametrize("long", [False, True])
-def test_a_long_prompt_is_read_by_cheap_drafters_in_the_first_round(
-    long: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
-    monkeypatch.setattr(loop, "LONG", len(PROMPT) - long)
-    monkeypatch.setattr(Late, "needs", frozenset({Signal.HINTS}))
-    read: list[tuple[int, list[int]]] = []
-    begin = PromptLookup.begin
-    policy = Late((OFF, DRAFT, MATCH))
-
-    def noting(self: PromptLookup, prompt: Sequence[int]) -> None:
-        if prompt:
-            read.append((len(policy.contexts), list(prompt)))
-        begin(self, prompt)
-
-    monkeypatch.setattr(PromptLookup, "begin", noting)
-    lookup = PromptLookup()
-    made = written(policy, [lookup])
-    assert read == [(int(long), PROMPT)], "the prompt alone, once, and after the first choice if it is long"
-    first, *others = policy.contexts
-    assert set(first.hints) == {"prompt-lookup"}, "known to be one that proposes"
-    assert bool(first.proposal_seconds) is not long
-    assert any(context.proposal_seconds for context in others)
-    assert lookup._text == [*PROMPT, *made.tokens]
-
-
 @pytest.mark.parametrize("alone", [False, True])
 def test_cheap_drafters_know_the_whole_text_when_they_propose(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if alone:

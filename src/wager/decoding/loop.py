@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 
-from wager.core import Arm, Context, Hint, PromptFeatures, Round, Signal
+from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.core.garbage import collect_due, uncollected
 from wager.core.round import Accepted
 from wager.decoding.acceptance import accept_greedy
@@ -26,8 +26,6 @@ Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and i
 EVERYTHING = frozenset(Signal)
 WORK_ALONE = {"cuda"}  # devices on which the host does something else in the meantime
 NO_PROPOSALS: Mapping[str, Draft] = {}
-NO_HINT = Hint()
-LONG = 256  # tokens of a prompt that a device reads no sooner than cheap drafters do
 RECENT = 2  # rounds since a model has drafted, after which it is not expected to draft in the next one
 
 
@@ -75,7 +73,6 @@ class Loop(Rounds):
         self.alone = self.target.device.type in WORK_ALONE
         self.late = self.alone and self.selective and self.policy.late
         self.collects = False  # whether the caller has garbage collected automatically
-        self.unread: list[Drafter] = []  # cheap drafters that have not read the prompt
         self.untold: list[int] = []  # tokens of the text that the cheap drafters were not told of
         self.chosen: tuple[Context, Arm] | None = None  # for the next round
         self.wanted: tuple[str, ...] = ()  # cheap drafters that propose for it, where that is known; none: it is not
@@ -110,10 +107,7 @@ class Loop(Rounds):
         else:
             logits = self.target.prefill(unread)
         for drafter in self.drafters.values():  # a device still reads
-            if drafter.cheap and self.late and self.dear and self.begins > LONG:
-                self.unread.append(drafter)  # it reads in the first round, while the device works
-            else:
-                drafter.begin(self.text)
+            drafter.begin(self.text)
         _, token, scores = self._accept(logits, NO_DRAFT)
         if self.scorer is not None:
             self.scorer.taken(scores, [0])
@@ -220,9 +214,7 @@ class Loop(Rounds):
             self.policy.observe(played)
 
     def _tell(self) -> None:
-        """Tell the cheap drafters how the text begins and went on."""
-        while self.unread:
-            self.unread.pop().begin(self.text[: self.begins])
+        """Tell the cheap drafters how the text went on."""
         if self.untold:
             for drafter in self.drafters.values():
                 if drafter.cheap:
@@ -245,9 +237,8 @@ class Loop(Rounds):
         known = (self.arms, 1, self.position, self.previous, lag)
         names, self.wanted = self.wanted, ()
         if not names:
-            silent = {drafter.name: NO_HINT for drafter in self.cheap if drafter in self.unread}
-            context = Context(*known, silent, prompt=self.prompt, remaining=remaining, unobserved=late)
-            if not room or not self.cheap or (silent and self.previous is None):
+            context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late)
+            if not room or not self.cheap:
                 return context, {}
             names = self.policy.select_drafters(context) if self.selective else tuple(self.drafters)
         self._tell()

@@ -75,7 +75,7 @@ class CUDAGraphRunner(LlamaRunner):
         if parents is not None:  # depths and words; padding sees the cache and itself, and nothing sees it
             depths, words = ancestry([*parents, *[-1] * (padded - width)])
             given += depths + words
-        self.inputs[: len(given)] = torch.tensor(given)
+        self._give(given)
         self.told = ()
         final, logits, states = self.replay(padded)
         if self.watched:
@@ -103,10 +103,14 @@ class CUDAGraphRunner(LlamaRunner):
             given = [*self._place(), self.length, int(tree), last, *[0] * (padded - 1)]
             if tree:  # of no tokens yet, and of padding: each sees the cache and itself
                 given += [0] * padded + ancestry([-1] * padded)[1]
-            # From memory that is not pinned: it has been copied when the call returns.
-            self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
+            self._give(given)
             self.told = told
         return padded
+
+    def _give(self, given: list[int]) -> None:
+        """Put into ``inputs`` what the next replay is of, without waiting for those before it."""
+        # From memory that is not pinned: it has been copied when the call returns.
+        self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
 
     def replay(self, padded: int) -> Made:
         """Run the graph of this width on ``inputs``."""

@@ -131,7 +131,7 @@ class Auto(Probing):
         bound.kept = self._kept_for_reading(context, rate) if self._several and bounded else 0.0
         room = (timed * (1.0 + bound.draft_room) - sum(self._called.values())) / bound.slower if bounded else inf
         value, best = self._weigh(context, seconds, rate, off, room)
-        if batch == 1 and self.hinted and (self._called or context.previous is not None):  # else nobody was asked yet
+        if batch == 1 and self.hinted:
             self._note_proposals((value, best), off)
         if batch > 1 and not probing:
             best = self._step_kind((off, value), none, best, batch)
