@@ -121,13 +121,10 @@ def test_the_readme_keeps_the_losses_and_says_that_fixed_settings_are_ahead() ->
     lost = [row[5].rpartition("/")[2] for row in rows() if min(numbers(row[2])) < 1]
     shown = [row[5].rpartition("/")[2] for row in rows(README) if min(numbers(row[2])) < 1]
     assert shown == lost
-    behind = [
-        all(fixed > auto for auto, fixed in zip(numbers(row[2]), numbers(row[3]), strict=True))
-        for row in rows(README)
-        if numbers(row[3])
-    ]
-    assert sum(behind) > len(behind) / 2
-    assert "The best fixed setting is ahead of `auto` in most rows that have one" in README.read_text(encoding="utf-8")
+    pairs = [pair for row in rows(README) for pair in zip(numbers(row[2]), numbers(row[3]), strict=False)]
+    ahead = sum(fixed > auto for auto, fixed in pairs)
+    told = f"The best fixed setting is ahead of `auto` in {ahead} of the {len(pairs)} values that have one"
+    assert told in README.read_text(encoding="utf-8")
 
 
 def test_the_chart_is_described_by_the_figures_of_its_result() -> None:
