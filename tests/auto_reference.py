@@ -265,10 +265,10 @@ class Slow:
         """Whether plain decoding is known well enough for now."""
         widths, bound = self.known.latency.verify, self.known.exploration.bound
         calibrated = self.known._calibrated
-        lead = self.rate() * widths.seconds[1] - 1 if calibrated and bound.timed else 0.0
+        lead = self.rate() * widths.seconds[1] - 1 if calibrated else 0.0
         if widths.rounds[1] < 3 or widths.overdue(lead):
             return False
-        return bound.timed or bound.balance >= 0 or bound.tokens < 8 * calibrated
+        return bound.timed or bound.balance >= 0 or (calibrated and bound.tokens < 8)
 
     def choose(self, context: Context) -> dict[Arm, float]:
         """What every arm is worth; where plain decoding has to be timed, it alone."""

@@ -13,7 +13,7 @@ from auto_lab import CONFIG, Other, any_hint, drawn_tokens, proposal_of, run_of
 from wager.core import OFF, Arm, Hint, Round
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.features import AGREEMENT, EMA, POSITION, Proposal
-from wager.policies.auto.positional import PositionalAcceptance
+from wager.policies.auto.positional import PositionalAcceptance, Shift
 
 Drawn = tuple[Hint, list[Other], list[float]]  # a proposal, and the true chance of each of its tokens
 
@@ -239,3 +239,14 @@ def test_a_batch_teaches_a_curve_its_rate_or_that_of_every_position(positions: b
     drawn = np.mean([drawn_tokens(curves, "x", 5) for _ in range(100)], axis=0)
     expected = [1 + kept[:n].sum() / 320 if positions else sum(rate**j for j in range(n + 1)) for n in range(6)]
     assert drawn == pytest.approx(expected, rel=0.1 if positions else 0.05)
+
+
+def test_a_card_counts_as_sixteen_tokens() -> None:
+    """As many tokens again that contradict it, and half of the surprise is believed."""
+    shift = Shift(CONFIG)
+    shift.learn([1.0], [16.0], [0.0])
+    assert shift.value == pytest.approx(-8.0 / (4.0 + 4.0), rel=0.03)
+    for _ in range(10):
+        shift.learn([1.0], [16.0], [8.0])
+    shift.fade()
+    assert shift.deviation == 0.5, "after a change no more is known than at first"

@@ -163,6 +163,31 @@ def test_costs_that_drift_are_followed(drift: dict[str, Callable[[int], float]],
         assert most_lost(world) <= 3.0 + max(0.0, world.surprise) + CLOCK * 160
 
 
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_machine_that_becomes_twice_as_quick_is_noticed_though_drafts_were_far_ahead(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if planted:  # whoever believes to be far ahead leaves all doubts alone
+        overdue = VerifyLatency.overdue
+        monkeypatch.setattr(
+            VerifyLatency,
+            "overdue",
+            lambda widths, lead: overdue(widths) and (lead < 0.2 or widths.since_plain() > 800),
+        )
+    jump, lost = 300, []
+    for seed in range(3):
+        world = World(steep, nothing, noise=0.02, seed=seed, plain=lambda n: 0.5 if n >= jump else 1.0)
+        world.accept = lambda at, arm: by_chance(0.9 if at.round < jump else 0.5)(at, arm)
+        policy = auto(seed)
+        policy.calibrate(world.calibration())
+        while world.round < jump - 10:
+            world.text(policy)
+        world.worst = 0.0
+        world.text(policy, 2000)
+        lost.append(world.worst)
+    assert (max(lost) < 3.0 + CLOCK * 160) is not planted
+
+
 def test_a_stall_is_forgiven_and_a_change_is_charged() -> None:
     bound = LossBound(AutoConfig())
     bound.drafted(1, 1.5, 2.0, 1.0)

@@ -197,7 +197,7 @@ class LatencyModel(Learner):
 
     def at(self, batch: int) -> tuple[list[float], float]:
         """Seconds of verification by width (tokens of each request), as each request's share of the step; and the
-        tokens a second is worth, before any was timed those of plain decoding."""
+        tokens a second is worth, before any was timed or expected those of plain decoding."""
         if batch == 1:  # a text that loses to plain decoding can still be decoded plainly: no second is worth less
             table = self.verify.seconds
             plain = 1.0 / table[1]

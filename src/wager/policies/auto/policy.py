@@ -77,7 +77,7 @@ class Auto(Probing):
         """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
         self._foreseen = None
         self.latency.calibrate(known, self._key)
-        self._calibrated = bool(known.verify.get(1))
+        self._calibrated = self._calibrated or bool(known.verify.get(1))
         for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
             if rates := known.acceptance.get(key, known.acceptance.get(name)):
                 self.positional.expect(key, rates)

@@ -41,7 +41,8 @@ class Shift(Learner):
 
     @property
     def trust(self) -> float:
-        """Information that the card is worth: it tells of many texts, so twice that of other evidence."""
+        """Information that the card is worth: it tells of many texts, so twice as many tokens as other evidence. One is
+        worth p (1 - p), a quarter at most."""
         return 2.0 * self.config.shrinkage / 4.0
 
     def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:

@@ -166,8 +166,8 @@ class Probing(Reading):
     def _plain_overdue(self) -> bool:
         """Whether plain decoding has to be timed: at first, now and then, and in a text that seems to lose to it, where
         it never was; in an engine, where it was not in this text."""
-        bound, lead, few = self.exploration.bound, 0.0, 0.0
-        if self._calibrated:  # then it is known from the start, if not from this text
-            lead = self._value_rate * self._plain_seconds - 1.0 if bound.timed else 0.0
-            few = self.config.shrinkage
-        return (not bound.timed and bound.balance < 0.0 and bound.tokens >= few) or self.latency.verify.overdue(lead)
+        bound, lead, early = self.exploration.bound, 0.0, False
+        if self._calibrated:  # known well enough not to judge by the first round, nor to settle every doubt
+            early = bound.tokens < self.config.shrinkage
+            lead = self._value_rate * self._plain_seconds - 1.0
+        return (not bound.timed and bound.balance < 0.0 and not early) or self.latency.verify.overdue(lead)

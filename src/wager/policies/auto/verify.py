@@ -214,17 +214,17 @@ class VerifyLatency(Learner):
         return self.filter.streak.get(width, 0) > 0
 
     def overdue(self, lead: float = 0.0) -> bool:
-        """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed; rarely
-        where rounds gain so much over it (``lead``, a share) that it does not matter what exactly it takes."""
-        config, limit, rounds = self.config, self.filter.limit, self.since_plain()
-        if self.rounds[1] < config.repeats:
+        """Whether plain decoding has to be timed: all widths are relative to it, and a change must be noticed. Where
+        rounds gain more over it (``lead``, a share) than a doubt, only one that it is quicker could change a choice."""
+        config, rounds, limit = self.config, self.since_plain(), self.filter.limit
+        if self.rounds[1] < config.repeats or self.checks > 0:
             return True
-        if lead > config.outlier * limit:
-            return rounds > config.outlier * config.probe_interval
         # other widths say that the machine has changed: that may be true of them alone
-        apart = abs(self.scale * self.ratios[1] / self.plain - 1.0) if self.plain else 0.0
-        doubted = self.checks > 0 or self.doubted(1) or (apart > limit and rounds > config.short_memory)
-        return doubted or rounds > config.probe_interval
+        apart = self.scale * self.ratios[1] / self.plain - 1.0 if self.plain else 0.0
+        doubted = self.doubted(1)
+        if lead > limit:
+            apart, doubted = min(apart, 0.0), doubted and self.filter.mildest[1] < 1.0
+        return doubted or (abs(apart) > limit and rounds > config.short_memory) or rounds > config.probe_interval
 
     def since_plain(self) -> int:
         """Rounds since plain decoding was timed."""

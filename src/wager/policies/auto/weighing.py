@@ -1,6 +1,6 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf
 from operator import itemgetter
 
@@ -296,17 +296,16 @@ class ArmWeighing(Policy):
         return self.latency.at(batch)
 
     def _expect_rate(self, context: Context) -> None:
-        """Before anything was timed, a second is worth what the best arm of a model is expected to bring in it: were it
-        worth no more than in plain decoding, long drafts would seem to pay."""
+        """Before anything was timed, a second is worth what the best arm of a model brings in it, by the model's card:
+        were it worth no more than in plain decoding, long drafts would seem to pay."""
         if not self.latency.verify.scale or self.latency.rates.known(1):
             return
-        if context.hints:
-            self._fill(context)  # from then on it is known who has them
+        self._note_hinted(context.hints)
         rates, (seconds, _) = [], self._costs(1)
         for group, _, arms, counts, _ in self._plans.get(1) or self._plan(1):
             fixed, each = self.latency.drafts.parts(group.key, 1, seconds[1])
             tokens = self.positional.tokens(counts.odds, 1.0)
-            rates += [tokens[n] / (seconds[width] + fixed + each * n) for _, n, width in arms]
+            rates += [tokens[n] / (seconds[width] + fixed + each * n) for _, n, width in arms if counts.card]
         if rates:
             self.latency.rates.expect(1, max(rates))
 
@@ -329,11 +328,15 @@ class ArmWeighing(Policy):
                 out.append(record)
         return out
 
+    def _note_hinted(self, names: Iterable[str]) -> None:
+        """From now on these are known to say something of their proposals."""
+        self.hinted.update(name for name in names if name in self.index)
+        self._plans.clear()
+
     def _new_records(self, names: Sequence[str]) -> list[Proposal]:
         """One for each drafter with a hint, in the drafters' order."""
+        self._note_hinted(names)
         known = sorted((name for name in names if name in self.index), key=self.index.__getitem__)
-        self.hinted.update(known)
-        self._plans.clear()
         first = {name: AGREEMENT + 4 * self.index[name] for name in known}
         return [
             Proposal(self.index[name], name, self.longest, [(other, first[other]) for other in known if other != name])
