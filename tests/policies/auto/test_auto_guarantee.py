@@ -1,6 +1,7 @@
 """No text falls further behind plain decoding than by 2 % and three plain tokens, whatever an adversary does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from adversary import Accept, World, auto, by_chance, fair, flat, nothing, short_only, steep, until
@@ -186,6 +187,14 @@ def test_a_machine_that_becomes_twice_as_quick_is_noticed_though_drafts_were_far
         world.text(policy, 2000)
         lost.append(world.worst)
     assert (max(lost) < 3.0 + CLOCK * 160) is not planted
+
+
+def test_a_first_text_loses_little_though_plain_decoding_was_calibrated_twice_too_slow() -> None:
+    world = World(steep, nothing, noise=0.02)
+    known, policy = world.calibration(), auto()
+    policy.calibrate(replace(known, verify={**known.verify, 1: 2 * known.verify[1]}))
+    world.text(policy, 2000)
+    assert 3.0 < world.worst < 11.0  # without a first timing at all it would be the whole text
 
 
 def test_a_stall_is_forgiven_and_a_change_is_charged() -> None:
