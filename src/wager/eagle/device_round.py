@@ -104,17 +104,18 @@ class DeviceRounds:
         depth: int,
         shape: Tree | None,
         choose: DeviceChoices,
-        gumbel: GumbelNoise | None,  # of as many positions as ``positions`` says
+        noise: Callable[[], GumbelNoise | None] | None,  # of as many positions as ``positions`` says; None: greedy
     ) -> Found | None:
         """Play a round, ``depth`` of whose tokens may be accepted; None where the draft cannot be captured."""
         head, target = self.head, self.target
         if self.waiting is None:
             self.waiting = self._time_waiting(last) if self.cuda else 0.0
-        key, whole, breadth = self._key(depth, shape, gumbel)
+        key, whole, breadth = self._key(depth, shape, noise is not None)
         nodes = depth if shape is None else min(shape.nodes, grown_nodes(depth, breadth))
         width = nodes + 1
         self._reserve(depth)
         ahead = self._taken(key)
+        gumbel = noise() if noise is not None and ahead is None else None
         made = ahead.made if ahead is not None else head._drafted(out, whole, breadth, gumbel)
         if made is None:
             return None
@@ -143,6 +144,8 @@ class DeviceRounds:
             following = depth, shape
         begun: tuple[Hashable, Made, Place | None] | None = None
         if following is not None:
+            if noise is not None and gumbel is None:  # made now, where the device does not wait for it
+                gumbel = noise()
             begun = self._begun(*following, gumbel, (depth, nodes, padded) if following == (depth, shape) else None)
         found = self._found(width)
         self._go_on([*(found.drafted[at] for at in found.path), found.following], read)
@@ -153,7 +156,7 @@ class DeviceRounds:
     @torch.inference_mode()
     def begin(self, out: torch.Tensor, depth: int, shape: Tree | None, gumbel: GumbelNoise | None) -> None:
         """Draft for a round that may come next, while the host does something else."""
-        key, whole, breadth = self._key(depth, shape, gumbel)
+        key, whole, breadth = self._key(depth, shape, gumbel is not None)
         self._reserve(depth)
         made = self.head._drafted(out, whole, breadth, gumbel)
         if made is not None:
@@ -163,11 +166,11 @@ class DeviceRounds:
         """From how many positions such a round takes noise: its own, and those of a draft after it."""
         return depth + 1 + max((deep for deep, _ in self.head.shapes), default=depth)
 
-    def _key(self, depth: int, shape: Tree | None, gumbel: GumbelNoise | None) -> tuple[Hashable, int, int]:
+    def _key(self, depth: int, shape: Tree | None, noisy: bool) -> tuple[Hashable, int, int]:
         """What tells drafts apart, how deep it is drafted, and how broad: 0 for a chain."""
         breadth = 0 if shape is None else self.head._breadth(shape.breadth)
         whole = self.head._warmed(depth, breadth)
-        return (gumbel is not None, whole, breadth), whole, breadth
+        return (noisy, whole, breadth), whole, breadth
 
     def _reading(self, depth: int) -> int:
         """The captured width in which the head reads what such a round brings."""
@@ -197,7 +200,7 @@ class DeviceRounds:
     ) -> tuple[Hashable, Made, Place | None] | None:
         """Draft for the next round, whose place in the text the device knows; and put it into the target's input, where
         it is as deep and wide as this one's (``place``)."""
-        key, whole, breadth = self._key(depth, shape, gumbel)
+        key, whole, breadth = self._key(depth, shape, gumbel is not None)
         made = self.head._draft(whole, breadth, self._next_noise(gumbel, whole))
         if made is None:
             return None

@@ -171,9 +171,9 @@ class Eagle(Drafter):
             if rounds.cuda:
                 torch.cuda.synchronize(rounds.target.device)
             paid = perf_counter() - began
-        gumbel, rounds.meanwhile = self._gumbel(sample, rounds.positions(length)), self._following
+        noise, rounds.meanwhile = partial(self._gumbel, sample, rounds.positions(length)), self._following
         with rounds.target.on_device():
-            found = rounds.play(out, self._text[-1], length, shape, choose, gumbel)
+            found = rounds.play(out, self._text[-1], length, shape, choose, None if sample is None else noise)
         if found is None:
             return None
         self._out, self._played = self.head.last, True
