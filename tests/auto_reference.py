@@ -175,7 +175,7 @@ class Slow:
 
     def usual(self) -> float:
         """What it is worth to know by how much drafters differ in a text."""
-        return 1 / max(self.known.in_text.variance, 0.01)
+        return 1 / max(self.known.in_text.variance, 0.004)
 
     def draw(self, context: Context) -> None:
         """Draw for every drafter without hints, and for each of its trees; a draw fades over some choices."""

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from wager.cli import app as cli
 from wager.core.recording import RecordingWriter, Text, Track
-from wager.drafters.shipped import published_acceptance
+from wager.drafters.cards import Card, apart, read_card
 from wager.training.card import note_trees, tree_acceptance, trees_told
 
 ACCEPTED = [2, 0, 1, 0, 0, 1, 0]  # tokens of the tree at every entry of the text; rounds begin at 0, 3, 4 and 5
@@ -52,7 +52,9 @@ def test_a_recording_goes_onto_the_card_and_into_what_policies_start_from(tmp_pa
     assert "4x16: accepted at each depth 0.50, 0.50, 0.00" in done.stdout
     content = json.loads((head / "config.json").read_text())
     assert content["hidden_size"] == 8
-    told = published_acceptance(content["wager"])
+    card = read_card(content["wager"])
+    told = card.acceptance
+    assert card.by_task == {"qa": 0.6, "rag": 0.8}
     assert told["@4x16"] == (0.5, 0.5, 0.0)
     assert told[""] == pytest.approx((0.7, 0.5))
     text = (head / "README.md").read_text()
@@ -77,7 +79,21 @@ def test_a_recording_without_this_heads_trees_is_refused_and_nothing_written(tmp
     "notes", [None, {"trees": [1]}, {"trees": {"4x16": {"qa": ["many"]}}}, {"trees": {"4x16": {}}}]
 )
 def test_notes_that_are_no_shares_tell_nothing(notes: object) -> None:
-    assert published_acceptance(notes) == {}
+    assert read_card(notes) == Card()
+
+
+@pytest.mark.parametrize(("shares", "expected"), [
+    ([{"qa": 0.5, "rag": 0.7}, {"qa": 0.4, "rag": 0.6064}], 0.0),  # one better everywhere, by the same log odds
+    ([{"qa": 0.5, "rag": 0.5}, {"qa": 0.7311, "rag": 0.2689}], 0.5 * 2.0**2 / 2),  # each the right one somewhere
+    ([{"qa": 0.5, "rag": 0.5}, {"xsum": 0.5, "rag": 0.5}], None),  # one task in common
+    ([{"qa": 0.5, "rag": 0.5}, {}], None),
+    ([{"qa": 1.0, "rag": 0.0}, {"qa": 1.0, "rag": 0.0}], 0.0),
+])  # fmt: skip
+def test_cards_tell_how_far_apart_drafters_are_in_one_kind_of_text(
+    shares: list[dict[str, float]], expected: float | None
+) -> None:
+    found = apart([Card(by_task=by_task) for by_task in shares])
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-3))
 
 
 def test_a_head_without_a_card_gets_one(tmp_path: Path) -> None:

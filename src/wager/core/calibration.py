@@ -16,3 +16,5 @@ class Calibration:
     catch_up: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # drafter, or its trees as DRAFTER@SHAPE -> share of its tokens accepted at each position, those before it accepted
     acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # by how much those drafters differ in one kind of text beyond what they do in all, as a variance of log odds
+    apart: float | None = None

@@ -28,6 +28,7 @@ from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import described, open_state
 from wager.drafters import Drafter
+from wager.drafters.cards import apart, published
 from wager.models.runner import Runner
 from wager.models.select import current, runner
 from wager.models.unwrap import unwrapped
@@ -225,12 +226,11 @@ class Decoder:
         """Time rounds on the text that the target holds, or take what is remembered, and tell the policy."""
         from wager.decoding.calibrate import VERSION, RoundTimer, calibrated
 
-        known = described(self.policy, self.model, self.drafters.values(), self.arms)
-        del known["policy"]
-        key = ", ".join([*known.values(), f"torch {torch.__version__}", f"timed as {VERSION}"])
+        of = described(self.policy, self.model, self.drafters.values(), self.arms) | {"policy": f"timed as {VERSION}"}
+        key = ", ".join([*of.values(), f"torch {torch.__version__}"])
         found = calibrated(RoundTimer(self.target, self.drafters, self.arms, text), key)
-        published = {d.name + shape: rates for d in self.drafters.values() for shape, rates in d.acceptance.items()}
-        self._calibration = replace(found, acceptance=published)
+        cards = {name: drafter.card for name, drafter in self.drafters.items()}
+        self._calibration = replace(found, acceptance=published(cards), apart=apart(cards.values()))
         self._recalibrate()
 
     @property

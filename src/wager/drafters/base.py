@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wager.core import Arm, Hint, Tree
+from wager.drafters.cards import Card
 
 if TYPE_CHECKING:
     import torch
@@ -139,9 +139,7 @@ class Drafter(ABC):
     servable: ClassVar[bool] = False  # whether a server can run it, one for every request: ``share`` gives those
     datastore: Datastore | None = None  # the corpus it reads, if any
     runner: Any = None  # runs the model it drafts with, if that is a whole one
-    # share of its tokens that targets accept at each position, those before it accepted, where its maker says so: of
-    # chains under "", of trees under "@SHAPE" ("@4x16")
-    acceptance: Mapping[str, tuple[float, ...]] = MappingProxyType({})
+    card: Card = Card()  # what its maker says of its acceptance
     reads: ClassVar[bool] = False  # whether it can `read` what it missed without drafting
     scorer: Scorer | None = None  # scores its predictions at tokens it missed; None: nobody wants to know
     meanwhile: Callable[[], Arm | None] = staticmethod(_nothing)  # called while the device works; the next arm

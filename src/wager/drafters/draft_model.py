@@ -10,7 +10,7 @@ from wager.core import Hint
 from wager.core.require import require
 from wager.core.round import MOST_SCORED
 from wager.drafters.base import Draft, Drafter, DraftSampler
-from wager.drafters.shipped import published_acceptance
+from wager.drafters.cards import read_card
 from wager.models.runner import CHUNK, WIDEST_TREE
 from wager.models.select import runner
 from wager.models.unwrap import unwrapped
@@ -32,7 +32,7 @@ class DraftModel(Drafter):
     def __init__(self, model: Any, name: str = "draft-model", *, window: int = 0) -> None:
         require(window >= 0, f"a window has 1 token or more, or is 0 for all of them, not {window}")
         self.name, self.window = name, window
-        self.acceptance = published_acceptance(getattr(getattr(model, "config", None), "wager", None))
+        self.card = read_card(getattr(getattr(model, "config", None), "wager", None))
         self.runner = runner(unwrapped(model))
         self.runner.warm(range(1, WIDEST_TREE + 1))  # of one token, and of catching up on any number
         self.vocabulary = self.runner.vocabulary  # of the target: logits are cut or padded to it

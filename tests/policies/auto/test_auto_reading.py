@@ -1,6 +1,7 @@
 """Several models in one text: idle ones read it where that pays, and the right one is found."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_how_far_drafters_differ_in_a_text_is_learned_from_texts(apart: float, t
         found.append(text.variance)
     # accepted tokens are fewer than a line through the middle says, and the first guess of 1/2 counts as one more
     assert np.mean(found) == pytest.approx(0.8 * apart**2, abs=0.03 + 0.15 * apart**2 + 0.5 / texts)
-    assert text.prior == pytest.approx(1.0 / max(text.variance, 0.01))
+    assert text.prior == pytest.approx(1.0 / max(text.variance, 0.004))
 
 
 def test_the_first_text_with_a_drafter_does_not_tell_how_far_texts_differ() -> None:
@@ -285,3 +286,37 @@ def test_catching_up_on_more_than_ever_takes_as_the_numbers_timed_suggest() -> N
     found = [drafts.long_catch_up(name, 256, 0.02) for name in ("flat", "line", "once")]
     assert found == pytest.approx([0.002, 0.064, 0.002])
     assert drafts.long_catch_up("line", 64, 0.02) == pytest.approx(0.016)
+
+
+def test_how_far_drafters_differ_is_known_from_their_cards_until_texts_tell() -> None:
+    text = TextAcceptance(AutoConfig())
+    text.expect(0.002, ("x", "y"))
+    assert (text.prior, text.familiar) == (250.0, {"x", "y"})  # no more than a thousand tokens tell
+    text.readable.add("x")
+    for name, accepted in (("x", 110.0), ("y", 10.0)):
+        text.learn(name, [0.5] * 120, accepted)
+    text.begin()
+    learned = text.variance
+    assert learned > 0.02, "the first text counts already"
+    text.expect(0.002, ("x", "y"))
+    assert text.variance == learned
+
+
+@pytest.mark.parametrize(("apart", "reads"), [(0.002, False), (0.4, True), (None, True)])
+def test_idle_models_read_where_their_cards_say_that_texts_tell_them_apart(apart: float | None, reads: bool) -> None:
+    arms = (OFF, Arm("x", 4), Arm("y", 4))
+    policy = build("auto", arms, seed=0)
+    assert isinstance(policy, Auto)
+    published = {"x": (0.62,) * 4, "y": (0.6,) * 4}
+    known = Calibration({1: 1e-3, 5: 1e-3}, dict.fromkeys(arms[1:], 1e-4), {n: {64: 1e-4} for n in "xy"}, published)
+    policy.calibrate(replace(known, apart=apart))
+    policy.positional.shifts["x"].information = policy.positional.shifts["y"].information = 1e6
+    for name in "xy":
+        policy.positional.learn(name, 2, 4)  # what is usual is known: only this text is not
+        policy.positional.of(name, 4).deviation = 0.0
+    policy.choose(Context(arms, lag={"x": 64, "y": 64}, remaining=500))
+    policy.in_text.of("y").missed = 64
+    policy.in_text.readable.update("xy")
+    context = Context(arms, previous=arms[1], lag={"x": 0, "y": 64}, remaining=500)
+    policy.choose(context)
+    assert ("y" in policy.select_readers(context)) is reads

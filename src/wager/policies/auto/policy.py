@@ -81,6 +81,8 @@ class Auto(Probing):
         for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
             if rates := known.acceptance.get(key, known.acceptance.get(name)):
                 self.positional.expect(key, rates)
+        if known.apart is not None:
+            self.in_text.expect(known.apart, self.positional.shifts)
 
     # --- one arm: for one request, or for all of a batch -------------------------------------------------------------
 

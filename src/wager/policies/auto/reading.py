@@ -62,8 +62,14 @@ class TextAcceptance(Learner):
 
     @property
     def prior(self) -> float:
-        """Information, p (1 - p) a token, that drafters differ as usual."""
-        return 1.0 / max(self.variance, 1.0 / self.config.round_memory)
+        """Information, p (1 - p) a token, that drafters differ as usual; no more than can be known of one of them."""
+        return 1.0 / max(self.variance, 4.0 / self.config.count_memory)
+
+    def expect(self, variance: float, drafters: Iterable[str]) -> None:
+        """Start from the variance of shifts that the cards of drafters tell, unless it was learned already."""
+        self.familiar.update(drafters)
+        if self.weight <= 1.0:
+            self.variance, self.weight = variance, self.config.short_memory
 
     def begin(self) -> None:
         """A new text, or another kind of text."""

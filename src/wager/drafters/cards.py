@@ -1,0 +1,71 @@
+"""What a drafter's maker says of its acceptance: its card, in the notes beside its weights."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import log
+
+LEAST = 0.01  # share of tokens: none on a card is taken to be less, or more than all but this
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Shares of a drafter's tokens that its target accepts, those before them accepted."""
+
+    # at each position, as the mean over the tasks: of chains under "", of trees under "@SHAPE" ("@4x16")
+    acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    by_task: Mapping[str, float] = field(default_factory=dict)  # of a chain's first tokens
+
+
+def read_card(notes: object) -> Card:
+    """The card in a drafter's notes; what cannot be read is left out."""
+    if not isinstance(notes, dict):
+        return Card()
+    trees = notes.get("trees")
+    tables = {"": _rows(notes.get("acceptance"))}
+    tables |= {f"@{shape}": _rows(tasks) for shape, tasks in trees.items()} if isinstance(trees, dict) else {}
+    means = {shape: _means(list(rows.values())) for shape, rows in tables.items() if rows}
+    first = {task: row[0] for task, row in tables[""].items() if row}
+    return Card({shape: rates for shape, rates in means.items() if rates}, first)
+
+
+def published(cards: Mapping[str, Card]) -> dict[str, tuple[float, ...]]:
+    """What the cards of drafters say of their chains, under the drafter's name, and of their trees."""
+    return {name + shape: rates for name, card in cards.items() for shape, rates in card.acceptance.items()}
+
+
+def apart(cards: Iterable[Card]) -> float | None:
+    """By how much drafters differ in one kind of text beyond what they do in all: the variance of the log odds of their
+    first tokens, once what is common to a drafter and to a task is taken out; None where their cards do not tell."""
+    known = [card.by_task for card in cards if card.by_task]
+    tasks = sorted(set.intersection(*map(set, known))) if known else []
+    if len(known) < 2 or len(tasks) < 2:
+        return None
+    table = [[_log_odds(shares[task]) for task in tasks] for shares in known]
+    of_drafters = [sum(row) / len(tasks) for row in table]
+    of_tasks = [sum(column) / len(known) for column in zip(*table, strict=True)]
+    mean = sum(of_drafters) / len(known)
+    rest: list[float] = [
+        x - by_drafter - by_task + mean
+        for row, by_drafter in zip(table, of_drafters, strict=True)
+        for x, by_task in zip(row, of_tasks, strict=True)
+    ]
+    return sum(x * x for x in rest) / ((len(known) - 1) * (len(tasks) - 1))
+
+
+def _log_odds(share: float) -> float:
+    share = min(1.0 - LEAST, max(LEAST, share))
+    return log(share / (1.0 - share))
+
+
+def _rows(tasks: object) -> dict[str, list[float]]:
+    """A table of shares by task; empty if it is none."""
+    try:
+        rows = {str(task): [float(x) for x in row] for task, row in tasks.items()} if isinstance(tasks, dict) else {}
+    except (TypeError, ValueError):
+        return {}
+    return rows if all(0.0 <= share <= 1.0 for row in rows.values() for share in row) else {}
+
+
+def _means(rows: list[list[float]]) -> tuple[float, ...]:
+    """Of these rows, position by position."""
+    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=False))
