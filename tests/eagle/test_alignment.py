@@ -86,7 +86,8 @@ def test_logits_of_a_trees_tokens_are_what_they_were_chosen_by(tmp_path: Path, g
     chances = draft.logits.float().softmax(-1)[range(len(draft.tokens)), draft.tokens]
     assert chances.tolist() == pytest.approx(draft.hint.confidence, abs=1e-4)
     assert draft.raw is not None
-    assert torch.equal(draft.raw([3, 1]), draft.logits[[3, 1]])
+    # products of fewer rows round otherwise on some processors
+    torch.testing.assert_close(draft.raw([3, 1]), draft.logits[[3, 1]], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("frequent", [(), FREQUENT])
