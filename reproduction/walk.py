@@ -23,7 +23,8 @@ from wager.policies.onthefly import FSM, Analytical, CachedFSM, QLearning
 from wager.policies.plain import Fixed, Random
 from wager.policies.router import PromptRouter
 from wager.simulation import RoundCost
-from wager.simulation.replay import NOISE_CHUNK, drafted_tokens, model_seconds, noise_chunk, room_at
+from wager.simulation.outcomes import drafted_tokens, model_seconds, room_at
+from wager.simulation.replay import NOISE_CHUNK, noise_chunk
 
 # Choose from the available arms, and from what rounds accepted, overlapped and drew; never from lag or seconds.
 _COUNT = (EXP3Spec, FSM, CachedFSM, Fixed, Halving, MetaEXP3, MetaUCB, QLearning, Random, UCBSpec)

@@ -67,6 +67,7 @@ class World:
     draft: Callable[[int], float] = lambda n: 1.0
     models: int = 1
     reading: float = 1.0  # times that reading without drafting takes longer than catching up and drafting a token
+    merges: bool = False  # whether proposals may be merged into the models' drafts
     late: bool = False  # whether rounds are observed after the next choice, as on a GPU
     deciding: float = 0.0  # of plain decoding that choosing takes: where that is much, a choice is held
     seed: int = 0
@@ -75,6 +76,7 @@ class World:
     worst: float = -1e9  # the most that was lost beyond 2 % of a text's tokens so far, in plain tokens
     surprise: float = 0.0  # the most that a draft took beyond what the policy expected at most, in plain tokens
     reads: int = 0
+    merged: int = 0  # rounds with a merged draft
     held: int = 0  # rounds for which the policy was not asked
     hold: Hold | None = None
     rng: np.random.Generator = field(init=False)
@@ -83,10 +85,17 @@ class World:
         self.rng = np.random.default_rng(self.seed)
 
     def calibration(self) -> Calibration:
-        timed = {width: PLAIN * self.plain(0) * self.verify(width) for width in (1, 2, 3, 5, 9)}
+        widths = (1, 2, 3, 5, 9, 17) if self.merges else (1, 2, 3, 5, 9)
+        timed = {width: PLAIN * self.plain(0) * self.verify(width) for width in widths}
         names = MODELS[: self.models]
         drafts = {Arm(name, n): PLAIN * STEP * n for name in names for n in (1, 8)}
         return Calibration(timed, drafts, {name: {64: PLAIN * CATCH_UP * 64} for name in names})
+
+    def policy(self, *, calibrated: bool) -> Auto:
+        made = auto(self.seed, models=self.models)
+        if calibrated:
+            made.calibrate(self.calibration())
+        return made
 
     def text(self, policy: Auto, tokens: int = 160) -> float:
         """What is lost in one text, in plain tokens; stalls, which strike plain decoding too, do not count."""
@@ -105,13 +114,16 @@ class World:
                 hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
                 asking = dict.fromkeys(hints, ASKING * plain)
                 known = (arms, 1, emitted, previous, lags, hints, {}, asking)
-                context = Context(*known, remaining=tokens - emitted, unobserved=waiting is not None)
+                after = waiting is not None
+                context = Context(*known, remaining=tokens - emitted, unobserved=after, merges=self.merges)
                 arm = policy.choose(context)
             if waiting is not None:
                 policy.observe(waiting)
             self.drafts += arm.length > 0
-            accepted = min(arm.length, self.accept(self, arm)) if arm.length else 0
-            verify = plain * self.verify(arm.length + 1) * (self.draft(self.round) if arm.length else 1.0)
+            own = min(arm.length, self.accept(self, arm.alone)) if arm.length else 0
+            other = min(arm.merged.length, self.accept(self, arm.merged)) if arm.merged is not None else 0
+            accepted, self.merged = max(own, other), self.merged + (arm.merged is not None)
+            verify = plain * self.verify(arm.budget + 1) * (self.draft(self.round) if arm.length else 1.0)
             lag = lags.get(arm.drafter, 0)
             late = CATCH_UP * lag * plain if lag > 1 else 0.0
             drafting = sum(asking.values()) + (STEP * plain * arm.length if arm.drafter in read else 0.0)
@@ -121,24 +133,27 @@ class World:
             others: dict[str, Accepted] = {
                 name: min(self.accept(self, Arm(name, 8)), accepted + 1) for name in hints if name != arm.drafter
             }
+            if arm.merged is not None:
+                others[arm.merged.drafter] = other
             emitted += accepted + 1
             taken, more = self.read(policy, context, read, emitted, others) if context else ({}, 0.0)
             self.surprise = max(self.surprise, over, max(0.0, over) + more)
             waiting = Round(
-                arm, arm.length, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
+                arm, arm.budget, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
                 lag=lag if late else 0, lag_seconds=late, others=others, read_seconds=taken,
+                alone=own if arm.merged is not None else -1,
             )  # fmt: skip
             if not self.late or emitted >= tokens:
                 policy.observe(waiting)
                 waiting = None
             if context is not None:
-                hold.chosen(arm, self.deciding * plain, verify + late + drafting)
+                hold.chosen(arm.alone, self.deciding * plain, verify + late + drafting)
                 self.held += hold.left
             if arm.drafter in read:
                 read[arm.drafter] = emitted
             lost += (verify + late + drafting + sum(taken.values())) / plain - accepted - 1
             self.worst = max(self.worst, lost - 0.02 * emitted)
-            previous, self.round = arm, self.round + 1
+            previous, self.round = arm.alone, self.round + 1
         return lost
 
     def read(

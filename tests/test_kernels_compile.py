@@ -51,8 +51,11 @@ KERNELS: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("eagle.round_kernels", "_rank", [F32, I32, "i32", "i32"], {"BLOCK": 512, "TILE": 64}),
     ("eagle.round_kernels", "_place", [I64, I64, I64, I32, I64, I64, *["i32"] * 3],
      {"BREADTH": 8, "ENTRIES": 64, "TILE": 64}),
-    ("eagle.round_kernels", "_accept", [*[I64] * 5, "i32", "i32"], {"TREE": True, **ACCEPTING}),
-    ("eagle.round_kernels", "_accept", [*[I64] * 5, "i32", "i32"], {"TREE": False, **ACCEPTING}),
+    ("eagle.round_kernels", "_merge", [*[I64] * 3, *["i32"] * 3], {"OWN_CHAIN": True, "SLOTS": 64}),
+    ("eagle.round_kernels", "_merge", [*[I64] * 3, *["i32"] * 3], {"OWN_CHAIN": False, "SLOTS": 64}),
+    ("eagle.round_kernels", "_accept", [*[I64] * 5, *["i32"] * 3], {"TREE": True, "MERGED": True, **ACCEPTING}),
+    ("eagle.round_kernels", "_accept", [*[I64] * 5, *["i32"] * 3], {"TREE": True, "MERGED": False, **ACCEPTING}),
+    ("eagle.round_kernels", "_accept", [*[I64] * 5, *["i32"] * 3], {"TREE": False, "MERGED": False, **ACCEPTING}),
     ("eagle.round_kernels", "_move", [I64, I64], {"HEAD": 64, "BLOCK": 64, **DTYPE}),
 ]  # fmt: skip
 

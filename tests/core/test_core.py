@@ -146,3 +146,37 @@ def test_what_is_no_trace_of_this_version_and_a_broken_line_are_refused_with_whe
     path.write_text("\n".join([lines[0], '{"round": {"arm": "suffix:4"}}', *lines[1:]]) + "\n")
     with pytest.raises(TraceError, match="line 2"):
         list(trace.read(path))
+
+
+def test_an_arm_with_something_merged_is_written_and_read_back() -> None:
+    arm = Arm.parse("eagle:ofa:4@4x16+suffix:8")
+    assert arm == Arm("eagle:ofa", 4, Tree(4, 16), Arm("suffix", 8))
+    assert str(arm) == "eagle:ofa:4@4x16+suffix:8"
+    assert (arm.budget, arm.deepest, arm.label) == (24, 8, "eagle:ofa:4@4x16+suffix")
+    assert arm.alone == Arm.parse("eagle:ofa:4@4x16") == arm.alone.alone
+    assert (arm.alone.deepest, arm.alone.label) == (4, "eagle:ofa:4@4x16")
+    assert Arm.parse("suffix:2+prompt-lookup:3").budget == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["suffix:4+", "+suffix:4", "suffix:4+suffix:2", "off+suffix:2", "suffix:4+off", "a:1+b:2+c:3", "a:1+b:4@2x4"],
+)
+def test_what_cannot_be_merged_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"merged|not an arm"):
+        Arm.parse(text)
+
+
+def test_a_round_tells_what_the_draft_alone_would_have_brought() -> None:
+    arm = Arm("head", 3, None, Arm("suffix", 6))
+    won = Round(arm, 9, 5, 6, alone=2)
+    assert (won.own, won.accepted, won.rejected) == (2, 5, 1)
+    assert Round(arm, 9, 3, 4, alone=3).rejected == 0
+    assert Round(arm.alone, 3, 2, 3).own == 2
+    for wrong in ({"alone": 4}, {"alone": 6}, {"alone": -2}):
+        with pytest.raises(ValueError, match="own ones"):
+            Round(arm, 9, 5, 6, **wrong)
+    with pytest.raises(ValueError, match="own ones"):
+        Round(arm.alone, 3, 2, 3, alone=2)
+    with pytest.raises(ValueError, match="cannot come from"):
+        Round(arm, 9, 7, 8, alone=2)

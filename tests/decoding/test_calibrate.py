@@ -21,6 +21,7 @@ ARMS = (OFF, *(Arm(name, n) for name in ("cheap", "model") for n in range(1, 9))
 class Machine:
     """A target and a model drafter that move a clock on."""
 
+    trees = False  # so nothing is merged
     limit, device, vocabulary = 1000, torch.device("cpu"), 8
 
     def __init__(self, seconds: float = 0.02, wide: float = 0.1) -> None:
@@ -200,11 +201,11 @@ def test_a_decoder_times_its_rounds_once_and_its_texts_stay_the_same(
     for _ in range(2):
         assert decoder.generate(prompt, max_new_tokens=24).tokens == plain
     assert len(told) == 1
-    assert set(told[0].verify) == {1, 2, 3, 5, 9}
+    assert set(told[0].verify) == {1, 2, 3, 5, 9, 17}  # of a draft and a proposal of 8 tokens each
     decoder.reset()
     assert len(told) == 2  # it has forgotten, and is told again without timing
     rounds: Any = decoder.policy.latency.verify.rounds
-    assert rounds[1] == rounds[9] == 3.0
+    assert rounds[1] == rounds[9] == rounds[17] == 3.0
 
 
 def test_a_policy_that_asks_for_no_seconds_costs_none(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def _without_learned(text: str) -> str:
 
 
 UNFIT: dict[str, tuple[Callable[[str], str], str]] = {
-    "other version": (_changed(version=1), "it has version 1, not 4"),
+    "other version": (_changed(version=1), "it has version 1, not 5"),
     "other wager": (_changed(wager="0.0.1"), "it has wager 0.0.1, not"),
     "other key": (_changed(of={"model": "Another"}), "it was learned with model 'Another', not 'LlamaForCausalLM'"),
     "no key": (_changed(of=None), "its state is damaged"),

@@ -22,7 +22,7 @@ from wager.drafters.suffix import Suffix
 from wager.policies import build, fixed
 from wager.policies.plain import Fixed, Off
 from wager.simulation import CLAIRVOYANT, Replay, RoundCost, VerifyCost, joined, play
-from wager.simulation.replay import quickest
+from wager.simulation.outcomes import quickest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -174,13 +174,17 @@ class Run:
         if key in self.answers:  # it counts once
             return
         rounds = [
-            Round(self._arms[arm], drafted, accepted, emitted, draft_seconds=drafting, verify_seconds=verifying)
+            Round(self._arm(arm), drafted, accepted, emitted, draft_seconds=drafting, verify_seconds=verifying)
             for arm, drafted, accepted, emitted, drafting, verifying in record["rounds"]
         ]
         seconds, prefill = record["seconds"], record["prefill_seconds"]
         own = max(0.0, seconds - prefill - sum(r.seconds for r in rounds)) if rounds else 0.0
         came = record["ids"], seconds, record["forwards"]
         self.answers[key] = Answer(*came, rounds, own, prefill, record.get("pieces"))
+
+    def _arm(self, told: int | str) -> Arm:
+        """By its place among the arms, or as it is written, where something was merged into its draft."""
+        return self._arms[told] if isinstance(told, int) else Arm.parse(told)
 
     def summary(self, model: Any = None) -> dict[str, Any]:
         """The figures of all answers so far; with a ``model``, whose texts are greedy, also where texts differ."""
@@ -228,5 +232,6 @@ class Run:
         rounds = []
         for r in answer.rounds:
             drafting, verifying = round(r.draft_seconds + r.lag_seconds, 6), round(r.verify_seconds, 6)
-            rounds.append([self._arms.index(r.arm), r.drafted, r.accepted, r.emitted, drafting, verifying])
+            arm = self._arms.index(r.arm) if r.arm.merged is None else str(r.arm)
+            rounds.append([arm, r.drafted, r.accepted, r.emitted, drafting, verifying])
         return {**about, "forwards": answer.forwards, "rounds": rounds}

@@ -212,7 +212,7 @@ def _figures(ours: Sequence[Answer], plain: Sequence[Answer], seed: int) -> dict
 
 def _shares(rounds: Sequence[Round]) -> dict[str, float]:
     """The share of rounds each arm was played in, the most frequent first."""
-    counts = Counter(str(r.arm) for r in rounds)
+    counts = Counter(r.arm.label for r in rounds)
     return {arm: round(count / counts.total(), 4) for arm, count in counts.most_common()}
 
 

@@ -19,6 +19,7 @@ from wager.policies.registry import parse
 MODEL, POLICY, MAX_TOKENS = "smollm2-135m", "auto", 256
 DRAFTERS, LENGTHS = "suffix,prompt-lookup,eagle:ofa?", "1,2,3,4,5,6,7,8"
 OWN = "the model's own"
+TREES = "4@4x16 and 6@8x32 of heads on a GPU"
 
 _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
@@ -92,7 +93,7 @@ class Options(Target):
         None, "Random seed of sampling and of the policy; the same seed gives the same text.", shown="drawn anew"
     )
     lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
-    trees: str = opt("", "Also draft trees, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown="chains only")
+    trees: str | None = opt(None, "Trees to draft, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown=TREES)
     state: bool | None = opt(None, _STATE, "--state/--no-state", panel=_ENGINE, shown="state, without --seed")
     stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)
     repetition_penalty: float | None = opt(None, "Above 1 makes repeated tokens less likely.", panel=_TEXT, shown=OWN)
@@ -138,7 +139,7 @@ class Options(Target):
     def _trees(self, chains: list[Arm]) -> list[Arm]:
         """The arms that trees add, each shape checked."""
         shapes = []
-        for shape in filter(None, (shape.strip() for shape in self.trees.split(","))):
+        for shape in filter(None, (shape.strip() for shape in (self.trees or "").split(","))):
             try:
                 shapes.append(Arm.parse(f"x:1@{shape}").tree)
             except ValueError:

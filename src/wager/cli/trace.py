@@ -20,10 +20,10 @@ def command(
     """Summarise a recorded trace: requests, rounds, tokens per round, time, and the share of each arm."""
     meta, entries = traces.read_meta(path), list(traces.read(path))
     rounds = [entry for entry in entries if isinstance(entry, Round)]
-    pulls, accepted, drafted = Counter(str(r.arm) for r in rounds), Counter[str](), Counter[str]()
+    pulls, accepted, drafted = Counter(r.arm.label for r in rounds), Counter[str](), Counter[str]()
     for r in rounds:
-        accepted[str(r.arm)] += r.accepted
-        drafted[str(r.arm)] += r.drafted
+        accepted[r.arm.label] += r.accepted
+        drafted[r.arm.label] += r.drafted
     requests, tokens = len(entries) - len(rounds), sum(r.emitted for r in rounds)
     seconds = sum(r.seconds for r in rounds)
     if as_json:

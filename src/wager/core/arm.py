@@ -43,12 +43,14 @@ class Tree:
 class Arm:
     """One way to run a round: who drafts, how many tokens deep, and in which tree (none = a chain).
 
-    Written ``drafter:length`` or ``drafter:length@BREADTHxNODES``; plain decoding is ``off``.
+    Written ``drafter:length`` or ``drafter:length@BREADTHxNODES``; plain decoding is ``off``. What is merged into the
+    draft, to be verified in the same pass, is written after it: ``eagle:ofa:4@4x16+suffix:8``.
     """
 
     drafter: str
     length: int  # tokens along one drafted path
     tree: Tree | None = None
+    merged: Arm | None = None  # a chain of another drafter, which shares the draft's verification
 
     def __post_init__(self) -> None:
         require_type(isinstance(self.drafter, str), f"an arm's drafter is its name, not {self.drafter!r}")
@@ -67,16 +69,41 @@ class Arm:
             raise ValueError(
                 f"a tree has a depth of at least 1 and as many nodes, not {self.length} and {self.tree.nodes}"
             )
+        if self.merged is not None:
+            self._check_merged(self.merged)
+
+    def _check_merged(self, merged: Arm) -> None:
+        require_type(isinstance(merged, Arm), f"what is merged into an arm's draft is a wager.core.Arm, not {merged!r}")
+        chain = merged.length > 0 and merged.tree is None and merged.merged is None
+        if not chain or self.length == 0 or merged.drafter == self.drafter:
+            raise ValueError(f"a chain of another drafter can be merged into a draft, not {merged} into {self.alone}")
 
     def __str__(self) -> str:
         if self.length == 0:
             return "off"
-        return f"{self.drafter}:{self.length}" + (f"@{self.tree}" if self.tree else "")
+        own = f"{self.drafter}:{self.length}" + (f"@{self.tree}" if self.tree else "")
+        return own if self.merged is None else f"{own}+{self.merged}"
 
     @property
     def budget(self) -> int:
         """Most draft tokens one request sends to verification."""
-        return self.tree.nodes if self.tree else self.length
+        own = self.tree.nodes if self.tree else self.length
+        return own if self.merged is None else own + self.merged.length
+
+    @property
+    def alone(self) -> Arm:
+        """The arm without what is merged into its draft."""
+        return self if self.merged is None else Arm(self.drafter, self.length, self.tree)
+
+    @property
+    def label(self) -> str:
+        """The arm to count rounds by: of what is merged into its draft, which differs in length, the drafter alone."""
+        return str(self) if self.merged is None else f"{self.alone}+{self.merged.drafter}"
+
+    @property
+    def deepest(self) -> int:
+        """Most tokens one request may have accepted."""
+        return self.length if self.merged is None else max(self.length, self.merged.length)
 
     @classmethod
     def parse(cls, text: str) -> Arm:
@@ -84,11 +111,13 @@ class Arm:
         require_type(isinstance(text, str), f"an arm is written as a text such as 'suffix:4', not {text!r}")
         if text == "off":
             return OFF
+        text, plus, other = text.partition("+")
         body, at, shape = text.partition("@")
         drafter, _, length = body.rpartition(":")
-        if not drafter or not length.isdecimal() or (at and not shape):
+        if not drafter or not length.isdecimal() or (at and not shape) or (plus and not other):
             raise ValueError(f"{text!r} is not an arm; write 'off', 'drafter:length' or 'drafter:length@BREADTHxNODES'")
-        return cls(drafter, int(length), Tree.parse(shape) if shape else None)
+        tree, merged = Tree.parse(shape) if shape else None, cls.parse(other) if other else None
+        return cls(drafter, int(length), tree, merged)
 
 
 OFF = Arm("off", 0)

@@ -73,6 +73,7 @@ class Context:
     prompt: PromptFeatures | None = None  # in the first round of a request, where a policy needs it
     remaining: int | None = None  # most tokens the request may still generate; None: not known
     unobserved: bool = False  # whether the round before this one is observed after the choice, not before it
+    merges: bool = False  # whether a proposal may be merged into the draft of another drafter (``Arm.merged``)
 
     def __post_init__(self) -> None:
         if not self.arms:

@@ -20,7 +20,7 @@ class Round:
 
     arm: Arm
     drafted: int  # draft tokens verified
-    accepted: int  # of those, accepted
+    accepted: int  # of those, accepted; of a draft with another merged into it, along one path
     emitted: int  # accepted tokens plus a bonus token per request, less what an end of text cut off
     batch: int = 1  # requests in the step
     rejected: int = -1  # requests whose draft was cut short; -1: worked out from the counts (batch > 1: at most)
@@ -36,20 +36,24 @@ class Round:
     # model drafter that did not draft -> seconds in which it read what it had missed, for the sake of ``others``
     read_seconds: Mapping[str, float] = field(default_factory=dict)
     begun: bool = True  # False: as long as an arm stays its drafts are begun ahead, but this one was not
+    alone: int = -1  # accepted tokens there would be without what was merged into the draft; -1: nothing was
 
     def __post_init__(self) -> None:
         arm, batch = self.arm, self.batch
         if batch < 1:
             raise ValueError(f"a round has a batch of at least 1, not {batch}")
-        if not 0 <= self.accepted <= self.drafted <= arm.budget * batch or self.accepted > arm.length * batch:
+        if not 0 <= self.accepted <= self.drafted <= arm.budget * batch or self.accepted > arm.deepest * batch:
             raise ValueError(
                 f"{self.accepted} accepted of {self.drafted} drafted tokens cannot come from {batch} x arm {arm}"
             )
         if not 1 <= self.emitted <= self.accepted + batch:
             raise ValueError(f"{self.emitted} emitted tokens do not fit {self.accepted} accepted in a batch of {batch}")
+        if self.alone != -1 and (arm.merged is None or not 0 <= self.alone <= min(arm.length, self.accepted)):
+            raise ValueError(f"{self.alone} of {self.accepted} accepted tokens cannot be the own ones of arm {arm}")
         if self.rejected == -1:
-            short = (arm.length if arm.tree else self.drafted) * (batch if arm.tree else 1) - self.accepted
-            object.__setattr__(self, "rejected", min(batch, short) if self.drafted else 0)
+            whole = arm.tree is not None or arm.merged is not None
+            short = (arm.length * batch if whole else self.drafted) - self.own
+            object.__setattr__(self, "rejected", max(0, min(batch, short)) if self.drafted else 0)
         elif not 0 <= self.rejected <= batch:
             raise ValueError(f"{self.rejected} requests with a rejection do not fit a batch of {batch}")
         seconds = (self.draft_seconds, self.verify_seconds, self.lag_seconds, *self.read_seconds.values())
@@ -59,6 +63,11 @@ class Round:
             raise ValueError(f"overlap needs at most {arm.budget} values in [0, 1], not {self.overlap}")
         if self.lag < 0 or (self.repeated is not None and not 0 <= self.repeated <= self.emitted):
             raise ValueError(f"lag {self.lag} or repeated {self.repeated} is out of range")
+
+    @property
+    def own(self) -> int:
+        """Accepted tokens of the arm's own drafter, whatever was merged into its draft."""
+        return self.accepted if self.alone < 0 else self.alone
 
     @property
     def seconds(self) -> float:

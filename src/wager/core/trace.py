@@ -18,7 +18,7 @@ from wager.core.round import Round
 
 FORMAT = "wager-trace"
 VERSION = 2
-COUNTS = ("drafted", "accepted", "emitted", "batch", "rejected", "lag")
+COUNTS = ("drafted", "accepted", "emitted", "batch", "rejected", "lag", "alone")
 
 
 class TraceError(ValueError):

@@ -14,6 +14,8 @@ from wager.models.fingerprint import fingerprint
 from wager.models.runner import WIDEST_TREE, Runner
 from wager.policies.base import require
 
+TREES = ((4, Tree(4, 16)), (6, Tree(8, 32)))  # depth and shape: those that cards tell the acceptance of
+
 
 def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer: Any) -> dict[str, Drafter]:
     """The drafters by name."""
@@ -43,11 +45,16 @@ def build_drafters(wanted: str | Sequence[str | Drafter], model: Any, tokenizer:
 
 
 def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter], lengths: Sequence[int],
-               trees: str | Sequence[Tree | str] = ()) -> tuple[Arm, ...]:  # fmt: skip
+               trees: str | Sequence[Tree | str] | None = (), *, flat: bool = False) -> tuple[Arm, ...]:  # fmt: skip
     """Plain decoding first, then every drafter with every length, as a chain and in every tree; or the arms asked for.
 
-    ``trees`` are shapes such as ``4x16``, for the drafters that can draft trees, as deep as the lengths that fit in.
+    ``trees`` are shapes such as ``4x16``, for the drafters that can draft trees, as deep as the lengths that fit in;
+    None: those of heads that pay where width is nearly free (``flat``), else none.
     """
+    if trees is None:
+        heads = [name for name, drafter in drafters.items() if drafter.trees and drafter.reads and flat]
+        usual = [Arm(name, depth, shape) for name in heads for depth, shape in TREES] if arms is None else []
+        return *build_arms(arms, drafters, lengths), *usual
     trees = [tree for tree in trees.split(",") if tree] if isinstance(trees, str) else _several(trees)
     if arms is None:
         lengths = [lengths] if isinstance(lengths, str) else _several(lengths)
@@ -79,6 +86,18 @@ def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
     tree = next((arm for arm in arms if arm.tree is not None), None)
     if tree is not None and not target.trees:
         raise ValueError(f"this target verifies chains only, so arm {tree} cannot be played; leave out the trees")
+
+
+def most_merged(arms: Iterable[Arm], drafters: Mapping[str, Drafter], target: Runner) -> int:
+    """Tokens of the longest proposal that may be merged into another drafter's draft; 0 where none can be."""
+    drafting = [arm for arm in arms if arm.length]
+    several = len({arm.drafter for arm in drafting}) > 1
+    return max((a.length for a in drafting if drafters[a.drafter].cheap), default=0) if several and target.trees else 0
+
+
+def widest(arms: Sequence[Arm], drafters: Mapping[str, Drafter], target: Runner) -> int:
+    """Most tokens that a round of these arms has verified at once, the text's last included."""
+    return 1 + max(arm.budget for arm in arms) + most_merged(arms, drafters, target)
 
 
 def _trees(drafters: Mapping[str, Drafter], lengths: Sequence[int], trees: Sequence[Tree | str]) -> list[Arm]:

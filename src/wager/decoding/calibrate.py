@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from wager.core import Arm, Calibration, files
+from wager.decoding.arms import most_merged
 from wager.drafters import Draft, Drafter
 from wager.drafters.base import likeliest
 from wager.models.embedded import cache
@@ -24,7 +25,7 @@ from wager.models.runner import Runner
 log = logging.getLogger("wager")
 
 FILE = "rounds.json"  # in the user's cache folder
-VERSION = 5  # of what is timed, and how
+VERSION = 6  # of what is timed, and how
 BUDGET = {"cpu": 0.5, "cuda": 0.05}  # seconds, by kind of device
 PASSES = 2  # over everything that is timed; the least counts
 ROUNDS = 4  # in a row of each arm whose rounds stay on the device
@@ -34,10 +35,13 @@ DOUBT = 1.25  # times that the cost of the widest round may be off before everyt
 Clock = Callable[[], float]
 
 
-def widths_of(arms: Iterable[Arm]) -> list[int]:
-    """Widths to time, the most telling first: one, the widest, and by doubling between; those of trees too."""
+def widths_of(arms: Iterable[Arm], merged: int = 0) -> list[int]:
+    """Widths to time, the most telling first: one, the widest, and by doubling between; those of trees too.
+
+    ``merged``: tokens of the longest proposal that may be merged into a draft.
+    """
     trees = {arm.budget + 1 for arm in arms if arm.tree is not None}
-    widest = 1 + max(arm.budget for arm in arms)
+    widest = 1 + max(arm.budget for arm in arms) + merged
     doubling = {1 + (1 << n) for n in range(widest.bit_length()) if 1 + (1 << n) < widest}
     return list(dict.fromkeys((1, widest, *sorted(trees | doubling))))
 
@@ -50,8 +54,9 @@ class RoundTimer:
         self.target, self.text, self.clock = target, list(text), clock
         self.models = {name: drafter for name, drafter in drafters.items() if not drafter.cheap}
         room = target.limit - target.length
-        self.arms = [arm for arm in arms if arm.length and arm.budget < room]
-        self.widths = widths_of(self.arms) if self.arms else []
+        merged = most_merged(arms, drafters, target)
+        self.arms = [arm for arm in arms if arm.length and arm.budget + merged < room]
+        self.widths = widths_of(self.arms, merged) if self.arms else []
         self.deadline = clock() + BUDGET.get(target.device.type, BUDGET["cpu"])
 
     def verify(self, widths: Sequence[int]) -> tuple[dict[int, float], bool]:

@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 from wager.core import Arm, Calibration, Signal, TraceWriter, Tree
 from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
-from wager.decoding.arms import build_arms, build_drafters, fit_arms
+from wager.decoding.arms import build_arms, build_drafters, fit_arms, widest
 from wager.decoding.checks import check_config, check_listeners, check_policy, check_settings, check_setup, check_tokens
 from wager.decoding.features import Prompts
 from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
@@ -50,12 +50,12 @@ class Decoder:
 
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
-    from. ``trees`` adds drafts in trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all). ``arms``
-    names the arms one by one instead. The policy keeps what it learned from request to request; ``reset_per_request``
-    starts it anew with each, and ``state`` keeps it from run to run: True in the user's cache, per model, drafters and
-    device, a path in that file. ``tokens`` tells policies that plan ahead how much text is to come; ``trace`` records
-    every round. ``sampling`` is the rule of sampled texts: with ``shared-noise`` a seed has one text, whatever is
-    drafted; ``residual`` is the rule of the first papers. One decoder answers one request at a time.
+    from. ``trees`` adds drafts in trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all); without it,
+    two of a head on a GPU. ``arms`` names the arms one by one instead. The policy keeps what it learned from request to
+    request; ``reset_per_request`` starts it anew with each, and ``state`` keeps it from run to run: True in the user's
+    cache, per model, drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text
+    is to come; ``trace`` records every round. ``sampling`` is the rule of sampled texts: with ``shared-noise`` a seed
+    has one text, whatever is drafted; ``residual`` is the first papers'. One decoder answers one request at a time.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Decoder:
         drafters: str | Sequence[str | Drafter] = DRAFTERS,
         policy: str | Policy = POLICY,
         lengths: Sequence[int] = LENGTHS,
-        trees: str | Sequence[Tree | str] = (),
+        trees: str | Sequence[Tree | str] | None = None,
         arms: Sequence[Arm | str] | None = None,
         reset_per_request: bool = False,
         state: bool | str | Path = False,
@@ -92,7 +92,7 @@ class Decoder:
             raise ValueError("reset_per_request forgets what state keeps from run to run; leave out one of them")
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer)
-        self.arms = build_arms(arms, self.drafters, lengths, trees)
+        self.arms = build_arms(arms, self.drafters, lengths, trees, flat=self.target.flat)
         known = {} if tokens is None else {"tokens": tokens}
         self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         check_policy(self.policy, self.arms)
@@ -206,7 +206,7 @@ class Decoder:
             drafter.fit(target.vocabulary)
             drafter.follow(target)
             drafter.warm([arm for arm in self.arms if arm.drafter == name])
-        target.warm(range(1, 2 + max(arm.budget for arm in self.arms)))
+        target.warm(range(1, 1 + widest(self.arms, self.drafters, target)))
 
     def _recalibrate(self) -> None:
         """Tell the policy, which has forgotten it, what is known of rounds."""

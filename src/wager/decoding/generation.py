@@ -81,7 +81,7 @@ class Generation:
     @property
     def shares(self) -> dict[str, float]:
         """Arm -> its share of the rounds, the most used first."""
-        counts = Counter(str(r.arm) for r in self.rounds)
+        counts = Counter(r.arm.label for r in self.rounds)
         return {arm: count / len(self.rounds) for arm, count in counts.most_common()}
 
     def pieces(self, tokenizer: Any) -> list[list[Any]]:
@@ -113,7 +113,7 @@ def token_view(steps: Iterable[Piece], tokenizer: Any) -> list[list[Any]]:
     shown: list[list[Any]] = []
     last: list[int] = []
     for step in steps:
-        arm = str(OFF if step.round is None else step.round.arm)
+        arm = (OFF if step.round is None else step.round.arm).label
         if not step.tokens:  # the end of a stream that was cut inside a character
             continue
         rejected = [_after(tokenizer, last, token) for token in step.rejected]

@@ -64,6 +64,8 @@ class Loop(Rounds):
         self.begins, self.finish = len(self.text), ""
         self.seen = set(self.text) if Signal.REPEATS in self.needs else None
         self.on_device = sampler.on_device and not self.processors.needs_text and Signal.OVERLAP not in self.needs
+        # By the residual rule, what was drawn for a draft would count as certain beside a chain: it is accepted less.
+        self.merges = sampler.on_device and self.target.trees
         looked_at = self.processors.needs_text or self.stopping.needs_text
         self.ids = TextIds(self.text, self.target.device) if looked_at else None
         self.previous: Arm | None = None
@@ -127,6 +129,7 @@ class Loop(Rounds):
             arm = self.policy.choose(context)
         # Draft, verify, accept.
         chose = perf_counter()
+        alone = arm.alone  # what is merged into a draft is of this round only
         self.playing, self.selected = (arm, context), None
         if arm.drafter in self.quick:
             self._tell()
@@ -137,12 +140,12 @@ class Loop(Rounds):
         rejected = tuple(token for at, token in enumerate(draft.tokens) if at not in path)
         shared: tuple[float, ...] = ()
         if scores is not None:
-            shared = self._overlap(scores, draft, path)  # while the text is what the draft goes on from
+            shared = () if arm.merged else self._overlap(scores, draft, path)  # while the text is what it goes on from
             if self.scorer is not None:
                 self.scorer.taken(scores, [0, *(at + 1 for at in path)])
         tokens, repeated = self._commit([*kept, done.following])
         committed = perf_counter()
-        read_seconds = self._read(context, arm) if context else {}
+        read_seconds = self._read(context, alone) if context else {}
         selecting = perf_counter() - committed - sum(read_seconds.values())  # who reads
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
@@ -152,6 +155,7 @@ class Loop(Rounds):
             arm, len(draft.tokens), accepted, len(tokens), draft_seconds=draft_seconds,
             verify_seconds=verified - done.drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, begun=draft.begun,
             overlap=shared, others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
+            alone=done.own if arm.merged else -1,
         )  # fmt: skip
         self._observe()
         self.unobserved, ended = played, perf_counter()
@@ -160,12 +164,13 @@ class Loop(Rounds):
         if context is not None and self.selective:
             # where the next choice is made already, the round takes no seconds that it could be held for
             learning, seconds = selecting + perf_counter() - ended, 0.0 if self.chosen else verified - chose
-            self.hold.chosen(arm, chose - began if asked else 0.0, seconds, learning, begun=draft.begun)
-        self.previous, self.prompt = arm, None
-        self._prepare(arm, room)
+            self.hold.chosen(alone, chose - began if asked else 0.0, seconds, learning, begun=draft.begun)
+        self.previous, self.prompt = alone, None
+        self._prepare(alone, room)
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
-        sources = [arm.drafter] * accepted + [BONUS if draft.tokens else PLAIN]
+        sources = [arm.drafter] * done.own + [arm.merged.drafter if arm.merged else ""] * (accepted - done.own)
+        sources.append(BONUS if draft.tokens else PLAIN)
         return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected, not asked)
 
     def _take(self) -> tuple[Context | None, Arm | None]:
@@ -194,16 +199,16 @@ class Loop(Rounds):
             self.selected = self.policy.select_readers(context) if self.readers else ()
         if self.hold.left:
             return self.hold.arm
-        left = self.stopping.limit - len(self.text) - 1 - arm.length  # at least, after this round
+        left = self.stopping.limit - len(self.text) - 1 - arm.deepest  # at least, after this round
         if left < 2 or self.chosen is not None or self.wanted:
             return None
-        lag = {d.name: d.lag for d in self.dear}
-        following = Context(self.arms, 1, self.position + 1, arm, lag, remaining=left, unobserved=True)
+        lag, alone = {d.name: d.lag for d in self.dear}, arm.alone
+        following = Context(self.arms, 1, self.position + 1, alone, lag, remaining=left, unobserved=True)
         if self.cheap:
             self.wanted = self.policy.select_drafters(following)
         if self.wanted:
             self.policy.foresee(following)
-        if self.wanted or arm != self.previous:
+        if self.wanted or alone != self.previous:
             return None
         self.chosen = following, self.policy.choose(following)
         return self.chosen[1]
@@ -253,7 +258,7 @@ class Loop(Rounds):
                 before = after
         hints = {name: draft.hint for name, draft in proposals.items()}
         agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
-        return Context(*known, hints, agreement, seconds, self.prompt, remaining, late), proposals
+        return Context(*known, hints, agreement, seconds, self.prompt, remaining, late, self.merges), proposals
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""

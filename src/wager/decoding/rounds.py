@@ -28,6 +28,7 @@ class Played:
     following: int
     scores: torch.Tensor | None  # that both were decided by; None: they stayed on the device
     drafted: float  # when it was drafted, by the clock
+    own: int  # of the accepted tokens, those that would be without what was merged into the draft
 
 
 class Rounds:
@@ -55,20 +56,26 @@ class Rounds:
     def _play(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Played:
         """Draft, verify and accept."""
         began, length = perf_counter(), min(arm.length, room)
+        merged = self._within_vocabulary(proposals[arm.merged.drafter].cut(arm.merged.length)) if arm.merged else None
         if length and self.on_device and arm.drafter not in proposals:
-            made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler())
+            tokens = merged.tokens if merged is not None else ()
+            made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler(), tokens)
             if made is not None:
                 drafted = max(began + made.draft.lag_seconds, perf_counter() - made.verify_seconds)
-                return Played(made.draft, made.path, made.following, None, drafted)
+                return Played(made.draft, made.path, made.following, None, drafted, made.own)
         draft = self._draft(arm, room, proposals)
+        count = len(draft.tokens)
+        if merged is not None:
+            draft = with_merged(draft, merged.tokens)
         drafted = perf_counter()
         if draft.parents is not None:
-            return Played(draft, *self._verify_tree(draft, draft.parents), drafted)
-        logits = self.target.forward([self.text[-1], *draft.tokens], len(draft.tokens) + 1)
+            path, following, scores = self._verify_tree(draft, draft.parents)
+            return Played(draft, path, following, scores, drafted, sum(at < count for at in path))
+        logits = self.target.forward([self.text[-1], *draft.tokens], count + 1)
         self.meanwhile()
         accepted, following, scores = self._accept(logits, draft)
         self.target.crop(len(self.text) + accepted)
-        return Played(draft, list(range(accepted)), following, scores, drafted)
+        return Played(draft, list(range(accepted)), following, scores, drafted, accepted)
 
     def _choices(self, logits: torch.Tensor, levels: int, depths: torch.Tensor | None) -> torch.Tensor:
         """The target's own tokens, chosen where the logits are; a ``DeviceChoices``."""
@@ -92,6 +99,10 @@ class Rounds:
             draft = proposals[arm.drafter].cut(length)
         else:
             draft = self.drafters[arm.drafter].propose(length, sample)
+        return self._within_vocabulary(draft)
+
+    def _within_vocabulary(self, draft: Draft) -> Draft:
+        """A chain up to the first token that its target does not have."""
         for at, token in enumerate(draft.tokens):
             if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
                 return draft.cut(at)
@@ -110,6 +121,7 @@ class Rounds:
         """The path that is kept, which alone stays in the target's cache, the token after it, and the scores."""
         tokens = draft.tokens
         logits = self.target.forward([self.text[-1], *tokens], len(tokens) + 1, [-1, *(at + 1 for at in parents)])
+        self.meanwhile()
         scores = self._tree_scores(logits, tokens, parents)
         path, following = self.sampler.tree(scores, draft, parents, self.position)
         self.target.keep([0, *(at + 1 for at in path)])
@@ -144,6 +156,26 @@ class Rounds:
             # What it would have drawn from; its last token has the others before it.
             q = torch.softmax(self.processors(self._with_draft(tokens[:-1]), draft.raw(way)), -1, dtype=torch.float32)
         return overlap(torch.softmax(rows, -1, dtype=torch.float32), tokens, q)
+
+
+def with_merged(draft: Draft, chain: Sequence[int]) -> Draft:
+    """The draft and a chain beside it, as one tree: the draft's own tokens first, then what the chain has beyond them.
+
+    Every token counts as certain, as the chain's are. That is exact, however the draft's own were drawn.
+    """
+    tokens = list(draft.tokens)
+    parents = list(draft.parents) if draft.parents is not None else list(range(-1, len(tokens) - 1))
+    below = {(parent, token): at for at, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    last = -1
+    for token in chain:
+        if (last, token) not in below:
+            below[last, token] = len(tokens)
+            tokens.append(token)
+            parents.append(last)
+        last = below[last, token]
+    if len(tokens) == len(draft.tokens):
+        return draft
+    return Draft(tokens, draft.hint, lag=draft.lag, lag_seconds=draft.lag_seconds, parents=parents, begun=draft.begun)
 
 
 def _within(draft: Draft, parents: Sequence[int], vocabulary: int) -> Draft:

@@ -124,6 +124,7 @@ class Verified:
     path: list[int]  # indices of the tokens that were accepted
     following: int  # the token after them
     verify_seconds: float  # of the target's forward and of accepting, on the device
+    own: int  # of the accepted tokens, those that would be without what was merged
 
 
 def _nothing() -> None:
@@ -162,10 +163,12 @@ class Drafter(ABC):
         raise ValueError(f"drafter {self.name!r} drafts chains only; leave out its trees")
 
     def play(
-        self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None
-    ) -> Verified | None:
+        self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None,
+        merged: Sequence[int] = (),
+    ) -> Verified | None:  # fmt: skip
         """Draft a chain, or a tree of this shape, and have the target verify it, all on the device with one read-back.
 
+        ``merged``: a chain of another drafter's, verified along with it; the one accepted further is kept.
         None where that cannot be done; the text is then as it was.
         """
         return None

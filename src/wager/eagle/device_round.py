@@ -4,11 +4,13 @@ The draft's graph leaves its tokens on the device, a kernel puts them into the i
 finds what is accepted, moves that into place in the target's cache, and has both inputs go on after it. Before the host
 reads the result, the head reads the new entries, and where the next draft is known, or the same is expected, it drafts:
 the host commits the tokens and chooses while the device drafts.
+
+A chain that another drafter proposed may be merged into the draft: one forward verifies both, and the deeper is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -36,6 +38,7 @@ LAYOUT = {
     "MOST": cuda_graphs.WIDTHS[-1],
 }
 
+LONGEST_MERGED = cuda_graphs.WIDTHS[-1] - 1  # tokens: the head's next reading is of one more
 REPEATS = 4  # of a forward that is timed; the least counts
 
 
@@ -63,6 +66,7 @@ class Found(NamedTuple):
     path: list[int]  # indices of the accepted ones
     following: int
     verify_seconds: float  # as the host would have waited for such a forward alone
+    own: int  # of the accepted ones, how many there would be of the head's own draft alone
     begun: bool = True  # whether the draft was made ahead
 
 
@@ -77,6 +81,9 @@ class DeviceRounds:
         self.levels = torch.arange(2 * WIDEST_TREE, device=device)
         self.cuda = device.type == "cuda"
         self.host = torch.zeros(round_kernels.RESULT, dtype=torch.long, pin_memory=self.cuda)
+        # A merged chain's tokens, read from the device where they are. Every round waits for the device in the end, so
+        # none writes over what a kernel has yet to read.
+        self.merged = torch.zeros(LONGEST_MERGED, dtype=torch.long, pin_memory=self.cuda)
         event: Any = torch.cuda.Event
         self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
         self.waiting: float | None = None  # seconds of a forward alone that the device does not work; None: not timed
@@ -105,15 +112,17 @@ class DeviceRounds:
         shape: Tree | None,
         choose: DeviceChoices,
         noise: Callable[[], GumbelNoise | None] | None,  # of as many positions as ``positions`` says; None: greedy
+        merged: Sequence[int] = (),  # a chain to be verified along with the draft; cut to what there is room for
     ) -> Found | None:
-        """Play a round, ``depth`` of whose tokens may be accepted; None where the draft cannot be captured."""
+        """Play a round with a draft of this depth; None where that cannot be captured."""
         head, target = self.head, self.target
         if self.waiting is None:
             self.waiting = self._time_waiting(last) if self.cuda else 0.0
         key, whole, breadth = self._key(depth, shape, noise is not None)
         nodes = depth if shape is None else min(shape.nodes, grown_nodes(depth, breadth))
-        width = nodes + 1
-        self._reserve(depth)
+        merged = merged[: min(LONGEST_MERGED, WIDEST_TREE - 1 - nodes)]
+        tree, deepest, width = bool(breadth or merged), max(depth, len(merged)), 1 + nodes + len(merged)
+        self._reserve(deepest)
         ahead = self._taken(key)
         gumbel = noise() if noise is not None and ahead is None else None
         made = ahead.made if ahead is not None else head._drafted(out, whole, breadth, gumbel)
@@ -122,23 +131,25 @@ class DeviceRounds:
         if head.told != (*head.where, head.slots, head.length):
             head._tell((), 0)
         told = target.told
-        padded = target.expect(last, width, bool(breadth))
+        padded = target.expect(last, width, tree)
         if ahead is None or ahead.placed != (depth, nodes, padded) or target.told is not told:
             self._place(made, depth, breadth, nodes, padded)
+        if merged:
+            self._merge(merged, nodes, padded, not breadth)
         self._mark(0)
         final, logits, states = target.replay(padded)
         assert logits is not None
-        depths = target.inputs[TOKENS_AT + padded : TOKENS_AT + padded + width] if breadth else None
-        choices = choose(logits[:width], depth + 1, depths)
-        parents = self.parents if breadth else None
+        depths = target.inputs[TOKENS_AT + padded : TOKENS_AT + padded + width] if tree else None
+        choices = choose(logits[:width], deepest + 1, depths)
+        parents, own = self.parents if tree else None, 1 + nodes if merged else 0
         head.told = ()  # until the host knows what the device has done
-        round_kernels.accept(choices, target.inputs, parents, head.inputs, LAYOUT, self.result, padded)
-        if breadth:
+        round_kernels.accept(choices, target.inputs, parents, head.inputs, LAYOUT, self.result, padded, own)
+        if tree:
             round_kernels.move(target.inputs, self.result, target.cache)
         self.host.copy_(self.result, non_blocking=True)
         self._mark(1)
-        self._keep(final, states, depth + 1, bool(breadth))
-        read = self._read_ahead(self._reading(depth), depth + 1)
+        self._keep(final, states, deepest + 1, tree)
+        read = self._read_ahead(self._reading(deepest), deepest + 1)
         known, following = self.meanwhile()
         if not known:  # the same is expected
             following = depth, shape
@@ -163,7 +174,8 @@ class DeviceRounds:
             self.ahead = Ahead(key, (self.head.length, self.head.ran), made)
 
     def positions(self, depth: int) -> int:
-        """From how many positions such a round takes noise: its own, and those of a draft after it."""
+        """From how many positions a round takes noise, so many of whose tokens may be accepted: its own, and those of a
+        draft after it."""
         return depth + 1 + max((deep for deep, _ in self.head.shapes), default=depth)
 
     def _key(self, depth: int, shape: Tree | None, noisy: bool) -> tuple[Hashable, int, int]:
@@ -194,6 +206,11 @@ class DeviceRounds:
         most = grown_nodes(self.head._warmed(depth, breadth), breadth)
         grown = tokens[:count], paths[:count], words[:entries], expanded
         round_kernels.select(grown, breadth, nodes, self.target.inputs, padded, self.parents, most)
+
+    def _merge(self, merged: Sequence[int], nodes: int, padded: int, own_chain: bool) -> None:
+        """Put a chain beside the draft into the target's input."""
+        self.merged.numpy()[: len(merged)] = merged
+        round_kernels.merge(self.merged, len(merged), nodes, self.target.inputs, padded, self.parents, own_chain)
 
     def _begun(
         self, depth: int, shape: Tree | None, gumbel: GumbelNoise | None, place: Place | None
@@ -270,7 +287,7 @@ class DeviceRounds:
         accepted = values[0]
         path = [slot - 1 for slot in values[round_kernels.PATH + 1 : round_kernels.PATH + 1 + accepted]]
         drafted = values[round_kernels.DRAFTED + 1 : round_kernels.DRAFTED + width]
-        return Found(drafted, path, values[round_kernels.NEW + accepted], seconds)
+        return Found(drafted, path, values[round_kernels.NEW + accepted], seconds, values[round_kernels.OWN])
 
     def _go_on(self, new: list[int], read: Made) -> None:
         """Have the host know what the device has done."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
@@ -85,14 +86,14 @@ class Eagle(Drafter):
         self.begin(())
 
     def _rehearse(self, target: Runner, arms: Iterable[Arm]) -> None:
-        """Play a round of each arm on the device, so that no text waits for kernels to be compiled."""
+        """Play a round of each arm on the device, alone and with a merged token: no text waits for kernels then."""
         text = [0] * 4
         target.begin()
         target.prefill(text)
-        for arm in arms:
+        for arm, merged in product(arms, ((), (0,))):
             target.crop(len(text))
             self.begin([*text, 0])
-            self.play(arm.length, arm.tree, likeliest)
+            self.play(arm.length, arm.tree, likeliest, None, merged)
         target.crop(0)
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -158,8 +159,9 @@ class Eagle(Drafter):
         return self._drafted(length, tree)
 
     def play(
-        self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None
-    ) -> Verified | None:
+        self, length: int, shape: Tree | None, choose: DeviceChoices, sample: DraftSampler | None = None,
+        merged: Sequence[int] = (),
+    ) -> Verified | None:  # fmt: skip
         rounds = self._ready(length, shape)
         if rounds is None:
             return None
@@ -171,14 +173,15 @@ class Eagle(Drafter):
             if rounds.cuda:
                 torch.cuda.synchronize(rounds.target.device)
             paid = perf_counter() - began
-        noise, rounds.meanwhile = partial(self._gumbel, sample, rounds.positions(length)), self._following
+        noise = partial(self._gumbel, sample, rounds.positions(max(length, len(merged))))
+        rounds.meanwhile = self._following
         with rounds.target.on_device():
-            found = rounds.play(out, self._text[-1], length, shape, choose, None if sample is None else noise)
+            found = rounds.play(out, self._text[-1], length, shape, choose, None if sample is None else noise, merged)
         if found is None:
             return None
         self._out, self._played = self.head.last, True
         draft = Draft(found.drafted, lag=lag, lag_seconds=paid, begun=found.begun)
-        return Verified(draft, found.path, found.following, found.verify_seconds)
+        return Verified(draft, found.path, found.following, found.verify_seconds, found.own)
 
     def prepare(self, length: int, shape: Tree | None, sample: DraftSampler | None = None) -> None:
         rounds = self._ready(length, shape)

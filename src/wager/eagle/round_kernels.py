@@ -1,8 +1,11 @@
-"""The kernels of a round that stays on the device: which nodes of a tree are verified, and what of a draft is accepted.
+"""The kernels of a round that stays on the device: which tokens are verified, and what of them is accepted.
 
 They read and write the input of the target's graphs, ``where`` (see ``models.kernels``): slot 0 of its tokens is the
 text's last, the draft's follow, parents before their children. A slot's word has the bits of its ancestors and itself,
 so a token is accepted where every slot of its word holds what the target chose after its parent.
+
+A chain of another drafter's may be merged into the draft: its slots follow, beside the head's own from slot 0 on. Both
+may have the same tokens, and both be accepted; the deeper one is kept.
 """
 
 # ruff: noqa: N803 - Triton's constants are written in capitals
@@ -21,9 +24,9 @@ from wager.models.runner import WIDEST_TREE
 
 TILE = 64  # nodes that one is compared with at a time, and that one program places
 # What a round leaves on the device: the number of accepted tokens; the slots of the path, slot 0 first, then zeros;
-# the new tokens of the text, then zeros; all slots' tokens.
-PATH, NEW, DRAFTED = 1, 1 + WIDEST_TREE, 1 + 2 * WIDEST_TREE
-RESULT = 1 + 3 * WIDEST_TREE
+# the new tokens of the text, then zeros; all slots' tokens; how many tokens of the head's own draft would be accepted.
+PATH, NEW, DRAFTED, OWN = (1 + part * WIDEST_TREE for part in range(4))
+RESULT = OWN + 1
 
 
 @triton.jit(do_not_specialize=["count", "nodes"])
@@ -74,11 +77,32 @@ def _place(  # type: ignore[no-untyped-def]
     tl.store(parents + slot, parent, mask=stays)
 
 
-@triton.jit(do_not_specialize=["width", "padded"])
+@triton.jit(do_not_specialize=["nodes", "count", "padded"])
+def _merge(  # type: ignore[no-untyped-def]
+    merged, where, parents, nodes, count, padded, OWN_CHAIN: tl.constexpr, SLOTS: tl.constexpr
+):
+    # A merged token comes after slot 0, then after the one before it. An own chain has only its tokens in place.
+    slot = tl.arange(0, SLOTS)
+    wide = slot.to(tl.int64)
+    beyond = wide - nodes  # its depth, where it is merged
+    theirs = (beyond > 0) & (beyond <= count)
+    two = tl.full((SLOTS,), 2, tl.int64)
+    before = (two << wide) - 1  # the bits of a chain from slot 0 to this one
+    to = where + 6 + slot
+    tl.store(to, tl.load(merged + beyond - 1, mask=theirs, other=0), mask=theirs)
+    placed = theirs
+    if OWN_CHAIN:
+        placed = (slot > 0) & (beyond <= count)
+    tl.store(to + padded, tl.where(theirs, beyond, wide), mask=placed)
+    tl.store(to + 2 * padded, tl.where(theirs, before - (two << (wide - beyond)) + 2, before), mask=placed)
+    tl.store(parents + slot, tl.where(theirs & (beyond == 1), 0, wide - 1), mask=placed)
+
+
+@triton.jit(do_not_specialize=["width", "padded", "own"])
 def _accept(  # type: ignore[no-untyped-def]
-    choices, where, parents, head, result, width, padded, TREE: tl.constexpr, SLOTS: tl.constexpr,
-    READ: tl.constexpr, CHAIN: tl.constexpr, BRANCHES: tl.constexpr, READ_AT: tl.constexpr, CHAIN_AT: tl.constexpr,
-    LAST: tl.constexpr, TOKENS: tl.constexpr, MOST: tl.constexpr,
+    choices, where, parents, head, result, width, padded, own, TREE: tl.constexpr, MERGED: tl.constexpr,
+    SLOTS: tl.constexpr, READ: tl.constexpr, CHAIN: tl.constexpr, BRANCHES: tl.constexpr, READ_AT: tl.constexpr,
+    CHAIN_AT: tl.constexpr, LAST: tl.constexpr, TOKENS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     slot = tl.arange(0, SLOTS)
     inside = slot < width
@@ -98,7 +122,15 @@ def _accept(  # type: ignore[no-untyped-def]
     right = inside & ((slot == 0) | (token == wanted))
     good = tl.sum(tl.where(right, one << wide, 0), 0)
     kept = inside & ((word & good) == word)
-    accepted = tl.sum(kept.to(tl.int64), 0) - 1
+    if MERGED:  # of two paths the deeper; of two as deep the own draft's, whose slots are the lower ones
+        accepted = tl.max(tl.where(kept, depth, 0), 0)
+        alone = tl.max(tl.where(kept & (slot < own), depth, 0), 0)
+        deepest = tl.min(tl.where(kept & (depth == accepted), slot, SLOTS), 0)
+        path = tl.sum(tl.where(slot == deepest, word, 0), 0)
+        kept = ((path >> wide) & 1) != 0
+    else:
+        accepted = tl.sum(kept.to(tl.int64), 0) - 1
+        alone = accepted
     following = tl.sum(tl.where(kept & (depth == accepted), choice, 0), 0)
     after = wide > accepted
     tl.store(result, accepted)
@@ -108,6 +140,7 @@ def _accept(  # type: ignore[no-untyped-def]
     tl.store(new + depth - 1, token, mask=kept & (slot > 0))
     tl.store(new + slot, tl.where(wide == accepted, following, 0), mask=wide >= accepted)
     tl.store(result + 1 + 2 * SLOTS + slot, token, mask=inside)
+    tl.store(result + 1 + 3 * SLOTS, alone)
     # The next round begins after the new tokens, all but the last of which the cache then holds.
     start = tl.load(where + 4)
     tl.store(where + 4, start + accepted + 1)
@@ -162,6 +195,19 @@ def select(
     )  # fmt: skip
 
 
+def merge(
+    merged: torch.Tensor,  # at least (count,), tokens; may be pinned memory of the host, which the kernel reads there
+    count: int,
+    nodes: int,  # of the own draft
+    where: torch.Tensor,
+    padded: int,
+    parents: torch.Tensor,
+    own_chain: bool,  # whether the own draft is a chain: its tokens are in place, and become a tree here
+) -> None:
+    """Put a merged chain into the target's input, after the own draft."""
+    _merge[(1,)](merged, where, parents, nodes, count, padded, OWN_CHAIN=own_chain, SLOTS=WIDEST_TREE, num_warps=1)
+
+
 def accept(
     choices: torch.Tensor,  # (width,), what the target chose after each slot
     where: torch.Tensor,
@@ -170,11 +216,13 @@ def accept(
     layout: dict[str, int],
     result: torch.Tensor,  # (RESULT,), filled here
     padded: int,
+    own: int = 0,  # slots of the own draft, slot 0 included, where something is merged into it; 0: nothing is
 ) -> None:
     """Find what is accepted, and have both inputs go on after it."""
+    assert not own or parents is not None, "with something merged it is a tree"
     _accept[(1,)](
-        choices, where, where if parents is None else parents, head, result, len(choices), padded,
-        TREE=parents is not None, SLOTS=WIDEST_TREE, **layout, num_warps=1,
+        choices, where, where if parents is None else parents, head, result, len(choices), padded, own,
+        TREE=parents is not None, MERGED=own > 0, SLOTS=WIDEST_TREE, **layout, num_warps=1,
     )  # fmt: skip
 
 

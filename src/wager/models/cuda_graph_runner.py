@@ -45,6 +45,10 @@ class CUDAGraphRunner(LlamaRunner):
         self.told: tuple[int, ...] = ()  # what the inputs say of a draft that the device brings
         self.scratch: dict[int, torch.Tensor] = {}
 
+    @property
+    def flat(self) -> bool:
+        return self.pool is not None
+
     def begin(self) -> None:
         before = self.weights
         super().begin()
@@ -94,11 +98,12 @@ class CUDAGraphRunner(LlamaRunner):
         """Prepare a forward of the text's last token and a draft, ``width`` together; the width it is padded to.
 
         The device itself puts the draft into ``inputs``, after the last token: its tokens, and of a tree also depths
-        and words. Nothing is copied where the device has gone on by itself from one round to the next.
+        and words. Nothing is copied where the device has gone on by itself from one round to the next, and is as wide
+        with its padding: what a wider draft left there are tokens, which nothing of this one sees.
         """
         padded = next(w for w in WIDTHS if w >= width)
         self._reserve(self.length + padded)
-        told = (*self._place(), self.length, last, width, int(tree))
+        told = (*self._place(), self.length, last, padded, int(tree))
         if told != self.told:
             given = [*self._place(), self.length, int(tree), last, *[0] * (padded - 1)]
             if tree:  # of no tokens yet, and of padding: each sees the cache and itself

@@ -48,6 +48,11 @@ class Runner(ABC):
         return False
 
     @property
+    def flat(self) -> bool:
+        """Whether a forward of some dozens of tokens takes hardly longer than one of one token."""
+        return False
+
+    @property
     def ways(self) -> dict[str, list[str]]:
         """How each product is run at each calibrated width, as timed here; empty where there is one way only."""
         return {}

@@ -11,14 +11,19 @@ OWN = {"off": "var(--c0)", "plain": "var(--c0)", "bonus": "var(--bonus)"}
 def drafter_of(arm: str) -> str:
     """The drafter an arm names, also where the text is no arm of wager's."""
     try:
-        return Arm.parse(arm).drafter
+        return _own(arm).drafter
     except ValueError:
         return arm
 
 
 def length_of(arm: str) -> int:
     """How deep an arm drafts; 0 where the text is no arm of wager's."""
-    return Arm.parse(arm).length if drafter_of(arm) != arm else 0
+    return _own(arm).length if drafter_of(arm) != arm else 0
+
+
+def _own(arm: str) -> Arm:
+    """The arm without what is merged into its draft."""
+    return Arm.parse(arm.partition("+")[0])
 
 
 class Palette:

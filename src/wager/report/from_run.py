@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wager.core import trace as traces
+from wager.core.arm import Arm
 from wager.core.round import Round
 from wager.report.colours import Palette, drafter_of, length_of
 from wager.report.figures.choice import by_batch, choice
@@ -71,7 +72,7 @@ def ran(run: Json, source: Source, palette: Palette) -> Material:
         if any(a.get("rounds") for a in own):
             made.cards.append(_choice(name, own, arms, task_of, palette, source))
     rounds = [r for answer in run["answers"] for r in answer.get("rounds") or ()]
-    made.cards += _rounds([(arms[r[0]], r[1], r[2], r[5]) for r in rounds], palette, source, " in all rounds")
+    made.cards += _rounds([(_arm(arms, r[0]), r[1], r[2], r[5]) for r in rounds], palette, source, " in all rounds")
     order = {p: i for i, p in enumerate(task_of)}
     worded = [a for a in run["answers"] if a.get("pieces")]
     worded.sort(key=lambda a: (a["method"] != "auto", a["method"], order[a["prompt"]]))
@@ -141,8 +142,13 @@ def _choice(
         task = task_of[answer["prompt"]]
         if not marks or marks[-1][1] != task:
             marks.append((len(played), task))
-        played += [arms[r[0]] for r in answer.get("rounds") or ()]
+        played += [_arm(arms, r[0]) for r in answer.get("rounds") or ()]
     return choice(name, played, palette, source, marks)
+
+
+def _arm(arms: Sequence[str], told: int | str) -> str:
+    """By its place among the run's arms, or as it is written, where something was merged into its draft."""
+    return arms[told] if isinstance(told, int) else Arm.parse(told).label
 
 
 def _rounds(
@@ -187,12 +193,12 @@ def traced(path: Path, palette: Palette) -> Material:
     if not rounds:
         made.verdict = [f"{path.name} holds no round yet."]
         return made
-    who, arms = str(meta.get("policy") or "the policy"), [str(r.arm) for r in rounds]
+    who, arms = str(meta.get("policy") or "the policy"), [r.arm.label for r in rounds]
     batches = [r.batch for r in rounds]
     made.cards.append(choice(who, arms, palette, source, marks))
     if max(batches) > 1:
         made.cards.append(by_batch(who, arms, batches, palette, source))
-    alone = [(str(r.arm), r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1]
+    alone = [(r.arm.label, r.drafted, r.accepted, r.verify_seconds) for r in rounds if r.batch == 1]
     made.cards += _rounds(alone, palette, source)
     tokens, seconds, drafted, accepted = (
         sum(getattr(r, name) for r in rounds) for name in ("emitted", "seconds", "drafted", "accepted")

@@ -4,7 +4,8 @@ from wager.simulation.ablations import ABLATIONS
 from wager.simulation.adversarial import Adversarial
 from wager.simulation.base import CLAIRVOYANT, Environment, Run, Scenario, play
 from wager.simulation.experiment import Comparison, compare
-from wager.simulation.replay import Replay, RoundCost, joined
+from wager.simulation.outcomes import RoundCost
+from wager.simulation.replay import Replay, joined
 from wager.simulation.serving import Costs, Serving, load_trace
 from wager.simulation.stream import Drafter, Stream, VerifyCost
 

@@ -40,7 +40,7 @@ class Environment(ABC):
     def advance(self, outcome: Round) -> Round:
         self.tokens += outcome.emitted
         self.seconds += outcome.seconds
-        self.previous = outcome.arm
+        self.previous = outcome.arm.alone
         return outcome
 
     @abstractmethod
@@ -112,7 +112,7 @@ def play(
             outcome = environment.play(policy.choose(context))
         if policy is not None:
             policy.observe(outcome)
-        arm = outcome.arm
+        arm = outcome.arm.alone  # what is merged into a draft changes from round to round
         rounds += 1
         pulls[arm] += 1
         switches += last is not None and arm != last

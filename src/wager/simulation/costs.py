@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wager.simulation.replay import RoundCost
+from wager.simulation.outcomes import RoundCost
 from wager.simulation.stream import VerifyCost
 
 # Example shapes of verification time by width: (tokens, seconds). Measured once with a 135M model; yours will differ.

@@ -1,48 +1,22 @@
 """Replay: recorded texts generated again under any policy and any cost of a round, without a model."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 import numpy as np
 
 from wager.core import OFF, Arm, Calibration, Context, Round, Signal, require
-from wager.core.recording import Text, Track
+from wager.core.recording import Text
 from wager.core.round import MOST_SCORED, Accepted
 from wager.policies import Policy, registry
 from wager.policies.base import NEVER, PAPER, RESETS, resets
 from wager.simulation.base import Environment
-from wager.simulation.stream import VerifyCost
+from wager.simulation.outcomes import RoundCost, drafted_tokens, merged_tokens, model_seconds, quickest, room_at
 
 TRIAL_SEED = 1_000_003  # texts played before the measurement come in an order of their own
 NOISE_CHUNK = 512  # rounds whose factors are drawn at once
 NOISE = 0.05  # standard deviation of a round's seconds, as a share of them
-
-
-@dataclass(frozen=True, slots=True)
-class RoundCost:
-    """Seconds of a round's parts."""
-
-    verify: VerifyCost
-    propose: Mapping[str, float] = field(default_factory=dict)  # drafter -> one proposal, where those are cheap
-    step: Mapping[str, float] = field(default_factory=dict)  # drafter -> one drafted token, where it is a model
-    lag: Mapping[str, float] = field(default_factory=dict)  # drafter -> one token to catch up on
-    draft: Mapping[str, float] = field(default_factory=dict)  # arm of a tree -> drafting it
-    lag_fixed: Mapping[str, float] = field(default_factory=dict)  # drafter -> catching up at all, whatever the tokens
-
-    def __post_init__(self) -> None:
-        for seconds in (
-            s for own in (self.propose, self.step, self.lag, self.draft, self.lag_fixed) for s in own.values()
-        ):
-            finite = 0 <= seconds < math.inf
-            require(finite, f"the costs of drafting are finite and at least 0 seconds, not {seconds}")
-
-    def catch_up(self, drafter: str, tokens: int) -> float:
-        """Seconds in which a model reads tokens that it missed; a single one it reads along with the next."""
-        if tokens < 2:
-            return 0.0
-        return self.lag_fixed.get(drafter, 0.0) + tokens * self.lag.get(drafter, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +36,7 @@ class Replay:
     reset: str = PAPER
     trials: tuple[Text, ...] = ()
     calibrated: bool = False  # whether policies that ask for it are told the seconds of rounds beforehand
+    merges: bool = True  # whether proposals may be merged into other drafts
 
     def __post_init__(self) -> None:
         require(self.reset in RESETS, f"policies are reset by {', '.join(RESETS)}, not {self.reset!r}")
@@ -84,6 +59,12 @@ class Replay:
         return (OFF, *chains, *(Arm.parse(f"{name}:{shape}") for name, track in tracks for shape in track.trees))
 
     @property
+    def most_drafted(self) -> int:
+        """Tokens of the largest draft with the longest proposal merged into it."""
+        merged = max(self.lengths) if any(track.cheap for track in self.texts[0].tracks.values()) else 0
+        return max(arm.budget for arm in self.arms) + (merged if self.merges else 0)
+
+    @property
     def goal(self) -> int:
         """Tokens of all texts that rounds bring."""
         return sum(text.tokens - 1 for text in self.texts)
@@ -92,7 +73,7 @@ class Replay:
     def calibration(self) -> Calibration:
         """What a calibration would find, without noise."""
         costs, models = self.costs, {n for text in self.texts for n, track in text.tracks.items() if not track.cheap}
-        verify = {width: costs.verify(width) for width in range(1, max(arm.budget for arm in self.arms) + 2)}
+        verify = {drafted + 1: costs.verify(drafted + 1) for drafted in range(1 + self.most_drafted)}
         steps = {arm: arm.length * costs.step.get(arm.drafter, 0.0) for arm in self.arms if arm.drafter in models}
         draft = {arm: costs.draft.get(str(arm), seconds) for arm, seconds in steps.items()}
         catch_up = {name: {tokens: costs.catch_up(name, tokens) for tokens in (16, 256)} for name in models}
@@ -130,7 +111,7 @@ class Replayed(Environment):
         order = np.arange(len(replay.texts)) if replay.phases else rng.permutation(len(replay.texts))
         self._queue = [replay.texts[i] for i in reversed(order.tolist())]
         self._latency_noise = _latency_noise(replay.noise, seed)
-        self._verify = [replay.costs.verify(n + 1) for n in range(1 + max(arm.budget for arm in replay.arms))]
+        self._verify = [replay.costs.verify(n + 1) for n in range(1 + replay.most_drafted)]
         self._knows = False  # whether it is the clairvoyant who plays
         self._calibrated = policy if replay.calibrated and policy and Signal.COSTS in policy.needs else None
         if self._calibrated:
@@ -187,13 +168,14 @@ class Replayed(Environment):
             if one in agreed and other in agreed:
                 n = common[at]
                 agreed[one][other] = agreed[other][one] = n if n < room else room
-        self._context = replace(context, hints=hints, agreement=agreed, proposal_seconds=proposed)
+        merges = self.replay.merges
+        self._context = replace(context, hints=hints, agreement=agreed, proposal_seconds=proposed, merges=merges)
         return self._context
 
     def play(self, arm: Arm) -> Round:
         text, at, room, costs = self._text, self._at, self._room, self.replay.costs
         assert text is not None, "the replay is over"
-        drafted = accepted = lag = 0
+        drafted = accepted = own = lag = 0
         lag_seconds = 0.0
         overlap: tuple[float, ...] = ()
         tracks, proposed = text.tracks, self._proposal_seconds
@@ -201,7 +183,8 @@ class Replayed(Environment):
         if arm.length and room:
             name = arm.drafter
             track = tracks[name]
-            drafted, accepted = drafted_tokens(track, arm, at, room)
+            drafted, own = drafted_tokens(track, arm, at, room)
+            accepted = own
             overlap = tuple(track.overlap[at : at + (min(arm.length, room) if arm.tree else drafted)])
             if track.cheap:
                 draft_seconds += 0.0 if name in proposed else self._cheap[name]
@@ -211,7 +194,10 @@ class Replayed(Environment):
                 if not self._knows:
                     lag_seconds = costs.catch_up(name, lag)
                 # Of its own draft a model has read all but the last token, a head none.
-                self._read[name] = at if track.head else at + 1 + min(accepted, drafted - 1)
+                self._read[name] = at if track.head else at + 1 + min(own, drafted - 1)
+            if arm.merged is not None:
+                more, right = merged_tokens(text, arm, at, room)
+                drafted, accepted = drafted + more, max(own, right)
         emitted = min(accepted + 1, text.tokens - 1 - at)
         noise = next(self._latency_noise)
         others: dict[str, Accepted] = {
@@ -223,6 +209,7 @@ class Replayed(Environment):
                 arm, drafted, accepted, emitted, draft_seconds=draft_seconds * noise, lag=lag, overlap=overlap,
                 verify_seconds=self._verify[drafted] * noise, lag_seconds=lag_seconds * noise, others=others,
                 read_seconds=read_seconds, repeated=text.repeated(at, emitted) if self._repeats else None,
+                alone=own if arm.merged is not None else -1,
             )
         )  # fmt: skip
         for i, more in enumerate((emitted, 1, outcome.seconds)):
@@ -282,49 +269,6 @@ class Replayed(Environment):
         for label, sums in self.by_label.items():
             found |= {f"{kind} {label}": x for kind, x in zip(("tokens", "rounds", "seconds"), sums, strict=True)}
         return found
-
-
-def room_at(text: Text, at: int, longest: int) -> int:
-    """Tokens a draft may have there: the target adds one itself."""
-    return min(longest, text.limit - at - 2)
-
-
-def drafted_tokens(track: Track, arm: Arm, at: int, room: int) -> tuple[int, int]:
-    """Tokens that the arm sends to verification there, and those that are accepted."""
-    if arm.tree is None:
-        drafted = min(arm.length, track.size[at], room)
-        return drafted, min(drafted, track.agreed[at])
-    return arm.tree.size(min(arm.length, room)), track.trees[f"{arm.length}@{arm.tree}"][at]
-
-
-def model_seconds(costs: RoundCost, arm: Arm, drafted: int, room: int) -> float:
-    """Seconds in which a model drafts; a tree whose seconds are not known takes a step a level."""
-    step = costs.step.get(arm.drafter, 0.0)
-    if arm.tree is None:
-        return drafted * step
-    return costs.draft.get(str(arm), min(arm.length, room) * step)
-
-
-def quickest(text: Text, arms: Sequence[Arm], costs: RoundCost, longest: int) -> tuple[list[Arm], float]:
-    """The best arm at every position, by dynamic programming from the end, and the seconds of the whole text."""
-    # Knowing the future, it asks no drafter but the one it plays, and lets models read along for nothing: no policy,
-    # which has to make them catch up, can be quicker.
-    end = text.tokens - 1
-    left = [0.0] * (end + 1)  # seconds from each position to the end
-    plan = [OFF] * end
-    verify = [costs.verify(drafted + 1) for drafted in range(max(longest, *(arm.budget for arm in arms)) + 1)]
-    choices = [(arm, text.tracks[arm.drafter]) for arm in arms if arm.drafter in text.tracks]
-    for at in range(end - 1, -1, -1):
-        best, seconds = OFF, verify[0] + left[at + 1]
-        room = room_at(text, at, longest)
-        for arm, track in choices if room else ():
-            drafted, accepted = drafted_tokens(track, arm, at, room)
-            drafting = costs.propose.get(arm.drafter, 0.0) if track.cheap else model_seconds(costs, arm, drafted, room)
-            taken = verify[drafted] + left[min(at + accepted + 1, end)] + drafting
-            if taken < seconds:
-                best, seconds = arm, taken
-        plan[at], left[at] = best, seconds
-    return plan, left[0]
 
 
 def joined(texts: Sequence[Text], labels: Sequence[str], count: int) -> tuple[Text, ...]:

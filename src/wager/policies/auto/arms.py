@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from wager.core import OFF, Arm, Context
+from wager.policies.auto.latency import DraftLine
+from wager.policies.auto.positional import AcceptanceCounts
 
 
 class ArmGroup(NamedTuple):
@@ -39,7 +41,11 @@ class ArmTable:
         ]
 
 
+# of every group its drafter, its arms with their lengths and widths, what is known of its acceptance, and its seconds
+Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
 Estimate = tuple[Arm, float, float]  # an arm, and the tokens and seconds expected of it
+Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
+Table = list[float]  # seconds of verification, by width
 Weighed = list[tuple[ArmGroup, list[float], float, float, float]]  # with odds, the factor on them, and seconds
 
 

@@ -186,10 +186,10 @@ class LatencyModel(Learner):
 
     learned = ("verify", "batches", "drafts", "rates")
 
-    def __init__(self, widest: int, config: AutoConfig) -> None:
+    def __init__(self, widest: int, config: AutoConfig, merged: int = 0) -> None:
         self.config = config
-        self.widest = widest  # most tokens of one request in a verification
-        self.verify = VerifyLatency(widest, config)
+        self.widest = widest  # most tokens of one request in a verification, without the ``merged`` of another drafter
+        self.verify = VerifyLatency(widest + merged, config)
         self.batches = BatchLatency(config)
         self.drafts = DraftLatency(config)
         self.rates = ReferenceRate(config)
@@ -227,9 +227,8 @@ class LatencyModel(Learner):
         """Seconds in which one request's drafter reads so many tokens at most, noise left out."""
         if tokens < 2:
             return 0.0
-        by_width = self.verify.seconds
-        widths = max(1, len(by_width) - 2)
-        target = max((by_width[-1] - by_width[1]) / widths, plain / LONG)
+        by_width, widest = self.verify.seconds, self.widest
+        target = max((by_width[widest] - by_width[1]) / max(1, widest - 1), plain / LONG)
         return self.drafts.most_catch_up(drafter, tokens, plain, target)
 
     def worst_draft(self, key: str, length: int, plain: float) -> float:

@@ -7,16 +7,16 @@ import numpy as np
 from wager.core import OFF, Arm, Calibration, Context, Hint, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AcceptanceModel
-from wager.policies.auto.arms import Estimate
+from wager.policies.auto.arms import Best, Estimate
 from wager.policies.auto.batch import BatchChooser, context_of_one, round_of_one
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
 from wager.policies.auto.latency import LatencyModel
+from wager.policies.auto.merging import MergeModel
 from wager.policies.auto.positional import PositionalAcceptance
 from wager.policies.auto.probing import Probing
 from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import OFF_STEP, RAGGED, bucket
-from wager.policies.auto.weighing import Best
 from wager.policies.base import Arms, Option, require
 
 NO_HINT, NO_HINTS = Hint(), dict[str, Hint]()
@@ -36,7 +36,7 @@ class Auto(Probing):
     carries = True
     late = True
     tries_cheaper = True
-    learned = ("acceptance", "positional", "in_text", "latency", "exploration", "batch", "hinted")
+    learned = ("acceptance", "positional", "in_text", "latency", "merging", "exploration", "batch", "hinted")
     __slots__ = (
         "_awaiting",
         "_plain_seen",
@@ -58,7 +58,9 @@ class Auto(Probing):
         self.acceptance = AcceptanceModel(len(self.drafters), config)
         self.positional = PositionalAcceptance(self.rng, config)
         self.in_text = TextAcceptance(config)
-        self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config)
+        merged = self.longest if len(self.drafters) > 1 else 0
+        self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config, merged)
+        self.merging = MergeModel(config)
         self.exploration = Exploration(self.drafters, self.rng, config)
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
         self._chosen: Estimate | None = None
@@ -105,7 +107,7 @@ class Auto(Probing):
             self._expect_rate(context)
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
-        self._proposals, self._gains, self._called = [], (), context.proposal_seconds
+        self._proposals, self._gains, self._called, self._merge = [], (), context.proposal_seconds, (0.0, 0.0)
         self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
         self.exploring = True
         timing = context.unobserved and context.previous == OFF  # plain decoding, in the round before
@@ -152,6 +154,8 @@ class Auto(Probing):
             best = self._affordable(best, context, off, room, probing) or none
         assert best is not None
         self._chosen = best
+        if best[0].merged is None:
+            self._merge = 0.0, 0.0
         return best[0]
 
     def _begin_text(self, context: Context) -> None:
@@ -230,7 +234,7 @@ class Auto(Probing):
         for proposal in self._proposals:
             agreed, length = -1, proposal.length  # -1: the true tokens are not known
             if proposal.name == arm.drafter:
-                agreed, hinted, length = round.accepted, True, min(length, drafted)
+                agreed, hinted, length = round.own, True, min(length, arm.length, drafted)
             elif isinstance(known := others.get(proposal.name), int):
                 agreed = known
             self.acceptance.learn(proposal, min(agreed + 1, length, emitted), agreed)
@@ -242,13 +246,15 @@ class Auto(Probing):
         exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)
         self._called = {}
         unhinted = drafted > 0 and not hinted
-        key, length = self._key(arm), arm.length if arm.tree or batch > 1 else drafted
+        key, length = self._key(arm), arm.length if arm.tree or arm.merged or batch > 1 else drafted
+        if unhinted and arm.merged is not None:
+            self.merging.learn(self._merge[1], round.accepted - round.own)
         if not drafted:
             exploration.rounds_since_draft += 1
         elif unhinted:  # as long as it goes better than usual
-            usual, tried = self.positional.of(key, length).rate, round.accepted + round.rejected
+            usual, tried = self.positional.of(key, length).rate, round.own + round.rejected
             chance = sqrt(tried * usual * (1.0 - usual)) if batch > 1 else 0.0  # a batch has both at once
-            exploration.drafted(round.accepted > usual * tried + chance)
+            exploration.drafted(round.own > usual * tried + chance)
         else:  # acceptance is known anyway: until its latency is believed
             exploration.drafted(self.latency.verify.doubted(drafted + 1))
         exploration.follow(arm.drafter if unhinted else "")
@@ -261,37 +267,10 @@ class Auto(Probing):
             if batch > 1:
                 self.positional.learn_batch(key, round, length)
             else:
-                if self.positional.learn(key, round.accepted, length) and self._several:
+                if self.positional.learn(key, round.own, length) and self._several:
                     self.in_text.begin()
         if batch == 1 and self._several:
             self._follow_text(round, key if unhinted else "", length)
-
-    def _follow_text(self, round: Round, key: str, length: int) -> None:
-        """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
-        here, drafter, known = self.in_text, round.arm.drafter if key else "", round.others
-        if self._chosen is not None and (key or not round.drafted):
-            here.compare(self._values, self._chosen[1] - self._value_rate * self._chosen[2], drafter)
-        before = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
-        here.pass_by(
-            round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
-        )
-        if key:
-            tried = min(round.accepted + 1, length)
-            chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
-            here.learn(drafter, chances, round.accepted)
-        for name, scores in known.items():
-            if not isinstance(scores, int) and name in self.index:
-                hits = before[name] if name in before else here.scored(scores)
-                here.learn(name, self.positional.read(name, hits), sum(hits))
-                here.readable.add(name)
-        for name, seconds in round.read_seconds.items():
-            step, _ = self._reading_seconds(name, 1, self._plain_seconds)
-            read = self._reading.get(name, 0) + round.emitted
-            self.latency.drafts.caught_up(name, read, max(0.0, seconds - step))
-        for name in (*round.read_seconds, *((drafter,) if key else ())):
-            here.of(name).missed = 0
-        here.wait, self._wait, self._reading, self._most_reading = max(here.wait, self._wait) - 1, 0, {}, 0.0
-        here.settle()
 
     def _keep_account(self, round: Round) -> None:
         """What the text has lost or gained by this round."""

@@ -103,6 +103,11 @@ class AcceptanceCounts(Learner):
         self.tried, self.kept = [x * keep for x in self.tried], [x * keep for x in self.kept]
 
 
+def reached(odds: Sequence[float], factor: float) -> list[float]:
+    """Probability that the 1st, 2nd, … token is accepted and all before it, given the odds and a draw."""
+    return list(accumulate((x * factor / (1.0 + x * factor) for x in odds), mul))
+
+
 class PositionalAcceptance(Learner):
     """Acceptance by position of every drafter that was run without a hint."""
 
@@ -208,8 +213,7 @@ class PositionalAcceptance(Learner):
 
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
-        chances = [x * factor / (1.0 + x * factor) for x in odds]
-        return list(accumulate(accumulate(chances, mul, initial=1.0)))
+        return list(accumulate(reached(odds, factor), initial=1.0))
 
     def learn(self, key: str, accepted: int, drafted: int) -> bool:
         """A draft of so many tokens was accepted so far; whether acceptance has changed."""

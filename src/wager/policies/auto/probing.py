@@ -6,15 +6,14 @@ from operator import attrgetter
 from typing import Any
 
 from wager.core import OFF, Context, Round
-from wager.policies.auto.arms import Estimate
+from wager.policies.auto.arms import Best, Estimate
 from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import OFF_STEP, bucket
-from wager.policies.auto.weighing import Best
 
 # What a choice leaves behind for its round to be learned from.
-OF_A_ROUND = ("_called", "_chosen", "_gains", "_most_reading", "_most_seconds", "_plain_seconds", "_proposals",
-              "_reading", "_value_rate", "_values", "_wait")  # fmt: skip
+OF_A_ROUND = ("_called", "_chosen", "_gains", "_merge", "_most_reading", "_most_seconds", "_plain_seconds",
+              "_proposals", "_reading", "_value_rate", "_values", "_wait")  # fmt: skip
 _decided = attrgetter(*OF_A_ROUND)
 
 
@@ -23,21 +22,11 @@ class Probing(Reading):
 
     __slots__ = (
         "_calibrated",
-        "_chosen",
         "_earlier",
-        "_most_reading",
         "_most_seconds",
-        "_reading",
-        "_value_rate",
-        "_wait",
     )
     _calibrated: bool  # whether plain decoding was timed before the first round
-    _chosen: Estimate | None  # in the last round
     _most_seconds: float  # that the round chosen last takes at most, proposals left out
-    _most_reading: float  # seconds of those that read after that round, at most
-    _value_rate: float
-    _reading: dict[str, int]
-    _wait: int
     _earlier: tuple[Any, ...] | None  # what the choice before left behind, while its round is not observed
 
     def observe(self, round: Round) -> None:
@@ -107,7 +96,7 @@ class Probing(Reading):
         """Learn what proposals bring beyond the best arm that none is needed for, plain decoding having the value
         ``off``."""
         value, best = found
-        if best is None or best[0].drafter not in self.hinted:
+        if best is None or (best[0].merged is None and best[0].drafter not in self.hinted):
             self.exploration.proposed(0.0)
             return
         rate, seconds = self._value_rate, self._verify_seconds

@@ -1,9 +1,9 @@
-"""Which idle models of `auto` read the text though they do not draft."""
+"""Which idle models of `auto` read the text though they do not draft, and what the text shows of all models."""
 
 from functools import partial
 from math import exp, inf
 
-from wager.core import Context
+from wager.core import Context, Round
 from wager.policies.auto.arms import Estimate
 from wager.policies.auto.reading import expected_gain
 from wager.policies.auto.weighing import ArmWeighing
@@ -12,7 +12,12 @@ from wager.policies.auto.weighing import ArmWeighing
 class Reading(ArmWeighing):
     """The part of `auto` that weighs what reading brings."""
 
-    __slots__ = ()
+    __slots__ = ("_chosen", "_most_reading", "_reading", "_value_rate", "_wait")
+    _chosen: Estimate | None  # in the last round
+    _most_reading: float  # seconds of those that read after that round, at most
+    _reading: dict[str, int]  # drafter that reads after this round -> tokens that it had not read before
+    _value_rate: float
+    _wait: int  # rounds until it is considered again who reads
 
     def _worth_reading(
         self, context: Context, chosen: Estimate, rate: float
@@ -96,3 +101,31 @@ class Reading(ArmWeighing):
             self.latency.worst_catch_up(drafter, tokens, plain),
         )
         return fixed + each + late, self.latency.worst_draft(drafter, 1, plain) + most
+
+    def _follow_text(self, round: Round, key: str, length: int) -> None:
+        """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
+        here, drafter, known = self.in_text, round.arm.drafter if key else "", round.others
+        if self._chosen is not None and (key or not round.drafted):
+            run = self._chosen[1] - self._value_rate * self._chosen[2] - self._merge[0]
+            here.compare(self._values, run, drafter)
+        before = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
+        here.pass_by(
+            round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
+        )
+        if key:
+            tried = min(round.own + 1, length)
+            chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
+            here.learn(drafter, chances, round.own)
+        for name, scores in known.items():
+            if not isinstance(scores, int) and name in self.index:
+                hits = before[name] if name in before else here.scored(scores)
+                here.learn(name, self.positional.read(name, hits), sum(hits))
+                here.readable.add(name)
+        for name, seconds in round.read_seconds.items():
+            step, _ = self._reading_seconds(name, 1, self._plain_seconds)
+            read = self._reading.get(name, 0) + round.emitted
+            self.latency.drafts.caught_up(name, read, max(0.0, seconds - step))
+        for name in (*round.read_seconds, *((drafter,) if key else ())):
+            here.of(name).missed = 0
+        here.wait, self._wait, self._reading, self._most_reading = max(here.wait, self._wait) - 1, 0, {}, 0.0
+        here.settle()

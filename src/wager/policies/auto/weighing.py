@@ -1,62 +1,45 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from math import exp, inf
 from operator import itemgetter
 
 from wager.core import OFF, Arm, Context
-from wager.policies.auto.acceptance import AcceptanceModel
-from wager.policies.auto.arms import ArmGroup, ArmTable, Estimate, Models, Weighed
+from wager.policies.auto.arms import ArmGroup, ArmTable, Best, Estimate, Models, Plan, Table, Weighed
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
-from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
-from wager.policies.auto.latency import DraftLine, LatencyModel
-from wager.policies.auto.positional import AcceptanceCounts, PositionalAcceptance
+from wager.policies.auto.merging import MergeModel, best_merge
+from wager.policies.auto.positional import PositionalAcceptance, reached
+from wager.policies.auto.proposals import ProposalWeighing
 from wager.policies.auto.reading import TextAcceptance
 from wager.policies.auto.verify import bucket
-from wager.policies.base import Policy
 
 SKIPPED = 8  # tokens that a drafter has missed, as a rule, when it is taken up again after rounds of another kind
 
-Plan = list[tuple[ArmGroup, str, list[tuple[Arm, int, int]], AcceptanceCounts, DraftLine]]
-Best = tuple[float, Estimate | None]  # the largest value, and what it is expected of
-Table = list[float]
 _value = itemgetter(0)
 
 
-class ArmWeighing(Policy):
+class ArmWeighing(ProposalWeighing):
     """The part of `auto` that compares arms, from what the models of acceptance and latency have learned."""
 
     config = AutoConfig()
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
-        *("acceptance", "exploration", "hinted", "in_text", "index", "latency", "positional"),
-        *("_called", "_estimates", "_gains", "_plain_seconds", "_plans", "_proposals", "_read_arms", "_records"),
-        *("_chains", "_drawn", "_foreseen", "_other", "_reads", "_several", "_table", "_values", "_weighed"),
-        "_worst_of",
+        *("exploration", "in_text", "merging", "positional"),
+        *("_called", "_chains", "_drawn", "_foreseen", "_merge", "_plain_seconds", "_read_arms"),
+        *("_reads", "_several", "_values", "_weighed", "_worst_of"),
     )
-    acceptance: AcceptanceModel
+    merging: MergeModel
     positional: PositionalAcceptance
-    latency: LatencyModel
     exploration: Exploration
     in_text: TextAcceptance
-    hinted: set[str]  # drafters whose proposals are known before a round
-    index: dict[str, int]
-    budget: int
     _verify_seconds: Table
 
     def reset(self) -> None:
         super().reset()
-        self.hinted = set()
         self._read_arms: tuple[Arm, ...] | None = None  # those the table is made of
-        # By the drafters that have a hint; two in turn, for a round may be observed after the next choice.
-        self._records: dict[tuple[bool, tuple[str, ...]], list[Proposal]] = {}
-        self._other = False  # which of the two
-        self._plans: dict[int, Plan] = {}  # by bucket of batch sizes
-        self._proposals: list[Proposal] = []  # of this round
-        self._estimates: list[Estimate] = []
+        self._plans = {}
         self._weighed: Weighed = []
-        self._gains: Sequence[float] = ()  # tokens each drafter's proposal brought beyond the others'
         self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
         self._plain_seconds = 0.0
         self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
@@ -64,6 +47,8 @@ class ArmWeighing(Policy):
         self._drawn: dict[str, float] | None = None  # draws that no choice was made by yet
         self._foreseen: Models | None = None  # weighed while the device works, for the next choice
         self._worst_of: tuple[Arm, float] | None = None  # what an arm of this choice takes at most
+        # of what was merged into the chosen draft: its value, and the tokens expected were the two independent
+        self._merge = 0.0, 0.0
         self._several = False  # whether several drafters without hints are available: then idle ones may read
         self._reads = False  # whether they do in this engine
 
@@ -86,7 +71,8 @@ class ArmWeighing(Policy):
         """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out."""
         hint, plain = context.hints.get(arm.drafter), self._plain_seconds
         if arm.tree is None and hint is not None:
-            return self.latency.verify.worst(1 + (min(arm.length, hint.size) if hint.size else arm.length))
+            own = min(arm.length, hint.size) if hint.size else arm.length
+            return self.latency.verify.worst(1 + own + (arm.merged.length if arm.merged else 0))
         late = self.latency.worst_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
         if arm != context.previous:
             late += self.latency.drafts.starts.get(self._key(arm), 0.0)
@@ -102,15 +88,54 @@ class ArmWeighing(Policy):
         Where that is cautious, acceptance is taken to be the lower the less is known of it.
         """
         self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
-        self._worst_of = None
+        self._worst_of, self._merge = None, (0.0, 0.0)
         found: Best = -inf, None
         if context.hints:
             found = self._weigh_hinted(context, seconds, rate, off, room, cautious)
+        merging = context.merges and not cautious and bool(self._proposals)
+        if merging:
+            found = self._merged(found, context, rate, room)
         if len(self.hinted) < len(self.drafters):
-            value, hinted = found
+            (value, hinted), merge = found, self._merge
             leaving = self._leaving(context, rate) if hinted is not None else 0.0
-            best = self._weigh_unhinted(context, seconds, rate, (value - leaving, hinted), room, cautious)
-            found = found if best[1] is hinted else best
+            least = -inf if merging else value - leaving
+            best = self._weigh_unhinted(context, seconds, rate, (least, hinted), room, cautious)
+            if merging and best[1] is not hinted:
+                best = self._merged(best, context, rate, room)
+            if best[1] is hinted or best[0] <= value - leaving:
+                self._merge = merge
+                return found
+            found = best
+        return found
+
+    def _merged(self, found: Best, context: Context, rate: float, room: float) -> Best:
+        """The same draft with the proposal merged into it that adds most, if one adds anything in ``room`` seconds."""
+        self._merge = 0.0, 0.0
+        value, best = found
+        if best is None or (context.remaining is not None and context.remaining <= best[0].length):
+            return found  # a draft that is cut short near the end of a text would not be told from what is merged
+        arm, tokens, taken = best
+        table, own, width, share = self._verify_seconds, [], 1 + arm.budget, 1.0
+        base = next((proposal for proposal in self._proposals if proposal.name == arm.drafter), None)
+        if base is not None:
+            width = 1 + min(arm.length, base.length)
+        else:
+            odds, factor = next((w[1], w[2]) for w in self._weighed if w[0].key == self._key(arm))
+            own = reached(odds[: arm.length], factor)
+            share = self.merging.share
+        for other in self._proposals:
+            shared = 0 if base is None else base.agreement.get(other.name, 0)
+            if other is base or (base is not None and shared >= width - 1):
+                continue
+            chances = other.chances[: other.evaluated]
+            gain, length, expected = best_merge(chances, own, shared, table, width, rate, share)
+            if gain > self._merge[0]:
+                more = table[width + length - shared] - table[width]
+                merged = Arm(arm.drafter, arm.length, arm.tree, Arm(other.name, length))
+                if room < inf and self._worst(merged, context) > room:
+                    continue
+                self._merge = gain, expected
+                found = value + gain, (merged, tokens + gain + rate * more, taken + more)
         return found
 
     def _leaving(self, context: Context, rate: float) -> float:
@@ -121,53 +146,6 @@ class ArmWeighing(Policy):
         if context.lag.get(last.drafter, 0) > 1:  # it was left already
             return 0.0
         return rate * self.latency.drafts.catch_up(last.drafter, SKIPPED, self._plain_seconds)
-
-    def _weigh_hinted(
-        self, context: Context, seconds: Table, rate: float, off: float, room: float, cautious: bool
-    ) -> Best:
-        """Find the best prefix of every proposal."""
-        top = second = off  # second: the best without the drafter of the best
-        most, best, leader = -inf, None, -1
-        estimates, exact, at_least = self._estimates, self._table.exact, self._table.at_least
-        self._proposals = proposals = self._fill(context)
-        longest = self.longest if room == inf else max(0, self.latency.verify.widest(room) - 1)
-        cuts = self.acceptance.cut(proposals, seconds, rate, cautious, longest=longest)
-        for proposal, (value, n, tokens) in zip(proposals, cuts, strict=True):
-            i = proposal.index
-            arm = exact[i][n] if n < proposal.length else at_least[i][n]
-            if arm is not None:
-                own = arm, tokens, seconds[n + 1]
-            else:
-                found = self._best_available(proposal, seconds, rate, self.acceptance.trust(i) if cautious else 1.0)
-                if found is None:
-                    continue
-                own, value = found, found[1] - rate * found[2]
-            estimates.append(own)
-            if value > top:
-                second, top, leader = top, value, i
-                most, best = value, own
-                continue
-            if value > second:
-                second = value
-            if value > most:
-                most, best = value, own
-        self._gains = gains = [0.0] * len(self.drafters)
-        if leader >= 0:
-            gains[leader] = top - second if second > -inf else 1.0
-        return most, best
-
-    def _best_available(self, proposal: Proposal, seconds: Table, rate: float, trust: float) -> Estimate | None:
-        """The best prefix of a proposal among those there is an arm for."""
-        reach = tokens = 1.0
-        top, best = -inf, None
-        for n, chance in enumerate(proposal.chances[: proposal.evaluated], 1):
-            reach *= chance * trust
-            tokens += reach
-            value = tokens - rate * seconds[n + 1]
-            arm = (self._table.exact if n < proposal.length else self._table.at_least)[proposal.index][n]
-            if value > top and arm is not None:
-                top, best = value, (arm, tokens, seconds[n + 1])
-        return best
 
     def _weigh_unhinted(
         self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
@@ -308,37 +286,3 @@ class ArmWeighing(Policy):
             rates += [tokens[n] / (seconds[width] + fixed + each * n) for _, n, width in arms if counts.card]
         if rates:
             self.latency.rates.expect(1, max(rates))
-
-    def _fill(self, context: Context) -> list[Proposal]:
-        """The proposals of this round; drafters that propose nothing are left out."""
-        hints, agreement = context.hints, context.agreement
-        limit = self.budget // context.batch if self.budget else self.longest
-        self._other, names = not self._other, tuple(hints)
-        records = self._records.get((self._other, names))
-        if records is None:
-            records = self._records[self._other, names] = self._new_records(names)
-        out = []
-        for record in records if limit else ():
-            name = record.name
-            hint = hints[name]
-            length = hint.size or (limit if hint.match else 0)
-            if length:
-                record.hint, record.hints, record.length = hint, hints, length if length < limit else limit
-                record.agreement = agreement.get(name, NO_AGREEMENT)
-                out.append(record)
-        return out
-
-    def _note_hinted(self, names: Iterable[str]) -> None:
-        """From now on these are known to say something of their proposals."""
-        self.hinted.update(name for name in names if name in self.index)
-        self._plans.clear()
-
-    def _new_records(self, names: Sequence[str]) -> list[Proposal]:
-        """One for each drafter with a hint, in the drafters' order."""
-        self._note_hinted(names)
-        known = sorted((name for name in names if name in self.index), key=self.index.__getitem__)
-        first = {name: AGREEMENT + 4 * self.index[name] for name in known}
-        return [
-            Proposal(self.index[name], name, self.longest, [(other, first[other]) for other in known if other != name])
-            for name in known
-        ]
