@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wager.core.require import is_whole, require_type
 
@@ -93,7 +94,7 @@ class Arm:
     @property
     def alone(self) -> Arm:
         """The arm without what is merged into its draft."""
-        return self if self.merged is None else Arm(self.drafter, self.length, self.tree)
+        return self if self.merged is None else known_arm(self.drafter, self.length, self.tree)
 
     @property
     def label(self) -> str:
@@ -118,6 +119,12 @@ class Arm:
             raise ValueError(f"{text!r} is not an arm; write 'off', 'drafter:length' or 'drafter:length@BREADTHxNODES'")
         tree, merged = Tree.parse(shape) if shape else None, cls.parse(other) if other else None
         return cls(drafter, int(length), tree, merged)
+
+
+@lru_cache(maxsize=1024)
+def known_arm(drafter: str, length: int, tree: Tree | None = None, merged: Arm | None = None) -> Arm:
+    """The same arm as before, if it was made already: checking it takes a part of what choosing it does."""
+    return Arm(drafter, length, tree, merged)
 
 
 OFF = Arm("off", 0)

@@ -13,6 +13,7 @@ from wager.core import OFF, Arm, Calibration, Context, Hint, Round
 from wager.policies import build
 from wager.policies.auto import Auto, weighing
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.features import Proposal
 from wager.policies.auto.merging import MergeModel, best_merge
 
 ARMS = (OFF, *(Arm(name, n) for name in ("one", "two", "head") for n in range(1, 9)))
@@ -54,8 +55,9 @@ def test_the_best_merge_is_that_of_all_that_can_happen() -> None:
         while len(seconds) < 12:
             seconds.append(seconds[-1] + rng.random() * rng.choice((0.01, 0.2, 1.0)))
         width, rate, share = rng.randrange(1, 8), rng.random() * 2, rng.choice((0.3, 1.0))
-        known = chances, own, shared, seconds, width, rate, share
-        ours, theirs = best_merge(*known), slow_merge(*known)
+        proposal, known = Proposal(0, "one", len(chances)), (own, shared, seconds, width, rate, share)
+        proposal.chances, proposal.evaluated = chances, len(chances)
+        ours, theirs = best_merge(proposal, *known), slow_merge(chances, *known)
         assert ours[1] == theirs[1]
         assert ours == pytest.approx(theirs)
         merged += ours[1] > 0
@@ -177,7 +179,7 @@ def test_a_merged_draft_that_is_taken_to_be_no_wider_than_the_draft_alone_would_
 
 
 def test_a_replay_merges_and_is_never_slower_for_it_where_width_is_free() -> None:
-    texts = replay(12, calibrated=True)
+    texts = replay(60, calibrated=True)
     free = replace(texts, costs=replace(texts.costs, verify=type(texts.costs.verify)(((1, 0.05), (20, 0.051)))))
     goodput = []
     for merges in (False, True):

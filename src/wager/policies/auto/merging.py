@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.features import Proposal
 from wager.policies.base import Learner
 
 
@@ -34,7 +35,7 @@ class MergeModel(Learner):
 
 
 def best_merge(
-    chances: Sequence[float],  # of each token of the proposal, those before it being right
+    proposal: Proposal,  # with the chance of each of its tokens, those before it being right
     own: Sequence[float],  # probability that the draft itself has its 1st, 2nd, … token accepted
     shared: int,  # leading tokens that are the draft's own, and cost nothing
     seconds: Sequence[float],  # of verification, by width
@@ -45,12 +46,14 @@ def best_merge(
     """The tokens of the proposal that are best merged into a draft, 0 if none: the value they add, their number, and
     the tokens they would add if both were right independently."""
     value, length, expected = 0.0, 0, 0.0
-    reach, added = 1.0, 0.0
-    for n, chance in enumerate(chances[: len(seconds) - 1 - width + shared], 1):
-        reach *= chance
+    reach, added, chances = 1.0, 0.0, proposal.chances
+    start, known = width - shared, len(own)
+    base = rate * seconds[width]
+    for n in range(1, min(proposal.evaluated, len(seconds) - 1 - start) + 1):
+        reach *= chances[n - 1]
         if n > shared:
-            added += reach * (1.0 - own[n - 1]) if n <= len(own) else reach
-            worth = share * added - rate * (seconds[width + n - shared] - seconds[width])
+            added += reach * (1.0 - own[n - 1]) if n <= known else reach
+            worth = share * added - rate * seconds[start + n] + base
             if worth > value:
                 value, length, expected = worth, n, added
     return value, length, expected

@@ -5,6 +5,7 @@ from math import exp, inf
 from operator import itemgetter
 
 from wager.core import OFF, Arm, Context
+from wager.core.arm import known_arm
 from wager.policies.auto.arms import ArmGroup, ArmTable, Best, Estimate, Models, Plan, Table, Weighed
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
@@ -89,24 +90,20 @@ class ArmWeighing(ProposalWeighing):
         """
         self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
         self._worst_of, self._merge = None, (0.0, 0.0)
-        found: Best = -inf, None
+        merging = context.merges and not cautious
+        hinted: Best = -inf, None
         if context.hints:
-            found = self._weigh_hinted(context, seconds, rate, off, room, cautious)
-        merging = context.merges and not cautious and bool(self._proposals)
-        if merging:
-            found = self._merged(found, context, rate, room)
+            hinted = self._weigh_hinted(context, seconds, rate, off, room, cautious)
         if len(self.hinted) < len(self.drafters):
-            (value, hinted), merge = found, self._merge
-            leaving = self._leaving(context, rate) if hinted is not None else 0.0
-            least = -inf if merging else value - leaving
-            best = self._weigh_unhinted(context, seconds, rate, (least, hinted), room, cautious)
-            if merging and best[1] is not hinted:
-                best = self._merged(best, context, rate, room)
-            if best[1] is hinted or best[0] <= value - leaving:
-                self._merge = merge
-                return found
-            found = best
-        return found
+            value, proposal = hinted
+            least = value - (self._leaving(context, rate) if proposal is not None else 0.0)
+            known = -inf if merging and self._proposals else least
+            best = self._weigh_unhinted(context, seconds, rate, (known, proposal), room, cautious)
+            if best[1] is not proposal:
+                best = self._merged(best, context, rate, room) if merging else best
+                if best[0] > least:
+                    return best
+        return self._merged(hinted, context, rate, room) if merging else hinted
 
     def _merged(self, found: Best, context: Context, rate: float, room: float) -> Best:
         """The same draft with the proposal merged into it that adds most, if one adds anything in ``room`` seconds."""
@@ -114,29 +111,33 @@ class ArmWeighing(ProposalWeighing):
         value, best = found
         if best is None or (context.remaining is not None and context.remaining <= best[0].length):
             return found  # a draft that is cut short near the end of a text would not be told from what is merged
-        arm, tokens, taken = best
-        table, own, width, share = self._verify_seconds, [], 1 + arm.budget, 1.0
-        base = next((proposal for proposal in self._proposals if proposal.name == arm.drafter), None)
-        if base is not None:
+        (arm, tokens, taken), table, proposals = best, self._verify_seconds, self._proposals
+        own: list[float] = []  # of a model's draft, how likely it is to be accepted so far
+        width, share, base = 1 + arm.budget, 1.0, None
+        if arm.drafter in context.hints:
+            base = next(proposal for proposal in proposals if proposal.name == arm.drafter)
             width = 1 + min(arm.length, base.length)
-        else:
-            odds, factor = next((w[1], w[2]) for w in self._weighed if w[0].key == self._key(arm))
-            own = reached(odds[: arm.length], factor)
-            share = self.merging.share
-        for other in self._proposals:
+        elif proposals:
+            key, share = self._key(arm), self.merging.share
+            own = next(
+                reached(odds[: arm.length], factor) for group, odds, factor, *_ in self._weighed if group.key == key
+            )
+        most, name, length, more, expected = 0.0, "", 0, 0.0, 0.0
+        for other in proposals:
             shared = 0 if base is None else base.agreement.get(other.name, 0)
             if other is base or (base is not None and shared >= width - 1):
                 continue
-            chances = other.chances[: other.evaluated]
-            gain, length, expected = best_merge(chances, own, shared, table, width, rate, share)
-            if gain > self._merge[0]:
-                more = table[width + length - shared] - table[width]
-                merged = Arm(arm.drafter, arm.length, arm.tree, Arm(other.name, length))
-                if room < inf and self._worst(merged, context) > room:
-                    continue
-                self._merge = gain, expected
-                found = value + gain, (merged, tokens + gain + rate * more, taken + more)
-        return found
+            gain, n, independent = best_merge(other, own, shared, table, width, rate, share)
+            if gain > most:
+                most, name, length, expected = gain, other.name, n, independent
+                more = table[width + n - shared] - table[width]
+        if not name:
+            return found
+        merged = known_arm(arm.drafter, arm.length, arm.tree, known_arm(name, length))
+        if room < inf and self._worst(merged, context) > room:
+            return found
+        self._merge = most, expected
+        return value + most, (merged, tokens + most + rate * more, taken + more)
 
     def _leaving(self, context: Context, rate: float) -> float:
         """Tokens that it costs to leave the model that drafted last for a proposal: it has to read what that brings."""
